@@ -1,0 +1,128 @@
+"""Table and plots of one training run from OpenRLHF's TensorBoard log and the held-out results before and after it."""
+
+import argparse
+import json
+from pathlib import Path
+
+import matplotlib
+import pandas as pd
+from rich.console import Console
+from rich.table import Table
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt  # noqa: E402
+
+ENDS = 10  # steps that are averaged at the start and the end of the run
+
+
+def read_run(folder: Path) -> pd.DataFrame:
+    """Scalars of the one run below `folder`, a row a step, a column a metric without the leading "train/".
+
+    Raises:
+        SystemExit: there is no run with steps below `folder`.
+    """
+    events = EventAccumulator(str(folder), size_guidance={"scalars": 0})
+    events.Reload()
+    columns = {
+        tag.removeprefix("train/"): pd.Series({event.step: event.value for event in events.Scalars(tag)})
+        for tag in events.Tags()["scalars"]
+        if tag.startswith("train/")
+    }
+    if not columns:
+        raise SystemExit(f"eval/report.py: no training steps in {folder}: did the run reach its first step?")
+    return pd.DataFrame(columns).sort_index()
+
+
+def summary(run: pd.DataFrame, before: dict, after: dict, limit: float) -> dict[str, float]:
+    """The figures of the table."""
+    return {
+        "steps": len(run),
+        "heldout_reward_before": before["reward"],
+        "heldout_reward_after": after["reward"],
+        "heldout_solved_before": before["solved_share"],
+        "heldout_solved_after": after["solved_share"],
+        "train_reward_first": run["rollout/reward_mean"].head(ENDS).mean(),
+        "train_reward_last": run["rollout/reward_mean"].tail(ENDS).mean(),
+        "group_size_mean": run["sagc/group_size"].mean(),
+        "straggler_rate": run["sagc/straggler_rate"].mean(),
+        "max_straggler_rate": limit,
+        "idle_fraction": run["rollout/idle_fraction"].mean(),
+        "seconds_per_step": run["timing/step_total"].median(),
+    }
+
+
+def print_table(figures: dict[str, float], prompts: int, samples: int) -> None:
+    table = Table(title=f"{figures['steps']} steps of GRPO with straggler-aware group control")
+    for column in ("", "before", "after"):
+        table.add_column(column, justify="left" if not column else "right")
+    rows = {
+        f"held-out reward ({prompts} prompts, {samples} samples each)": "heldout_reward",
+        "held-out solved share (greedy)": "heldout_solved",
+    }
+    for label, key in rows.items():
+        table.add_row(label, f"{figures[key + '_before']:.3f}", f"{figures[key + '_after']:.3f}")
+    first, last = figures["train_reward_first"], figures["train_reward_last"]
+    table.add_row(f"training reward (first and last {ENDS} steps)", f"{first:.3f}", f"{last:.3f}", end_section=True)
+    table.add_row("mean group size", "", f"{figures['group_size_mean']:.1f}")
+    rate = f"{figures['straggler_rate']:.3f} / {figures['max_straggler_rate']:.3f}"
+    table.add_row("straggler rate / its limit", "", rate)
+    table.add_row("idle fraction of decode slots", "", f"{figures['idle_fraction']:.3f}")
+    table.add_row("seconds a step (median)", "", f"{figures['seconds_per_step']:.2f}")
+    Console().print(table)
+
+
+def plot(run: pd.DataFrame, limit: float, folder: Path) -> list[Path]:
+    """Two PNG files: learning (reward, response length) and control (size, rate, queue); returns their paths."""
+    panels = {
+        "learning.png": [
+            ("mean training reward", [("rollout/reward_mean", "reward")]),
+            (
+                "response length (tokens)",
+                [("rollout/response_length_max", "longest"), ("rollout/response_length_mean", "mean")],
+            ),
+        ],
+        "control.png": [
+            ("group size", [("sagc/group_size", "samples per prompt")]),
+            ("straggler rate", [("sagc/straggler_rate", "step"), ("sagc/straggler_rate_mean", "mean so far")]),
+            ("virtual queue", [("sagc/virtual_queue", "queue")]),
+        ],
+    }
+    paths = []
+    for name, axes_of in panels.items():
+        figure, axes = plt.subplots(len(axes_of), sharex=True, figsize=(8, 2.4 * len(axes_of)), layout="constrained")
+        for axis, (label, lines) in zip(axes, axes_of):
+            for column, legend in lines:
+                axis.plot(run.index, run[column], label=legend, drawstyle="steps-mid" if "size" in column else None)
+            if label == "mean training reward":
+                axis.plot(run.index, run["rollout/reward_mean"].rolling(ENDS, 1).mean(), label=f"mean of {ENDS} steps")
+            if label == "straggler rate":
+                axis.axhline(limit, color="black", linestyle="--", linewidth=1, label="limit")
+            axis.set_ylabel(label)
+            axis.grid(alpha=0.3)
+            axis.legend(loc="best", fontsize="small")
+        axes[-1].set_xlabel("step")
+        paths.append(folder / name)
+        figure.savefig(paths[-1], dpi=130)
+        plt.close(figure)
+    return paths
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--tensorboard", type=Path, required=True, help="log folder of one run")
+    parser.add_argument("--heldout", type=Path, required=True, help="JSON list: results before and after the run")
+    parser.add_argument("--max_straggler_rate", type=float, required=True, help="the run's limit")
+    parser.add_argument("--output", type=Path, required=True, help="folder for report.json and the plots")
+    arguments = parser.parse_args()
+    run = read_run(arguments.tensorboard)
+    before, after = json.loads(arguments.heldout.read_text())
+    figures = summary(run, before, after, arguments.max_straggler_rate)
+    print_table(figures, before["prompts"], before["samples"])
+    (arguments.output / "report.json").write_text(json.dumps(figures, indent=2) + "\n")
+    for path in plot(run, arguments.max_straggler_rate, arguments.output):
+        print(path)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,162 @@
+"""The --rollout.sagc.* flags: declaration, checks and what switching them on changes.
+
+OpenRLHF calls `add_arguments` and `check_arguments` through the "openrlhf.plugins" entry point. Everything is checked
+in the driver before Ray starts; an error is one line that names the flag, the value and what would work.
+"""
+
+import argparse
+from types import SimpleNamespace
+
+from openrlhf_sagc.controller import StragglerAwareGroupController
+
+PREFIX = "--rollout.sagc."
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the flags."""
+    group = parser.add_argument_group("straggler-aware group control (openrlhf_sagc)")
+    group.add_argument(
+        PREFIX + "enable",
+        action="store_true",
+        help="choose the samples per prompt online; n_samples_per_prompt is the first step's and "
+        "batch_size * n_samples_per_prompt the samples of every step",
+    )
+    group.add_argument(
+        PREFIX + "group_sizes",
+        type=int,
+        nargs="*",
+        default=[4, 8, 16, 32],
+        help="candidate group sizes; each divides batch_size * n_samples_per_prompt",
+    )
+    group.add_argument(
+        PREFIX + "straggler_ratio",
+        type=float,
+        default=2.5,
+        help="a group has a straggler event when its longest response reaches this multiple of its median",
+    )
+    group.add_argument(
+        PREFIX + "max_straggler_rate", type=float, default=0.2, help="limit of the long-term share of such groups"
+    )
+    group.add_argument(
+        PREFIX + "tradeoff", type=float, default=2.0, help="weight of large groups against the queue of violations"
+    )
+    group.add_argument(
+        PREFIX + "discount", type=float, default=0.98, help="per-step fading of the evidence on the straggler hazard"
+    )
+
+
+def check_arguments(args: SimpleNamespace) -> None:
+    """Check the flags against the run's and switch the scheduler on; does nothing without --rollout.sagc.enable.
+
+    Args:
+        args: OpenRLHF's arguments, nested by the dots in their names.
+
+    Raises:
+        SystemExit: a flag cannot work; the message is one line.
+    """
+    if not args.rollout.sagc.enable:
+        return
+    try:
+        build_controller(args)
+    except ValueError as error:
+        raise SystemExit(f"openrlhf_sagc: {PREFIX}{error}") from None
+    _check_batch(args)
+    _check_modes(args)
+    _check_prompts(args)
+    args.rollout.samples_generator = "openrlhf_sagc.rollout:StragglerAwareSamplesGenerator"
+    args.rollout.experience_maker = "openrlhf_sagc.rollout:GroupExperienceMaker"
+
+
+def build_controller(args: SimpleNamespace) -> StragglerAwareGroupController:
+    """The controller that the flags describe; its first size is n_samples_per_prompt.
+
+    Raises:
+        ValueError: a flag is out of range; the message begins with its name.
+    """
+    flags = args.rollout.sagc
+    if args.rollout.n_samples_per_prompt not in flags.group_sizes and len(set(flags.group_sizes)) > 1:
+        raise ValueError(
+            f"group_sizes {_words(flags.group_sizes)} do not hold --rollout.n_samples_per_prompt "
+            f"{args.rollout.n_samples_per_prompt}, the size of the first step: add it or set it to one of them"
+        )
+    return StragglerAwareGroupController(
+        group_sizes=flags.group_sizes,
+        straggler_ratio=flags.straggler_ratio,
+        max_straggler_rate=flags.max_straggler_rate,
+        tradeoff=flags.tradeoff,
+        discount=flags.discount,
+        initial_group_size=args.rollout.n_samples_per_prompt,
+    )
+
+
+def _words(sizes: list[int]) -> str:
+    return " ".join(map(str, sizes))
+
+
+def _samples_per_step(args: SimpleNamespace) -> tuple[int, str]:
+    batch_size, n_samples = args.rollout.batch_size, args.rollout.n_samples_per_prompt
+    return batch_size * n_samples, f"--rollout.batch_size {batch_size} x --rollout.n_samples_per_prompt {n_samples}"
+
+
+def _check_batch(args: SimpleNamespace) -> None:
+    samples, product = _samples_per_step(args)
+    sizes = args.rollout.sagc.group_sizes
+    wrong = [size for size in sizes if samples % size]
+    if wrong:
+        fitting = [size for size in range(2, min(samples, max(sizes) * 2) + 1) if samples % size == 0]
+        raise SystemExit(
+            f"openrlhf_sagc: {PREFIX}group_sizes {_words(wrong)} does not divide the {samples} samples of a step "
+            f"({product}): sizes that do are {_words(fitting)}"
+        )
+    if samples % args.train.batch_size:
+        raise SystemExit(
+            f"openrlhf_sagc: --train.batch_size {args.train.batch_size} does not divide the {samples} samples of a "
+            f"step ({product}): use {samples} or a divisor of it"
+        )
+    actors = args.actor.num_nodes * args.actor.num_gpus_per_node
+    ranks = actors // (args.ds.ring_attn_size * args.ds.tensor_parallel_size)
+    if args.train.batch_size % (args.train.micro_batch_size * ranks):
+        raise SystemExit(
+            f"openrlhf_sagc: --train.batch_size {args.train.batch_size} is not a multiple of --train.micro_batch_size "
+            f"{args.train.micro_batch_size} x {ranks} data-parallel actors"
+        )
+
+
+def _check_modes(args: SimpleNamespace) -> None:
+    if args.train.async_enable:
+        raise SystemExit(
+            "openrlhf_sagc: --rollout.sagc.enable does not work with --train.async_enable: drop one of them"
+        )
+    if args.rollout.vllm_generate_batch_size != args.rollout.batch_size:
+        raise SystemExit(
+            f"openrlhf_sagc: --rollout.vllm_generate_batch_size {args.rollout.vllm_generate_batch_size} does not work "
+            f"with --rollout.sagc.enable: leave it at --rollout.batch_size {args.rollout.batch_size}"
+        )
+
+
+def _check_prompts(args: SimpleNamespace) -> None:
+    samples, product = _samples_per_step(args)
+    smallest = min(args.rollout.sagc.group_sizes)
+    needed, prompts = samples // smallest, count_prompts(args)
+    if prompts < needed:
+        raise SystemExit(
+            f"openrlhf_sagc: --data.prompt_dataset {args.data.prompt_dataset} gives {prompts} prompts (with "
+            f"--data.max_samples {args.data.max_samples}), fewer than the {needed} of a step at group size {smallest} "
+            f"({product}): use more prompts, a smaller --rollout.batch_size or a larger smallest group size"
+        )
+
+
+def count_prompts(args: SimpleNamespace) -> int:
+    """Number of training prompts, counted the way OpenRLHF loads them."""
+    from openrlhf.datasets.utils import blending_datasets
+
+    quiet = SimpleNamespace(args=args, print=lambda *_: None, is_rank_0=lambda: False)
+    data = blending_datasets(
+        args.data.prompt_dataset,
+        args.data.prompt_probs,
+        quiet,
+        args.train.seed,
+        max_count=args.data.max_samples,
+        dataset_split=args.data.prompt_split,
+    )
+    return min(args.data.max_samples, len(data))

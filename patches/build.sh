@@ -1,0 +1,75 @@
+#!/usr/bin/env bash
+# Builds OpenRLHF with the patch series from upstream's wheel:
+#   build/base         the wheel's files, as a git repository
+#   build/patched      base + patches/*.patch, what GPU machines run
+#   build/cpu-base     base + patches/cpu/*.patch, "unpatched" on a CPU
+#   build/cpu-patched  cpu-base + patches/*.patch
+#   build/dist/        an installable wheel of build/patched (`pip install`; back with `pip install openrlhf==VERSION`)
+# Exit codes: 10 wheel missing, 11 wheel differs from the pinned one, 12 a patch does not apply, 13 no wheel built.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+VERSION=0.11.2
+SHA256=c969d70db03a70724c3d8a5a01186c6e0728bce624fb3dff95e39b5396acefa6
+WHEEL=build/wheel/openrlhf-$VERSION-cp311-cp311-manylinux1_x86_64.whl
+PYTHON=${PYTHON:-.venv/bin/python}
+# Commits must not depend on the user's git settings or on the clock.
+export GIT_CONFIG_GLOBAL=/dev/null GIT_CONFIG_NOSYSTEM=1
+export GIT_AUTHOR_NAME=OpenRLHF GIT_AUTHOR_EMAIL=openrlhf@localhost GIT_AUTHOR_DATE="2026-11-20T12:00:00+0000"
+export GIT_COMMITTER_NAME=OpenRLHF GIT_COMMITTER_EMAIL=openrlhf@localhost GIT_COMMITTER_DATE="2026-11-20T12:00:00+0000"
+
+fail() { echo "patches/build.sh: $2" >&2; exit "$1"; }
+
+fetch_wheel() {
+    [ -f "$WHEEL" ] || "$PYTHON" -m pip download --quiet --no-deps --only-binary=:all: --dest build/wheel \
+        --python-version 3.11 --implementation cp --abi cp311 --platform manylinux1_x86_64 "openrlhf==$VERSION" ||
+        fail 10 "openrlhf $VERSION could not be downloaded: check pip's index, or put its wheel at $WHEEL"
+    [ -f "$WHEEL" ] || fail 10 "pip delivered another file than $WHEEL"
+    local found
+    found=$(sha256sum "$WHEEL" | cut -d" " -f1)
+    [ "$found" = "$SHA256" ] || fail 11 "$WHEEL has sha256 $found, the series is made for $SHA256: delete it to download it anew"
+}
+
+make_base() {
+    rm -rf build/base build/unpacked
+    mkdir -p build/base build/unpacked
+    "$PYTHON" -m zipfile -e "$WHEEL" build/unpacked
+    cp -r build/unpacked/*.data/purelib/. build/base
+    git -C build/base init --quiet --initial-branch=base
+    git -C build/base add --all --force
+    git -C build/base commit --quiet --message "OpenRLHF $VERSION"
+}
+
+# apply FROM TO PATCH...: copies tree FROM to TO and commits the patches on it.
+apply() {
+    local from=$1 to=$2
+    shift 2
+    rm -rf "$to"
+    cp -r "$from" "$to"
+    for patch in "$@"; do
+        git -C "$to" am --quiet --no-3way --keep-non-patch --committer-date-is-author-date "$PWD/$patch" ||
+            fail 12 "$patch does not apply to $from"
+    done
+}
+
+make_wheel() {
+    local root=build/unpacked local_version
+    local_version="$VERSION+sagc.$(ls patches/*.patch | wc -l)"
+    cp -r build/patched/openrlhf build/patched/tests "$root/openrlhf-$VERSION.data/purelib/"
+    sed -i "s/^Version: $VERSION$/Version: $local_version/" "$root/openrlhf-$VERSION.dist-info/METADATA"
+    for part in data dist-info; do mv "$root/openrlhf-$VERSION.$part" "$root/openrlhf-$local_version.$part"; done
+    rm -rf build/dist
+    mkdir build/dist
+    SOURCE_DATE_EPOCH=1795176000 "$PYTHON" -m wheel pack --dest-dir build/dist "$root" >build/wheel.log 2>&1 ||
+        fail 13 "the wheel was not built: $(tail -n 1 build/wheel.log)"
+    rm -rf "$root"
+}
+
+mkdir -p build/wheel
+fetch_wheel
+make_base
+apply build/base build/patched patches/*.patch
+apply build/base build/cpu-base patches/cpu/*.patch
+apply build/cpu-base build/cpu-patched patches/*.patch
+make_wheel
+echo "built $(ls build/dist/*.whl)"

