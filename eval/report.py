@@ -58,7 +58,7 @@ def print_table(figures: dict[str, float], prompts: int, samples: int) -> None:
         table.add_column(column, justify="left" if not column else "right")
     rows = {
         f"held-out reward ({prompts} prompts, {samples} samples each)": "heldout_reward",
-        "held-out solved share (greedy)": "heldout_solved",
+        "held-out solved share (by most samples)": "heldout_solved",
     }
     for label, key in rows.items():
         table.add_row(label, f"{figures[key + '_before']:.3f}", f"{figures[key + '_after']:.3f}")

@@ -40,12 +40,13 @@ make_base() {
     git -C build/base commit --quiet --message "OpenRLHF $VERSION"
 }
 
-# apply FROM TO PATCH...: copies tree FROM to TO and commits the patches on it.
+# apply FROM TO BRANCH PATCH...: copies tree FROM to TO and commits the patches on it, on a new branch.
 apply() {
-    local from=$1 to=$2
-    shift 2
+    local from=$1 to=$2 branch=$3
+    shift 3
     rm -rf "$to"
     cp -r "$from" "$to"
+    git -C "$to" checkout --quiet -b "$branch"
     for patch in "$@"; do
         git -C "$to" am --quiet --no-3way --keep-non-patch --committer-date-is-author-date "$PWD/$patch" ||
             fail 12 "$patch does not apply to $from"
@@ -68,8 +69,8 @@ make_wheel() {
 mkdir -p build/wheel
 fetch_wheel
 make_base
-apply build/base build/patched patches/*.patch
-apply build/base build/cpu-base patches/cpu/*.patch
-apply build/cpu-base build/cpu-patched patches/*.patch
+apply build/base build/patched main patches/*.patch
+apply build/base build/cpu-base cpu patches/cpu/*.patch
+apply build/cpu-base build/cpu-patched main patches/*.patch
 make_wheel
 echo "built $(ls build/dist/*.whl)"

@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 
 SEED=${SEED:-0}
 [[ $SEED =~ ^[0-9]+$ ]] || { echo "train_scripts/quickstart.sh: SEED must be a whole number, got '$SEED'" >&2; exit 2; }
-PROMPTS=1600             # training prompts of one pass
+PROMPTS=1400             # training prompts of one pass
 MAX_STRAGGLER_RATE=0.3
 out=$PWD/build/quickstart/seed-$SEED
 task=train_scripts/countdown
@@ -28,10 +28,11 @@ fi
 
 note "2/4 reinforcement learning (about 3 minutes); full log: $out/train.log"
 rm -rf "$out/tensorboard" "$out/trained"
-bash train_scripts/openrlhf_cpu.sh cpu-patched \
+bash train_scripts/on_cpu.sh cpu-patched python -m openrlhf.cli.train_ppo_ray \
     --rollout.sagc.enable \
     --rollout.sagc.group_sizes 4 8 16 32 \
     --rollout.sagc.max_straggler_rate $MAX_STRAGGLER_RATE \
+    --rollout.sagc.tradeoff 0.5 \
     --actor.model_name_or_path "$out/model" \
     --reward.remote_url "$PWD/$task/reward.py" \
     --data.prompt_dataset "$out/data/train.jsonl" \
@@ -51,10 +52,12 @@ bash train_scripts/openrlhf_cpu.sh cpu-patched \
     --actor.lr_scheduler constant_with_warmup \
     --actor.eps_clip_low_high 0.2 0.28 \
     --algo.advantage.estimator group_norm \
-    --algo.advantage.is_correction_level token \
     --algo.kl.init_coef 0 \
     --algo.dynamic_filtering_enable \
     --vllm.num_engines 1 \
+    --vllm.enforce_eager \
+    --vllm.sync_backend gloo \
+    --ds.attn_implementation eager \
     --ds.zero_stage 2 \
     --logger.tensorboard_dir "$out/tensorboard" \
     --logger.wandb.run_name run \
@@ -62,7 +65,7 @@ bash train_scripts/openrlhf_cpu.sh cpu-patched \
     python train_scripts/watch.py --log "$out/train.log" --steps 100
 
 note "3/4 held-out problems, before and after"
-OMP_NUM_THREADS=1 VLLM_CPU_KVCACHE_SPACE=1 VLLM_ENABLE_V1_MULTIPROCESSING=0 VLLM_NO_USAGE_STATS=1 HF_HUB_OFFLINE=1 \
+VLLM_ENABLE_V1_MULTIPROCESSING=0 bash train_scripts/on_cpu.sh cpu-patched \
     python $task/evaluate.py --models "$out/model" "$out/trained" --prompts "$out/data/heldout.jsonl" \
     --seed "$SEED" --json "$out/heldout.json" >"$out/heldout.log" 2>&1 ||
     { echo "train_scripts/quickstart.sh: the evaluation failed, see $out/heldout.log" >&2; exit 1; }

@@ -5,13 +5,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from openrlhf_sagc.controller import StragglerAwareGroupController
 
 lengths = st.floats(0, 1e6) | st.integers(0, 10**6)
 steps_of_groups = st.lists(st.lists(st.lists(lengths, min_size=1, max_size=33), max_size=6), max_size=30)
 
 
-def lognormal_step(rng, size, groups=16, sigma=0.8):
+def lognormal_step(rng, size, groups=16, sigma=0.6):
     return rng.lognormal(5, sigma, (groups, size)).tolist()
 
 
@@ -76,7 +77,7 @@ def test_long_run_rate_stays_under_a_limit_that_small_groups_can_meet():
     rng = np.random.default_rng(0)
     controller = StragglerAwareGroupController(max_straggler_rate=0.3)
     sizes = []
-    for _ in range(1000):
+    for _ in range(400):
         sizes.append(controller.group_size)
         controller.observe(lognormal_step(rng, controller.group_size))
     assert controller.metrics()["straggler_rate_mean"] <= 0.32

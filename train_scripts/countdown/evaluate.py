@@ -11,15 +11,16 @@ MAX_LEN, MAX_NEW_TOKENS = 256, 200
 
 
 def evaluate(model: str, prompts: list[str], samples: int, seed: int) -> dict[str, float]:
-    """Mean reward of `samples` responses a prompt at temperature 1, and the share of prompts solved greedily."""
+    """Mean reward of `samples` responses a prompt at temperature 1, and the share of prompts that most of them solve."""
     engine = LLM(model, dtype="bfloat16", enforce_eager=True, max_model_len=MAX_LEN, seed=seed)
-    result = {"prompts": len(prompts), "samples": samples}
-    for name, count, temperature in (("reward", samples, 1.0), ("solved_share", 1, 0.0)):
-        sampling = SamplingParams(n=count, temperature=temperature, max_tokens=MAX_NEW_TOKENS)
-        outputs = engine.generate(prompts, sampling)
-        right = [solved(output.prompt, answer.text) for output in outputs for answer in output.outputs]
-        result[name] = sum(right) / len(right)
-    return result
+    outputs = engine.generate(prompts, SamplingParams(n=samples, temperature=1.0, max_tokens=MAX_NEW_TOKENS))
+    rewards = [[solved(output.prompt, answer.text) for answer in output.outputs] for output in outputs]
+    return {
+        "prompts": len(prompts),
+        "samples": samples,
+        "reward": sum(map(sum, rewards)) / (len(prompts) * samples),
+        "solved_share": sum(2 * sum(group) > samples for group in rewards) / len(prompts),
+    }
 
 
 def main() -> None:

@@ -44,7 +44,7 @@ class Instance:
 
 
 def all_instances() -> list[Instance]:
-    """Every solvable problem with a positive target, one for each multiset of numbers and target, numbers ascending."""
+    """Every solvable problem with a positive target, one a multiset of numbers and target, numbers ascending."""
     instances = []
     for numbers in combinations_with_replacement(range(1, LARGEST_NUMBER + 1), NUMBERS_PER_INSTANCE):
         signed = product(*((number, -number) for number in numbers))

@@ -1,0 +1,70 @@
+import hashlib
+
+import numpy as np
+import pytest
+
+pytestmark = pytest.mark.stack
+PROMPTS, SAMPLES, SIZES = 48, 64, [4, 8, 16]
+
+
+@pytest.mark.parametrize("actors, filtering", [(1, False), (2, True)], ids=["1 actor", "2 actors, filtered"])
+def test_group_control_trains_on_whole_groups_of_the_chosen_size(train, actors, filtering):
+    run = train(
+        "cpu-patched",
+        rollout__sagc__enable=True,
+        rollout__sagc__group_sizes=SIZES,
+        actor__num_gpus_per_node=actors,
+        algo__dynamic_filtering_enable=filtering or None,
+    )
+    steps = run.scalars
+    assert set(steps["sagc/group_size"]) <= set(map(float, SIZES))
+    assert (steps["rollout/num_samples"] == SAMPLES).all()
+    assert (steps["sagc/group_size"].to_numpy()[1:] == steps["sagc/next_group_size"].to_numpy()[:-1]).all()
+    assert steps["sagc/group_size"].iloc[0] == 8  # n_samples_per_prompt
+    assert steps["sagc/group_size"].nunique() > 1
+
+    # The logged queue is the one that the logged rates give, so every dispatched group was observed.
+    queue = 0.0
+    for rate, logged in zip(steps["sagc/straggler_rate"], steps["sagc/virtual_queue"]):
+        queue = max(queue + rate - 0.2, 0.0)
+        assert logged == pytest.approx(queue, abs=1e-5)
+    assert (steps["rollout/response_length_max"] <= 64).all()
+    assert steps["rollout/idle_fraction"].between(0, 1, inclusive="left").all()
+
+    if filtering:
+        assert steps["dynamic_filtering_pass_rate"].between(0, 100).all()
+    else:  # every prompt is used, and the last step is filled up rather than cut
+        used = (SAMPLES / steps["sagc/group_size"]).sum()
+        assert PROMPTS <= used < PROMPTS + SAMPLES / min(SIZES)
+    assert (steps["actor_grad_norm"] > 0).any()
+
+
+def test_vllm_serves_the_weights_that_were_just_trained(train):
+    """On the same sampled tokens, vLLM's log-probs are the actor's, and both have left the first policy's."""
+    steps = train("cpu-patched", algo__kl__init_coef=1e-8, ref__num_gpus_per_node=1).scalars
+    moved = steps["kl"].tail(3)  # actor against the first policy, which the reference model keeps
+    assert moved.min() > 0.05
+    assert steps["vllm_kl"].abs().max() < 2e-3 < 0.1 * moved.min()
+
+
+def test_switched_off_is_bit_identical_to_unpatched(train, task):
+    """A live run of three steps with fixed seeds: every logged scalar and the saved weights."""
+    seeded = {
+        "reward__remote_url": None,
+        "train__agent_func_path": str(__file__).replace("test_training.py", "seeded_agent.py"),
+        "train__full_determinism_enable": True,
+        "data__max_samples": 24,
+        "rollout__max_new_tokens": 32,
+    }
+    base, patched = (train(tree, **seeded) for tree in ("cpu-base", "cpu-patched"))
+    assert len(base.scalars) == 3
+    assert list(base.scalars.columns) == list(patched.scalars.columns)
+    for name in base.scalars.columns:
+        if not name.startswith("timing/"):
+            np.testing.assert_array_equal(base.scalars[name], patched.scalars[name], err_msg=name)
+    trained = [digest(run.model) for run in (base, patched)]
+    assert trained[0] == trained[1] != digest(task / "model")
+
+
+def digest(model) -> str:
+    return hashlib.sha256((model / "model.safetensors").read_bytes()).hexdigest()

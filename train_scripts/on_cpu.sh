@@ -1,0 +1,27 @@
+#!/usr/bin/env bash
+# Runs a command on the CPU stack: train_scripts/on_cpu.sh TREE COMMAND...
+# TREE is the OpenRLHF of build/ to use: cpu-patched (this project) or cpu-base (unpatched).
+# Every run has a Ray cluster of its own, which ends with it, so runs do not meet.
+set -euo pipefail
+root=$(cd "$(dirname "$0")/.." && pwd)
+tree=$root/build/${1:?usage: train_scripts/on_cpu.sh cpu-patched|cpu-base COMMAND...}
+shift
+[ -d "$tree/openrlhf" ] || { echo "train_scripts/on_cpu.sh: no OpenRLHF in $tree: run train_scripts/setup.sh" >&2; exit 2; }
+
+# Ray hands out GPUs that are not there: OpenRLHF asks for one per actor and engine.
+export RAY_OVERRIDE_RESOURCES='{"GPU": 8, "CPU": 32}' RAY_USAGE_STATS_ENABLED=0
+export DS_ACCELERATOR=cpu TORCH_EXTENSIONS_DIR=$root/build/torch_extensions # keeps DeepSpeed's compiled CPU Adam
+export VLLM_CPU_KVCACHE_SPACE=1 VLLM_NO_USAGE_STATS=1                       # GiB; vLLM's default takes far more
+export OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1
+export PYTHONPATH=$tree PATH=$root/.venv/bin:$PATH
+unset RAY_ADDRESS
+RAY_TMPDIR=$(mktemp -d "${TMPDIR:-/tmp}/ray.XXXXXX") # short: Ray's socket paths are limited to 107 characters
+export RAY_TMPDIR
+
+"$@" &
+command=$!
+trap 'kill "$command" 2>/dev/null || true' INT TERM
+trap 'rm -rf "$RAY_TMPDIR"' EXIT
+code=0
+wait "$command" || code=$?
+exit $code
