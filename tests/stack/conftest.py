@@ -49,7 +49,7 @@ def train(task, tmp_path):
         name = f"{tree}-{len(list(tmp_path.iterdir()))}"
         settings = {
             "actor__model_name_or_path": task / "model",
-            "reward__remote_url": HERE / "length_reward.py",
+            "reward__remote_url": HERE / "hash_reward.py",
             "data__prompt_dataset": task / "prompts.jsonl",
             "data__input_key": "prompt",
             "data__label_key": "label",

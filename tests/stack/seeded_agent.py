@@ -11,7 +11,7 @@ from openrlhf.utils.agent import SingleTurnAgentExecutor
 
 class AgentExecutor(SingleTurnAgentExecutor):
     def __init__(self):
-        super().__init__(str(Path(__file__).with_name("length_reward.py")))
+        super().__init__(str(Path(__file__).with_name("hash_reward.py")))
         self._turn = asyncio.Lock()
         self._drawn = Counter()
 

@@ -47,18 +47,23 @@ def test_vllm_serves_the_weights_that_were_just_trained(train):
     assert steps["vllm_kl"].abs().max() < 2e-3 < 0.1 * moved.min()
 
 
-def test_switched_off_is_bit_identical_to_unpatched(train, task):
-    """A live run of three steps with fixed seeds: every logged scalar and the saved weights."""
+def test_switched_off_is_bit_identical_to_unpatched(train, task, tmp_path_factory):
+    """A live run of three steps with fixed seeds: every logged scalar and the saved weights.
+
+    All prompts are the same, since unpatched OpenRLHF shuffles them without a seed (patch 2).
+    """
+    prompts = tmp_path_factory.mktemp("same") / "prompts.jsonl"
+    prompts.write_text(((task / "prompts.jsonl").read_text().splitlines()[0] + "\n") * 24)
     seeded = {
+        "data__prompt_dataset": prompts,
         "reward__remote_url": None,
         "train__agent_func_path": str(__file__).replace("test_training.py", "seeded_agent.py"),
         "train__full_determinism_enable": True,
-        "data__max_samples": 24,
         "rollout__max_new_tokens": 32,
     }
     base, patched = (train(tree, **seeded) for tree in ("cpu-base", "cpu-patched"))
     assert len(base.scalars) == 3
-    assert list(base.scalars.columns) == list(patched.scalars.columns)
+    assert set(base.scalars.columns) == set(patched.scalars.columns)
     for name in base.scalars.columns:
         if not name.startswith("timing/"):
             np.testing.assert_array_equal(base.scalars[name], patched.scalars[name], err_msg=name)

@@ -16,6 +16,14 @@ from openrlhf_sagc.rollout import GROUP_SIZE, GroupExperienceMaker, group_sizes_
 ROOT = Path(__file__).parents[2]
 
 
+def run_script(tree: str, script: str) -> str:
+    """The last line that `script` prints with the OpenRLHF of build/TREE."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "build" / tree)}
+    command = [sys.executable, "-c", script]
+    result = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
+    return result.stdout.splitlines()[-1]
+
+
 def experience_maker(cls, estimator="group_norm", n_samples_per_prompt=8):
     maker = cls.__new__(cls)
     reward = SimpleNamespace(clip_range=(-10, 10), overlong_buffer_len=None, stop_properly_penalty_coef=None)
@@ -77,11 +85,18 @@ def test_patch_zeroes_the_advantages_of_constant_groups(tree, worst):
         "advantages = maker.compute_advantages_and_returns(experiences)[0].advantages\n"
         "print(advantages.abs().max().item())"
     )
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "build" / tree)}
-    result = subprocess.run(
-        [sys.executable, "-c", script], cwd=ROOT, env=environment, capture_output=True, text=True, check=True
+    assert float(run_script(tree, script)) == pytest.approx(worst, abs=0.05)
+
+
+@pytest.mark.parametrize("tree, orders", [("cpu-base", 2), ("cpu-patched", 1)])
+def test_patch_makes_the_order_of_prompts_follow_the_seed(tree, orders):
+    """Patch 2: unpatched OpenRLHF shuffles the prompts anew in every process, whatever the seed."""
+    script = (
+        "from openrlhf.utils.deepspeed import DeepspeedStrategy\n"
+        "strategy = DeepspeedStrategy.__new__(DeepspeedStrategy); strategy.seed = 42\n"
+        "print(list(strategy.setup_dataloader(list(range(48)), 1, shuffle=True, collate_fn=lambda rows: rows[0])))"
     )
-    assert float(result.stdout.split()[-1]) == pytest.approx(worst, abs=0.05)
+    assert len({run_script(tree, script) for _ in range(2)}) == orders
 
 
 def test_recorded_rollouts_give_the_same_bits_with_and_without_the_patches():
