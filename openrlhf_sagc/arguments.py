@@ -7,6 +7,7 @@ in the driver before Ray starts; an error is one line that names the flag, the v
 import argparse
 from types import SimpleNamespace
 
+from openrlhf_sagc.advantages import GROUP_ESTIMATORS
 from openrlhf_sagc.controller import StragglerAwareGroupController
 
 PREFIX = "--rollout.sagc."
@@ -60,8 +61,8 @@ def check_arguments(args: SimpleNamespace) -> None:
         build_controller(args)
     except ValueError as error:
         raise SystemExit(f"openrlhf_sagc: {PREFIX}{error}") from None
-    _check_batch(args)
     _check_modes(args)
+    _check_batch(args)
     _check_prompts(args)
     args.rollout.samples_generator = "openrlhf_sagc.rollout:StragglerAwareSamplesGenerator"
     args.rollout.experience_maker = "openrlhf_sagc.rollout:GroupExperienceMaker"
@@ -113,37 +114,64 @@ def _check_batch(args: SimpleNamespace) -> None:
             f"openrlhf_sagc: --train.batch_size {args.train.batch_size} does not divide the {samples} samples of a "
             f"step ({product}): use {samples} or a divisor of it"
         )
+    if args.train.dynamic_batch_enable:
+        return
     actors = args.actor.num_nodes * args.actor.num_gpus_per_node
-    ranks = actors // (args.ds.ring_attn_size * args.ds.tensor_parallel_size)
-    if args.train.batch_size % (args.train.micro_batch_size * ranks):
-        raise SystemExit(
-            f"openrlhf_sagc: --train.batch_size {args.train.batch_size} is not a multiple of --train.micro_batch_size "
-            f"{args.train.micro_batch_size} x {ranks} data-parallel actors"
-        )
+    ranks = max(actors // (args.ds.ring_attn_size * args.ds.tensor_parallel_size), 1)
+    for flag, micro_batch, total in (
+        ("--train.micro_batch_size", args.train.micro_batch_size, args.train.batch_size),
+        ("--rollout.micro_batch_size", args.rollout.micro_batch_size, samples),
+    ):
+        if total % (micro_batch * ranks):
+            raise SystemExit(
+                f"openrlhf_sagc: {flag} {micro_batch} x {ranks} data-parallel actors does not divide the {total} "
+                f"samples they share: use a divisor of {total // ranks}"
+            )
 
 
 def _check_modes(args: SimpleNamespace) -> None:
-    if args.train.async_enable:
+    rollout = args.rollout
+    conflicts = [
+        (args.train.async_enable, "--train.async_enable"),
+        (
+            rollout.vllm_generate_batch_size != rollout.batch_size,
+            f"--rollout.vllm_generate_batch_size {rollout.vllm_generate_batch_size}",
+        ),
+    ]
+    for name in ("samples_generator", "experience_maker"):
+        value = getattr(rollout, name)
+        conflicts.append((not value.startswith("openrlhf."), f"--rollout.{name} {value}"))
+    for conflict, flag in conflicts:
+        if conflict:
+            raise SystemExit(f"openrlhf_sagc: --rollout.sagc.enable does not work with {flag}: drop one of them")
+    estimator = args.algo.advantage.estimator
+    if estimator not in GROUP_ESTIMATORS:
         raise SystemExit(
-            "openrlhf_sagc: --rollout.sagc.enable does not work with --train.async_enable: drop one of them"
-        )
-    if args.rollout.vllm_generate_batch_size != args.rollout.batch_size:
-        raise SystemExit(
-            f"openrlhf_sagc: --rollout.vllm_generate_batch_size {args.rollout.vllm_generate_batch_size} does not work "
-            f"with --rollout.sagc.enable: leave it at --rollout.batch_size {args.rollout.batch_size}"
+            f"openrlhf_sagc: --algo.advantage.estimator {estimator} has no groups whose size could be chosen: use "
+            "group_norm, dr_grpo, rloo or reinforce_baseline"
         )
 
 
 def _check_prompts(args: SimpleNamespace) -> None:
     samples, product = _samples_per_step(args)
     smallest = min(args.rollout.sagc.group_sizes)
-    needed, prompts = samples // smallest, count_prompts(args)
+    needed = samples // smallest
+    try:
+        prompts = count_prompts(args)
+    except Exception as error:
+        raise SystemExit(
+            f"openrlhf_sagc: --data.prompt_dataset {args.data.prompt_dataset} cannot be loaded: {_one_line(error)}"
+        ) from error
     if prompts < needed:
         raise SystemExit(
-            f"openrlhf_sagc: --data.prompt_dataset {args.data.prompt_dataset} gives {prompts} prompts (with "
+            f"openrlhf_sagc: --data.prompt_dataset {args.data.prompt_dataset} gives {prompts} prompts (at most "
             f"--data.max_samples {args.data.max_samples}), fewer than the {needed} of a step at group size {smallest} "
             f"({product}): use more prompts, a smaller --rollout.batch_size or a larger smallest group size"
         )
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())
 
 
 def count_prompts(args: SimpleNamespace) -> int:

@@ -15,6 +15,7 @@ to us by its abstract only; the event, the hazard model, the utility and the rul
 
 import math
 from collections.abc import Sequence
+from numbers import Real
 
 PRIOR_A, PRIOR_B = 1.0, 20.0
 
@@ -48,7 +49,7 @@ class StragglerAwareGroupController:
         sizes = sorted(set(group_sizes))
         if len(sizes) < 2:
             raise ValueError(f"group_sizes must hold at least two different sizes, got {list(group_sizes)}")
-        if any(size != int(size) or size < 2 for size in sizes):
+        if any(not float(size).is_integer() or size < 2 for size in sizes):
             raise ValueError(f"group_sizes must be whole numbers of at least 2, got {list(group_sizes)}")
         if not 1 < straggler_ratio < math.inf:
             raise ValueError(f"straggler_ratio must be a finite number above 1, got {straggler_ratio}")
@@ -145,17 +146,20 @@ class StragglerAwareGroupController:
         """Continue from `state_dict()` of a controller with the same candidate sizes.
 
         Raises:
-            ValueError: the saved size is not a candidate here, or an entry is missing; the state is unchanged.
+            ValueError: an entry is missing or no finite number, or the saved size is not a candidate here; the state
+                is unchanged.
         """
         missing = self.state_dict().keys() - state.keys()
         if missing:
             raise ValueError(f"controller state lacks {sorted(missing)}")
         if state["group_size"] not in self.group_sizes:
             raise ValueError(f"saved group_size {state['group_size']} is not one of {list(self.group_sizes)}")
-        self._group_size = int(state["group_size"])
+        wrong = {name: value for name, value in state.items() if not _is_length(value)}
+        if wrong:
+            raise ValueError(f"controller state must be finite numbers of at least 0, got {wrong}")
+        self._group_size, self._steps = int(state["group_size"]), int(state["steps"])
         self._a, self._b = float(state["hazard_a"]), float(state["hazard_b"])
         self._queue = float(state["virtual_queue"])
-        self._steps = int(state["steps"])
         self._rate, self._rate_sum = float(state["rate"]), float(state["rate_sum"])
 
     def _event_probability(self, size: int) -> float:
@@ -179,10 +183,13 @@ def _median(lengths: list[float]) -> float:
 
 
 def _checked(group: Sequence[float], index: int) -> list[float]:
-    lengths = [float(length) for length in group]
-    if not lengths:
+    if not len(group):
         raise ValueError(f"group {index} has no rollouts")
-    for length in lengths:
-        if not 0 <= length < math.inf:
+    for length in group:
+        if not _is_length(length):
             raise ValueError(f"group {index} has a length of {length}; lengths must be finite and not negative")
-    return lengths
+    return [float(length) for length in group]
+
+
+def _is_length(value: object) -> bool:
+    return isinstance(value, Real) and 0 <= value < math.inf

@@ -18,7 +18,7 @@ from openrlhf.trainer.ray.vllm_engine import batch_vllm_engine_call
 from openrlhf.utils.logging_utils import init_logger
 from tqdm import tqdm
 
-from openrlhf_sagc.advantages import GROUP_ESTIMATORS, group_advantages
+from openrlhf_sagc.advantages import group_advantages
 from openrlhf_sagc.arguments import build_controller
 
 logger = init_logger(__name__)
@@ -30,7 +30,8 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
     """Samples generator whose group size is chosen every step; the number of samples a step stays fixed.
 
     `metrics` holds the scalars of the last step for OpenRLHF's log, `max_steps` the most optimizer steps that the run
-    can take (all prompts at the largest size), which sets the length of the learning-rate schedule.
+    can take (all prompts at the largest size): the learning-rate schedule is laid out for it, so a run at smaller sizes
+    ends before the schedule does.
     """
 
     def __init__(self, *args, **kwargs):
@@ -58,9 +59,10 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
             return [], None, 0, True
         if exhausted:
             prompts += self._draw_prompts(num_groups - len(prompts))[0]
+
         if self.args.vllm.enable_sleep:
             batch_vllm_engine_call(self.vllm_engines, "wake_up")
-        accepted, dispatched, exhausted = self._run_step(prompts, exhausted, group_size, **generate_kwargs)
+        accepted, dispatched, refills_exhausted = self._run_step(prompts, group_size, **generate_kwargs)
         if self.args.vllm.enable_sleep:
             batch_vllm_engine_call(self.vllm_engines, "sleep")
 
@@ -71,21 +73,22 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
         samples = list(itertools.chain.from_iterable(accepted))
         filtering = self.args.algo.dynamic_filtering_enable
         pass_rate = 100 * len(accepted) / len(dispatched) if filtering else None
-        return samples, pass_rate, len(dispatched), exhausted
+        return samples, pass_rate, len(dispatched), exhausted or refills_exhausted
 
     def _run_step(
-        self, prompts: list[tuple], exhausted: bool, group_size: int, **generate_kwargs
+        self, prompts: list[tuple], group_size: int, **generate_kwargs
     ) -> tuple[list[list[Experience]], list[list[int]], bool]:
         """Roll out `prompts`, and one more for each group the filter drops, until as many groups are accepted.
 
         Returns:
-            Accepted groups, response tokens of every dispatched group, and whether the episode's prompts are used up.
+            Accepted groups, response tokens of every dispatched group, and whether the refills ended the episode.
 
         Raises:
-            RuntimeError: the refills passed over all prompts and the step is still short of groups.
+            RuntimeError: the filter dropped as many groups as there are prompts in the data.
         """
         accepted: list[list[Experience]] = []
         dispatched: list[list[int]] = []
+        exhausted = False
         pending = self._dispatch(prompts, group_size, **generate_kwargs)
         with tqdm(total=len(prompts), desc=f"Generate samples (group size {group_size})") as progress:
             while pending:
@@ -99,13 +102,13 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
                         accepted.append(group)
                         progress.update()
                         continue
-                    refill, drained = self._draw_prompts(1)
-                    if drained and exhausted:
+                    if len(dispatched) - len(accepted) >= len(self.prompts_dataloader):
                         raise RuntimeError(
-                            f"--algo.dynamic_filtering_range {list(self.args.algo.dynamic_filtering_range)} left "
-                            f"{len(accepted)} of {len(prompts)} groups after a pass over all prompts: widen it or "
-                            "use prompts that are sometimes solved"
+                            f"--algo.dynamic_filtering_range {list(self.args.algo.dynamic_filtering_range)} dropped "
+                            f"{len(dispatched) - len(accepted)} groups in one step, as many as there are prompts, and "
+                            f"left {len(accepted)} of {len(prompts)}: widen it or use prompts that are sometimes solved"
                         )
+                    refill, drained = self._draw_prompts(1)
                     if drained:
                         exhausted = True
                         refill, _ = self._draw_prompts(1)
@@ -160,8 +163,6 @@ class GroupExperienceMaker(RemoteExperienceMaker):
     @torch.no_grad()
     def shape_rewards(self, experiences: list[Experience]) -> tuple[torch.Tensor, ...]:
         """Length penalties, then each sample's reward against its own group; one tensor (B,) per experience."""
-        if self.advantage_estimator not in GROUP_ESTIMATORS:
-            return super().shape_rewards(experiences)
         for experience in experiences:
             experience.rewards = experience.rewards.float()
         apply_length_penalties(experiences, self.args)
@@ -206,8 +207,8 @@ def step_metrics(group_size: int, lengths: list[list[int]], controller) -> dict[
 
     Returns:
         `sagc/*` from the controller, with `sagc/group_size` the step's size and `sagc/next_group_size` the choice for
-        the next, and `rollout/response_length_{median,max}` in tokens and `rollout/idle_fraction`: the share of decode
-        slots that stand idle until the longest rollout ends, 1 - mean / max.
+        the next, and `rollout/response_length_{median,max}` in tokens and `rollout/idle_fraction`: 1 - mean / max,
+        which is the share of decode slots that stand idle where all rollouts start together.
     """
     metrics = {f"sagc/{name}": value for name, value in controller.metrics().items()}
     metrics["sagc/next_group_size"] = metrics["sagc/group_size"]

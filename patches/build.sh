@@ -1,19 +1,23 @@
 #!/usr/bin/env bash
-# Builds OpenRLHF with the patch series from upstream's wheel:
+# Builds OpenRLHF with the patch series from upstream's wheel, in build/ (or in the folder BUILD names):
 #   build/base         the wheel's files, as a git repository
 #   build/patched      base + patches/*.patch, what GPU machines run
 #   build/cpu-base     base + patches/cpu/*.patch, "unpatched" on a CPU
 #   build/cpu-patched  cpu-base + patches/*.patch
 #   build/dist/        an installable wheel of build/patched (`pip install`; back with `pip install openrlhf==VERSION`)
-# Exit codes: 10 wheel missing, 11 wheel differs from the pinned one, 12 a patch does not apply, 13 no wheel built.
+# Exit codes: 2 no Python, 10 wheel missing, 11 wheel differs from the pinned one, 12 a patch does not apply, 13 no
+# wheel built.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 VERSION=0.11.2
 SHA256=c969d70db03a70724c3d8a5a01186c6e0728bce624fb3dff95e39b5396acefa6
 WHEEL=build/wheel/openrlhf-$VERSION-cp311-cp311-manylinux1_x86_64.whl
-PYTHON=${PYTHON:-.venv/bin/python}
-# Commits must not depend on the user's git settings or on the clock.
+BUILD=${BUILD:-build}
+PYTHON=${PYTHON:-$([ -x .venv/bin/python ] && echo .venv/bin/python || echo python3)}
+# Commits must not depend on the user's git settings or on the clock, nor go to a repository that calls this.
+# shellcheck disable=SC2046
+unset $(git rev-parse --local-env-vars)
 export GIT_CONFIG_GLOBAL=/dev/null GIT_CONFIG_NOSYSTEM=1
 export GIT_AUTHOR_NAME=OpenRLHF GIT_AUTHOR_EMAIL=openrlhf@localhost GIT_AUTHOR_DATE="2026-11-20T12:00:00+0000"
 export GIT_COMMITTER_NAME=OpenRLHF GIT_COMMITTER_EMAIL=openrlhf@localhost GIT_COMMITTER_DATE="2026-11-20T12:00:00+0000"
@@ -31,13 +35,13 @@ fetch_wheel() {
 }
 
 make_base() {
-    rm -rf build/base build/unpacked
-    mkdir -p build/base build/unpacked
-    "$PYTHON" -m zipfile -e "$WHEEL" build/unpacked
-    cp -r build/unpacked/*.data/purelib/. build/base
-    git -C build/base init --quiet --initial-branch=base
-    git -C build/base add --all --force
-    git -C build/base commit --quiet --message "OpenRLHF $VERSION"
+    rm -rf $BUILD/base $BUILD/unpacked
+    mkdir -p $BUILD/base $BUILD/unpacked
+    "$PYTHON" -m zipfile -e "$WHEEL" $BUILD/unpacked
+    cp -r $BUILD/unpacked/*.data/purelib/. $BUILD/base
+    git -C $BUILD/base init --quiet --initial-branch=base
+    git -C $BUILD/base add --all --force
+    git -C $BUILD/base commit --quiet --message "OpenRLHF $VERSION"
 }
 
 # apply FROM TO BRANCH PATCH...: copies tree FROM to TO and commits the patches on it, on a new branch.
@@ -54,23 +58,26 @@ apply() {
 }
 
 make_wheel() {
-    local root=build/unpacked local_version
+    local root=$BUILD/unpacked local_version
     local_version="$VERSION+sagc.$(ls patches/*.patch | wc -l)"
-    cp -r build/patched/openrlhf build/patched/tests "$root/openrlhf-$VERSION.data/purelib/"
+    cp -r $BUILD/patched/openrlhf $BUILD/patched/tests "$root/openrlhf-$VERSION.data/purelib/"
     sed -i "s/^Version: $VERSION$/Version: $local_version/" "$root/openrlhf-$VERSION.dist-info/METADATA"
     for part in data dist-info; do mv "$root/openrlhf-$VERSION.$part" "$root/openrlhf-$local_version.$part"; done
-    rm -rf build/dist
-    mkdir build/dist
-    SOURCE_DATE_EPOCH=1795176000 "$PYTHON" -m wheel pack --dest-dir build/dist "$root" >build/wheel.log 2>&1 ||
-        fail 13 "the wheel was not built: $(tail -n 1 build/wheel.log)"
+    rm -rf $BUILD/dist
+    mkdir $BUILD/dist
+    SOURCE_DATE_EPOCH=1795176000 "$PYTHON" -m wheel pack --dest-dir $BUILD/dist "$root" >$BUILD/wheel.log 2>&1 ||
+        fail 13 "the wheel was not built: $(tail -n 1 $BUILD/wheel.log)"
     rm -rf "$root"
 }
 
-mkdir -p build/wheel
+command -v "$PYTHON" >/dev/null || fail 2 "no $PYTHON: set PYTHON to a Python 3 with pip and wheel"
+mkdir -p build/wheel "$BUILD"
+rm -f "$BUILD/stamp"
 fetch_wheel
 make_base
-apply build/base build/patched main patches/*.patch
-apply build/base build/cpu-base cpu patches/cpu/*.patch
-apply build/cpu-base build/cpu-patched main patches/*.patch
+apply $BUILD/base $BUILD/patched main patches/*.patch
+apply $BUILD/base $BUILD/cpu-base cpu patches/cpu/*.patch
+apply $BUILD/cpu-base $BUILD/cpu-patched main patches/*.patch
 make_wheel
-echo "built $(ls build/dist/*.whl)"
+cat patches/*.patch patches/cpu/*.patch patches/build.sh | sha256sum >"$BUILD/stamp" # what these trees were built from
+echo "built $(ls $BUILD/dist/*.whl)"

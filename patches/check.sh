@@ -2,12 +2,16 @@
 # The gates of the patch series; prints a line per gate, and on the first that breaks what broke.
 # Exit codes: 10-13 from build.sh, 20 a message is incomplete, 21 the series is over budget, 22 a patch file is not what
 # its commit exports to, 23 a tree does not compile, 24 black or isort would change a patched file, 25 upstream's tests
-# fail after a patch.
+# fail, or are not all there, after a patch.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 PYTHON=$(realpath -s "${PYTHON:-.venv/bin/python}")
-export PYTHON GIT_CONFIG_GLOBAL=/dev/null GIT_CONFIG_NOSYSTEM=1
+BUILD=build/gates # its own trees: those of build/ may be in use
+export PYTHON BUILD GIT_CONFIG_GLOBAL=/dev/null GIT_CONFIG_NOSYSTEM=1
+# shellcheck disable=SC2046
+unset $(git rev-parse --local-env-vars)
+UPSTREAM_TESTS=221
 MAIN_BUDGET=200
 CPU_BUDGET=160
 
@@ -36,19 +40,19 @@ check_budget() {
 # check_export TREE FOLDER: exporting the commits again gives the same bytes.
 check_export() {
     local again patch
-    again=$(mktemp -d)
+    again=$PWD/$BUILD/export
+    rm -rf "$again"
     git -C "$1" format-patch --quiet --zero-commit --full-index --no-signature -N -o "$again" "$(git -C "$1" rev-list --max-parents=0 HEAD)"
     for patch in "$2"/*.patch; do
         cmp -s "$patch" "$again/${patch##*/}" || fail 22 "$patch is not what its commit exports to (edited by hand?)"
     done
     [ "$(find "$again" -name '*.patch' | wc -l)" -eq "$(find "$2" -maxdepth 1 -name '*.patch' | wc -l)" ] ||
         fail 22 "$2 holds other patches than $1 has commits"
-    rm -rf "$again"
 }
 
 # check_tree TREE NAME: compiles, is formatted as upstream formats, passes upstream's tests.
 check_tree() {
-    local tree=$1 name=$2 files log=build/upstream-tests.log
+    local tree=$1 name=$2 files log=$BUILD/upstream-tests.log
     (cd "$tree" && "$PYTHON" -m compileall -q openrlhf tests) || fail 23 "$name does not compile"
     files=$(git -C "$tree" show --name-only --format= HEAD -- '*.py')
     (cd "$tree" && "$PYTHON" -m black --quiet --check --line-length 119 $files) || fail 24 "$name: black would change it"
@@ -58,12 +62,13 @@ check_tree() {
         fail 24 "$name: isort would change it"
     (cd "$tree" && "$PYTHON" -m pytest -q -p no:cacheprovider --import-mode=prepend -c /dev/null --rootdir . tests) >"$log" 2>&1 ||
         fail 25 "$name: upstream's tests fail, see $log: $(grep -m 1 -E '^(FAILED|ERROR)' "$log")"
+    grep -q "^$UPSTREAM_TESTS passed" "$log" || fail 25 "$name: not all $UPSTREAM_TESTS upstream tests passed: $(tail -n 1 "$log")"
     echo "$name: $(tail -n 1 "$log")"
 }
 
 # check_series FROM FOLDER: every patch on top of the ones before it.
 check_series() {
-    local tree=build/check patch
+    local tree=$BUILD/tree patch
     rm -rf "$tree"
     cp -r "$1" "$tree"
     for patch in "$2"/*.patch; do
@@ -77,8 +82,9 @@ check_messages
 check_budget $MAIN_BUDGET main patches/*.patch
 check_budget $CPU_BUDGET cpu patches/cpu/*.patch
 bash patches/build.sh
-check_export build/patched patches
-check_export build/cpu-base patches/cpu
-check_series build/base patches
-check_series build/base patches/cpu
-check_tree build/cpu-patched "both series"
+check_export $BUILD/patched patches
+check_export $BUILD/cpu-base patches/cpu
+check_series $BUILD/base patches
+check_series $BUILD/base patches/cpu
+check_tree $BUILD/cpu-patched "both series"
+rm -rf $BUILD

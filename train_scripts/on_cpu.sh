@@ -15,12 +15,12 @@ export VLLM_CPU_KVCACHE_SPACE=1 VLLM_NO_USAGE_STATS=1                       # Gi
 export OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1
 export PYTHONPATH=$tree PATH=$root/.venv/bin:$PATH
 unset RAY_ADDRESS
-RAY_TMPDIR=$(mktemp -d "${TMPDIR:-/tmp}/ray.XXXXXX") # short: Ray's socket paths are limited to 107 characters
+RAY_TMPDIR=$(mktemp -d /tmp/ray.XXXXXX) # short whatever TMPDIR is: Ray's socket paths are limited to 107 characters
 export RAY_TMPDIR
 
 "$@" &
 command=$!
-trap 'kill "$command" 2>/dev/null || true' INT TERM
+trap 'kill "$command" 2>/dev/null; wait "$command" || true' INT TERM
 trap 'rm -rf "$RAY_TMPDIR"' EXIT
 code=0
 wait "$command" || code=$?

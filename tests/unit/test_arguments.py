@@ -75,10 +75,30 @@ CASES = {
         "--train.batch_size 48 does not divide the 64 samples of a step",
         "use 64 or a divisor of it",
     ),
-    "training batch that is no multiple of the micro-batches": (
+    "micro-batches that do not divide the training batch": (
         ["--train.micro_batch_size", "24"],
-        "--train.batch_size 64 is not a multiple of --train.micro_batch_size 24",
-        "x 1 data-parallel actors",
+        "--train.micro_batch_size 24 x 1 data-parallel actors does not divide the 64",
+        "use a divisor of 64",
+    ),
+    "micro-batches that two actors cannot share": (
+        ["--rollout.micro_batch_size", "24", "--actor.num_gpus_per_node", "2"],
+        "--rollout.micro_batch_size 24 x 2 data-parallel actors does not divide the 64",
+        "use a divisor of 32",
+    ),
+    "estimator without groups": (
+        ["--algo.advantage.estimator", "reinforce"],
+        "--algo.advantage.estimator reinforce has no groups",
+        "use group_norm, dr_grpo, rloo or reinforce_baseline",
+    ),
+    "prompts that do not exist": (
+        ["--data.prompt_dataset", "missing.jsonl"],
+        "--data.prompt_dataset missing.jsonl cannot be loaded",
+        "missing.jsonl",
+    ),
+    "another samples generator": (
+        ["--rollout.samples_generator", "mine:Generator"],
+        "--rollout.sagc.enable does not work with --rollout.samples_generator mine:Generator",
+        "drop one",
     ),
     "async": (["--train.async_enable"], "--rollout.sagc.enable does not work with --train.async_enable", "drop one"),
 }

@@ -116,6 +116,7 @@ def test_equal_zero_and_single_lengths_are_no_event(groups):
         ([[1, -2]], "group 0 has a length of -2"),
         ([[float("inf")]], "group 0 has a length of inf"),
         ([[1], []], "group 1 has no rollouts"),
+        ([[1, None]], "group 0 has a length of None"),
     ],
 )
 def test_bad_lengths_are_named_and_change_nothing(groups, words):
@@ -135,6 +136,7 @@ def test_bad_lengths_are_named_and_change_nothing(groups, words):
         ("group_sizes", (8, 8)),
         ("group_sizes", (1, 8)),
         ("group_sizes", (4, 6.5)),
+        ("group_sizes", (4, float("inf"))),
         ("straggler_ratio", 1.0),
         ("straggler_ratio", float("nan")),
         ("max_straggler_rate", 0),
@@ -152,10 +154,20 @@ def test_bad_arguments_are_named(argument, value):
         StragglerAwareGroupController(**{argument: value})
 
 
-@pytest.mark.parametrize("state, words", [({"group_size": 8}, "lacks"), (None, "group_size 5")])
-def test_bad_state_is_named_and_changes_nothing(state, words):
-    controller = StragglerAwareGroupController()
+@pytest.mark.parametrize(
+    "entry, words",
+    [
+        ({"group_size": 5}, "group_size 5"),
+        ({"virtual_queue": float("nan")}, "virtual_queue"),
+        ({"hazard_a": "1"}, "hazard_a"),
+        ({"steps": -1}, "steps"),
+    ],
+)
+def test_bad_state_is_named_and_changes_nothing(entry, words):
+    controller = StragglerAwareGroupController(initial_group_size=16)
     before = controller.state_dict()
     with pytest.raises(ValueError, match=words):
-        controller.load_state_dict(state or {**before, "group_size": 5})
+        controller.load_state_dict({**before, "group_size": 8, **entry})
+    with pytest.raises(ValueError, match="lacks"):
+        controller.load_state_dict({"group_size": 8})
     assert controller.state_dict() == before
