@@ -79,7 +79,7 @@ def plot(run: pd.DataFrame, limit: float, folder: Path) -> list[Path]:
             ("mean training reward", [("rollout/reward_mean", "reward")]),
             (
                 "response length (tokens)",
-                [("rollout/response_length_max", "longest"), ("rollout/response_length_mean", "mean")],
+                [("rollout/response_length_max", "longest"), ("rollout/response_length_median", "median")],
             ),
         ],
         "control.png": [
@@ -96,6 +96,9 @@ def plot(run: pd.DataFrame, limit: float, folder: Path) -> list[Path]:
                 axis.plot(run.index, run[column], label=legend, drawstyle="steps-mid" if "size" in column else None)
             if label == "mean training reward":
                 axis.plot(run.index, run["rollout/reward_mean"].rolling(ENDS, 1).mean(), label=f"mean of {ENDS} steps")
+            if label == "group size":
+                axis.set_yscale("log", base=2)
+                axis.yaxis.set_major_formatter("{x:.0f}")
             if label == "straggler rate":
                 axis.axhline(limit, color="black", linestyle="--", linewidth=1, label="limit")
             axis.set_ylabel(label)

@@ -4,7 +4,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-DISK_GB=8
+DISK_GB=10
 fail() { echo "train_scripts/setup.sh: $2" >&2; exit "$1"; }
 note() { echo "[setup $(date +%H:%M:%S)] $*"; }
 

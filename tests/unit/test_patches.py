@@ -165,4 +165,4 @@ def test_setup_names_a_full_disk(bare_path, tmp_path):
     (bare_path / "df").chmod(0o755)
     shutil.copytree(ROOT / "train_scripts", tmp_path / "train_scripts")
     result = run(tmp_path / "train_scripts/setup.sh", PATH=str(bare_path))
-    assert_fails(result, 2, "needs 8 GB of free disk", "found 3 GB")
+    assert_fails(result, 2, "needs 10 GB of free disk", "found 3 GB")
