@@ -8,13 +8,21 @@ PROMPTS, SAMPLES, SIZES = 48, 64, [4, 8, 16]
 
 
 @pytest.mark.parametrize("actors, filtering", [(1, False), (2, True)], ids=["1 actor", "2 actors, filtered"])
-def test_group_control_trains_on_whole_groups_of_the_chosen_size(train, actors, filtering):
+def test_group_control_trains_on_whole_groups_of_the_chosen_size(train, task, tmp_path, actors, filtering):
+    evaluation = {
+        "eval__dataset": task / "prompts.jsonl",
+        "eval__steps": 2,
+        "eval__n_samples_per_prompt": 2,
+        "ckpt__save_steps": 4,
+        "ckpt__path": tmp_path / "checkpoints",
+    }
     run = train(
         "cpu-patched",
         rollout__sagc__enable=True,
         rollout__sagc__group_sizes=SIZES,
         actor__num_gpus_per_node=actors,
         algo__dynamic_filtering_enable=filtering or None,
+        **({} if filtering else evaluation),
     )
     steps = run.scalars
     assert set(steps["sagc/group_size"]) <= set(map(float, SIZES))
@@ -23,7 +31,7 @@ def test_group_control_trains_on_whole_groups_of_the_chosen_size(train, actors, 
     assert steps["sagc/group_size"].iloc[0] == 8  # n_samples_per_prompt
     assert steps["sagc/group_size"].nunique() > 1
 
-    # The logged queue is the one that the logged rates give, so every dispatched group was observed.
+    # The logged queue is the one that the logged rates give: no evaluation or other step was observed in between.
     queue = 0.0
     for rate, logged in zip(steps["sagc/straggler_rate"], steps["sagc/virtual_queue"]):
         queue = max(queue + rate - 0.2, 0.0)
@@ -34,6 +42,8 @@ def test_group_control_trains_on_whole_groups_of_the_chosen_size(train, actors, 
     if filtering:
         assert steps["dynamic_filtering_pass_rate"].between(0, 100).all()
     else:  # every prompt is used, and the last step is filled up rather than cut
+        assert (tmp_path / "checkpoints" / "_actor" / "global_step4").is_dir()
+        assert "eval_default_pass2" in run.output
         used = (SAMPLES / steps["sagc/group_size"]).sum()
         assert PROMPTS <= used < PROMPTS + SAMPLES / min(SIZES)
     assert (steps["actor_grad_norm"] > 0).any()
@@ -41,10 +51,10 @@ def test_group_control_trains_on_whole_groups_of_the_chosen_size(train, actors, 
 
 def test_vllm_serves_the_weights_that_were_just_trained(train):
     """On the same sampled tokens, vLLM's log-probs are the actor's, and both have left the first policy's."""
-    steps = train("cpu-patched", algo__kl__init_coef=1e-8, ref__num_gpus_per_node=1).scalars
+    steps = train("cpu-patched", actor__adam__lr=5e-3, algo__kl__init_coef=1e-8, ref__num_gpus_per_node=1).scalars
     moved = steps["kl"].tail(3)  # actor against the first policy, which the reference model keeps
-    assert moved.min() > 0.05
-    assert steps["vllm_kl"].abs().max() < 2e-3 < 0.1 * moved.min()
+    assert moved.min() > 0.03
+    assert steps["vllm_kl"].abs().max() < 1e-3 < 0.05 * moved.min()
 
 
 def test_switched_off_is_bit_identical_to_unpatched(train, task, tmp_path_factory):
