@@ -16,7 +16,6 @@ STEP = re.compile(r"Global step (\d+): \{(.*)\}")
 FAILURE = re.compile(r"^(Traceback|\S*Error|openrlhf_sagc: |ray\.exceptions\.)")
 SHOWN = {
     "reward": "rollout/reward_mean",
-    "length": "rollout/response_length_mean",
     "group size": "sagc/group_size",
     "straggler rate": "sagc/straggler_rate_mean",
     "s/step": "timing/step_total",
@@ -32,7 +31,7 @@ def metric(text: str, key: str) -> float | None:
 def watch(lines, log, console: Console, steps: int) -> bool:
     """Follow `lines` until they end; returns whether the run took steps and did not end with an error."""
     last, failed = 0, False
-    bar_columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    bar_columns = (BarColumn(20), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
     recent: deque[str] = deque(maxlen=15)
     with Progress(*bar_columns, console=console, disable=not console.is_terminal) as progress:
         bar = progress.add_task("starting Ray, vLLM and DeepSpeed", total=steps)
