@@ -120,6 +120,11 @@ def test_patch_that_does_not_compile_or_is_not_formatted(copy, line, code, words
     assert_fails(run(copy / "patches/check.sh"), code, "0001-", words)
 
 
+def test_upstream_tests_that_are_not_all_there(copy):
+    change(copy / "patches/check.sh", "UPSTREAM_TESTS=221", "UPSTREAM_TESTS=222")
+    assert_fails(run(copy / "patches/check.sh"), 25, "0001-", "not all 222 upstream tests passed", "221 passed")
+
+
 def test_readme_has_a_row_with_the_true_line_count_for_every_patch():
     rows = re.findall(r"^\| \[[^]]*\]\(([^)]*)\) \| .*? \| (\d+) \|", (ROOT / "patches/README.md").read_text(), re.M)
     counts = {}
