@@ -64,7 +64,7 @@ bash train_scripts/on_cpu.sh cpu-patched python -m openrlhf.cli.train_ppo_ray \
     --logger.wandb.run_name run \
     --ckpt.output_dir "$out/trained" 2>&1 |
     python train_scripts/watch.py --log "$out/train.log" --steps 100 ||
-    { echo "train_scripts/quickstart.sh: the training failed, see $out/train.log" >&2; exit 1; }
+    { tail -n 15 "$out/train.log" >&2; echo "train_scripts/quickstart.sh: the training failed, see $out/train.log" >&2; exit 1; }
 
 note "3/4 held-out problems, before and after"
 VLLM_ENABLE_V1_MULTIPROCESSING=0 bash train_scripts/on_cpu.sh cpu-patched \
