@@ -19,21 +19,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         PREFIX + "enable",
         action="store_true",
-        help="choose the samples per prompt online; n_samples_per_prompt is the first step's and "
-        "batch_size * n_samples_per_prompt the samples of every step",
+        help="choose the samples per prompt online; n_samples_per_prompt is the first step's",
     )
     group.add_argument(
         PREFIX + "group_sizes",
         type=int,
         nargs="*",
         default=[4, 8, 16, 32],
-        help="candidate group sizes; each divides batch_size * n_samples_per_prompt",
+        help="candidate group sizes; with --rollout.sagc.hold samples each divides batch_size * n_samples_per_prompt",
     )
     group.add_argument(
         PREFIX + "straggler_ratio",
         type=float,
         default=2.5,
-        help="a group has a straggler event when its longest response reaches this multiple of its median",
+        help="a group has a straggler event when its longest rollout reaches this multiple of its median",
     )
     group.add_argument(
         PREFIX + "max_straggler_rate", type=float, default=0.2, help="limit of the long-term share of such groups"
@@ -43,6 +42,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         PREFIX + "discount", type=float, default=0.98, help="per-step fading of the evidence on the straggler hazard"
+    )
+    group.add_argument(
+        PREFIX + "hold",
+        choices=("samples", "prompts"),
+        default="samples",
+        help="what a step keeps at every group size: batch_size * n_samples_per_prompt samples, or batch_size prompts",
+    )
+    group.add_argument(
+        PREFIX + "signal",
+        choices=("tokens", "seconds"),
+        default="tokens",
+        help="what a rollout's length is: its response tokens, or its seconds in the engine without vLLM's queue",
     )
 
 
@@ -64,6 +75,7 @@ def check_arguments(args: SimpleNamespace) -> None:
     _check_modes(args)
     _check_batch(args)
     _check_prompts(args)
+    print(f"openrlhf_sagc: {describe(args)}")
     args.rollout.samples_generator = "openrlhf_sagc.rollout:StragglerAwareSamplesGenerator"
     args.rollout.experience_maker = "openrlhf_sagc.rollout:GroupExperienceMaker"
 
@@ -75,7 +87,7 @@ def build_controller(args: SimpleNamespace) -> StragglerAwareGroupController:
         ValueError: a flag is out of range; the message begins with its name.
     """
     flags = args.rollout.sagc
-    if args.rollout.n_samples_per_prompt not in flags.group_sizes and len(set(flags.group_sizes)) > 1:
+    if flags.group_sizes and args.rollout.n_samples_per_prompt not in flags.group_sizes:
         raise ValueError(
             f"group_sizes {_words(flags.group_sizes)} do not hold --rollout.n_samples_per_prompt "
             f"{args.rollout.n_samples_per_prompt}, the size of the first step: add it or set it to one of them"
@@ -87,6 +99,26 @@ def build_controller(args: SimpleNamespace) -> StragglerAwareGroupController:
         tradeoff=flags.tradeoff,
         discount=flags.discount,
         initial_group_size=args.rollout.n_samples_per_prompt,
+    )
+
+
+def describe(args: SimpleNamespace) -> str:
+    """What the flags come to, in words, for the start of a run."""
+    flags = args.rollout.sagc
+    sizes = sorted(set(flags.group_sizes))
+    samples, product = _samples_per_step(args)
+    if flags.hold == "samples":
+        combinations = ", ".join(f"{samples // size} x {size}" for size in sizes)
+        held = f"every step has {samples} samples ({product}), as prompts x group size {combinations}"
+    else:
+        combinations = ", ".join(f"{size} = {args.rollout.batch_size * size}" for size in sizes)
+        held = f"every step has {args.rollout.batch_size} prompts (--rollout.batch_size), at group size {combinations} samples"
+    unit = "response tokens" if flags.signal == "tokens" else "seconds"
+    return (
+        f"{held}; the first size is {args.rollout.n_samples_per_prompt}, each next one the largest that pays while in "
+        f"the long run at most {100 * flags.max_straggler_rate:g} % of the groups have a straggler, a rollout of "
+        f"{flags.straggler_ratio:g} times the group's median {unit}; at most {samples // args.train.batch_size} optimizer "
+        f"step(s) a rollout and epoch, and the learning rate follows the prompts used"
     )
 
 
@@ -103,7 +135,7 @@ def _check_batch(args: SimpleNamespace) -> None:
     samples, product = _samples_per_step(args)
     sizes = args.rollout.sagc.group_sizes
     wrong = [size for size in sizes if samples % size]
-    if wrong:
+    if wrong and args.rollout.sagc.hold == "samples":
         fitting = [size for size in range(2, min(samples, max(sizes) * 2) + 1) if samples % size == 0]
         raise SystemExit(
             f"openrlhf_sagc: {PREFIX}group_sizes {_words(wrong)} does not divide the {samples} samples of a step "
@@ -114,25 +146,30 @@ def _check_batch(args: SimpleNamespace) -> None:
             f"openrlhf_sagc: --train.batch_size {args.train.batch_size} does not divide the {samples} samples of a "
             f"step ({product}): use {samples} or a divisor of it"
         )
-    if args.train.dynamic_batch_enable:
-        return
     actors = args.actor.num_nodes * args.actor.num_gpus_per_node
     ranks = max(actors // (args.ds.ring_attn_size * args.ds.tensor_parallel_size), 1)
-    for flag, micro_batch, total in (
-        ("--train.micro_batch_size", args.train.micro_batch_size, args.train.batch_size),
-        ("--rollout.micro_batch_size", args.rollout.micro_batch_size, samples),
-    ):
-        if total % (micro_batch * ranks):
-            raise SystemExit(
-                f"openrlhf_sagc: {flag} {micro_batch} x {ranks} data-parallel actors does not divide the {total} "
-                f"samples they share: use a divisor of {total // ranks}"
-            )
+    fewest = args.rollout.batch_size * min(sizes) if args.rollout.sagc.hold == "prompts" else samples
+    if fewest < ranks:
+        raise SystemExit(
+            f"openrlhf_sagc: --rollout.batch_size {args.rollout.batch_size} x the smallest of {PREFIX}group_sizes, "
+            f"{min(sizes)}, gives {fewest} samples to {ranks} data-parallel actors: raise either until there is one each"
+        )
+    if args.train.batch_size % ranks:
+        raise SystemExit(
+            f"openrlhf_sagc: {ranks} data-parallel actors do not divide --train.batch_size {args.train.batch_size}: "
+            f"use a multiple of {ranks}"
+        )
+    micro_batch = args.train.micro_batch_size
+    if not args.train.dynamic_batch_enable and args.train.batch_size % (micro_batch * ranks):
+        raise SystemExit(
+            f"openrlhf_sagc: --train.micro_batch_size {micro_batch} x {ranks} data-parallel actors does not divide "
+            f"--train.batch_size {args.train.batch_size}: use a divisor of {args.train.batch_size // ranks}"
+        )
 
 
 def _check_modes(args: SimpleNamespace) -> None:
     rollout = args.rollout
     conflicts = [
-        (args.train.async_enable, "--train.async_enable"),
         (
             rollout.vllm_generate_batch_size != rollout.batch_size,
             f"--rollout.vllm_generate_batch_size {rollout.vllm_generate_batch_size}",
@@ -155,7 +192,7 @@ def _check_modes(args: SimpleNamespace) -> None:
 def _check_prompts(args: SimpleNamespace) -> None:
     samples, product = _samples_per_step(args)
     smallest = min(args.rollout.sagc.group_sizes)
-    needed = samples // smallest
+    needed = samples // smallest if args.rollout.sagc.hold == "samples" else args.rollout.batch_size
     try:
         prompts = count_prompts(args)
     except Exception as error:
@@ -166,7 +203,8 @@ def _check_prompts(args: SimpleNamespace) -> None:
         raise SystemExit(
             f"openrlhf_sagc: --data.prompt_dataset {args.data.prompt_dataset} gives {prompts} prompts (at most "
             f"--data.max_samples {args.data.max_samples}), fewer than the {needed} of a step at group size {smallest} "
-            f"({product}): use more prompts, a smaller --rollout.batch_size or a larger smallest group size"
+            f"({product}, {PREFIX}hold {args.rollout.sagc.hold}): use more prompts, a smaller --rollout.batch_size or a "
+            "larger smallest group size"
         )
 
 

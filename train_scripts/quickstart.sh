@@ -28,41 +28,13 @@ else
 fi
 
 note "2/4 reinforcement learning (about 4 minutes); full log: $out/train.log"
-rm -rf "$out/tensorboard" "$out/trained"
-bash train_scripts/on_cpu.sh cpu-patched python -m openrlhf.cli.train_ppo_ray \
+bash $task/train.sh cpu-patched "$out" "$out" \
     --rollout.sagc.enable \
     --rollout.sagc.group_sizes 4 8 16 32 \
     --rollout.sagc.max_straggler_rate $MAX_STRAGGLER_RATE \
-    --rollout.sagc.tradeoff 0.5 \
-    --actor.model_name_or_path "$out/model" \
-    --reward.remote_url "$PWD/$task/reward.py" \
-    --data.prompt_dataset "$out/data/train.jsonl" \
-    --data.input_key prompt \
-    --data.label_key label \
     --data.max_samples $PROMPTS \
-    --data.max_len 256 \
-    --rollout.max_new_tokens 200 \
-    --rollout.batch_size 16 \
-    --rollout.n_samples_per_prompt 8 \
-    --rollout.micro_batch_size 64 \
-    --train.batch_size 128 \
-    --train.micro_batch_size 64 \
     --train.seed "$SEED" \
-    --actor.num_gpus_per_node 1 \
-    --actor.adam.lr 8e-5 \
-    --actor.lr_scheduler constant_with_warmup \
-    --actor.eps_clip_low_high 0.2 0.28 \
-    --algo.advantage.estimator group_norm \
-    --algo.kl.init_coef 0 \
-    --algo.dynamic_filtering_enable \
-    --vllm.num_engines 1 \
-    --vllm.enforce_eager \
-    --vllm.sync_backend gloo \
-    --ds.attn_implementation eager \
-    --ds.zero_stage 2 \
-    --logger.tensorboard_dir "$out/tensorboard" \
-    --logger.wandb.run_name run \
-    --ckpt.output_dir "$out/trained" 2>&1 |
+    --algo.dynamic_filtering_enable 2>&1 |
     python train_scripts/watch.py --log "$out/train.log" --steps 100 ||
     { tail -n 15 "$out/train.log" >&2; echo "train_scripts/quickstart.sh: the training failed, see $out/train.log" >&2; exit 1; }
 

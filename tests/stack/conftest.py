@@ -1,14 +1,19 @@
 """Runs of the real trainer (Ray, DeepSpeed, vLLM) on the CPU stack, each in a Ray cluster of its own."""
 
+import ast
+import contextlib
 import os
 import random
-import signal
+import re
+import shutil
 import subprocess
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
+import psutil
 import pytest
 
 ROOT = Path(__file__).parents[2]
@@ -41,9 +46,12 @@ def task(tmp_path_factory):
 
 @pytest.fixture
 def train(task, tmp_path, run_command):
-    """Trains: train(tree, **flags) -> Run; a flag's dots are written as two underscores, True is a bare flag."""
+    """Trains: train(tree, **flags) -> Run; a flag's dots are written as two underscores, True is a bare flag.
 
-    def run(tree: str, **flags) -> Run:
+    `kill_at`: the run is killed (SIGKILL, all its processes) `grace` seconds after it has printed this text.
+    """
+
+    def run(tree: str, *, kill_at: str | None = None, grace: float = 0, **flags) -> Run:
         from report import read_run
 
         name = f"{tree}-{len(list(tmp_path.iterdir()))}"
@@ -81,35 +89,60 @@ def train(task, tmp_path, run_command):
                 continue
             command.append("--" + flag.replace("__", "."))
             command += [] if value is True else value if isinstance(value, list) else [value]
-        code, output = run_command(command)
-        (tmp_path / f"{name}.log").write_text(output)
-        assert code == 0, output[-5000:]
-        return Run(code, output, read_run(tmp_path / name / "run"), tmp_path / f"{name}-model")
+        code, output = run_command(command, log=tmp_path / f"{name}.log", kill_at=kill_at, grace=grace)
+        assert code == (-9 if kill_at else 0), output[-5000:]
+        scalars = logged_steps(output) if kill_at else read_run(tmp_path / name / "run")
+        return Run(code, output, scalars, tmp_path / f"{name}-model")
 
     return run
 
 
 @pytest.fixture
-def run_command():
-    """Runs a command in a process group of its own: run_command(command, timeout in s) -> (exit code, output)."""
-    return run_in_group
+def run_command(tmp_path):
+    """Runs a command in a session of its own: run_command(command, timeout in s) -> (exit code, output)."""
+
+    def run(command: list, timeout: float = TIMEOUT, log: Path | None = None, kill_at: str | None = None, grace=0.0):
+        environment = {key: value for key, value in os.environ.items() if not key.startswith("RAY_")}
+        log = log or tmp_path / "command.log"
+        with log.open("w") as sink:
+            process = psutil.Popen(
+                list(map(str, command)), env=environment, stdout=sink, stderr=subprocess.STDOUT, start_new_session=True
+            )
+        try:
+            deadline, kill_time = time.monotonic() + timeout, None
+            while process.poll() is None:
+                output = log.read_text(errors="replace")
+                if kill_at and kill_time is None and kill_at in output:
+                    kill_time = time.monotonic() + grace
+                if kill_time is not None and time.monotonic() >= kill_time:
+                    break
+                if time.monotonic() > deadline:
+                    pytest.fail(f"not finished after {timeout:.0f} s; the output ends with:\n{output[-5000:]}")
+                time.sleep(0.2)
+        finally:
+            if process.poll() is None:
+                kill(process)
+        return process.returncode, log.read_text(errors="replace")
+
+    return run
 
 
-def run_in_group(command: list, timeout: float = TIMEOUT) -> tuple[int, str]:
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("RAY_")}
-    process = subprocess.Popen(
-        list(map(str, command)),
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        start_new_session=True,
-    )
-    try:
-        output, _ = process.communicate(timeout=timeout)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        output, _ = process.communicate()
-        pytest.fail(f"not finished after {timeout} s; the output ends with:\n{output[-5000:]}")
-    return process.returncode, output
+def logged_steps(output: str) -> pd.DataFrame:
+    """The scalars as the trainer printed them: those of a killed run are not all in its TensorBoard file."""
+    steps = re.findall(r"Global step (\d+): (\{.*\})", output.replace(": nan", ": None"))
+    return pd.DataFrame({int(step): ast.literal_eval(scalars) for step, scalars in steps}).T
+
+
+def kill(process: psutil.Process) -> None:
+    """SIGKILL for the process and all below it, and no trace left of its Ray cluster."""
+    family = process.children(recursive=True)
+    folders = set()
+    for member in [process, *family]:
+        with contextlib.suppress(psutil.Error):  # some end by themselves when the first ones are gone
+            folders.add(member.environ().get("RAY_TMPDIR"))
+        with contextlib.suppress(psutil.Error):
+            member.kill()
+    psutil.wait_procs(family, timeout=20)
+    process.wait()
+    for folder in folders - {None}:
+        shutil.rmtree(folder, ignore_errors=True)

@@ -49,6 +49,30 @@ def test_group_control_trains_on_whole_groups_of_the_chosen_size(train, task, tm
     assert (steps["actor_grad_norm"] > 0).any()
 
 
+@pytest.mark.parametrize("asynchronous", [False, True], ids=["sync, 2 actors", "async, partial rollouts"])
+def test_a_constant_number_of_prompts_has_one_optimizer_step_of_all_its_samples(train, asynchronous):
+    """`--rollout.sagc.hold prompts`: sizes that micro-batches and actors do not divide, a schedule over the prompts."""
+    modes = {"train__async_enable": True, "train__partial_rollout_enable": True}
+    steps = train(
+        "cpu-patched",
+        rollout__sagc__enable=True,
+        rollout__sagc__hold="prompts",
+        rollout__sagc__group_sizes=[4, 6, 10],
+        rollout__n_samples_per_prompt=6,
+        train__batch_size=48,
+        train__micro_batch_size=8,
+        actor__lr_scheduler="linear",
+        actor__lr_warmup_ratio=0,
+        **(modes if asynchronous else {"actor__num_gpus_per_node": 2}),
+    ).scalars
+    assert len(steps) == PROMPTS / 8
+    assert (steps["rollout/num_samples"] == 8 * steps["sagc/group_size"]).all()
+    assert steps["sagc/group_size"].nunique() > 1
+    lr = [1e-3 * (1 - step / len(steps)) for step in range(1, len(steps) + 1)]  # logged after the step's update
+    assert steps["actor_lr"].tolist() == pytest.approx(lr)
+    assert (steps["rollout/queue_seconds"] > 0).all()
+
+
 def test_vllm_serves_the_weights_that_were_just_trained(train):
     """On the same sampled tokens, vLLM's log-probs are the actor's, and both have left the first policy's."""
     steps = train("cpu-patched", actor__adam__lr=5e-3, algo__kl__init_coef=1e-8, ref__num_gpus_per_node=1).scalars

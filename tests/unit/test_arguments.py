@@ -52,8 +52,7 @@ CASES = {
         f"{SIZES} 12 does not divide the 64 samples of a step",
         "sizes that do are 2 4 8 16",
     ),
-    "no sizes": ([SIZES], f"{SIZES} must hold at least two different sizes", "[]"),
-    "one size": ([SIZES, "8"], f"{SIZES} must hold at least two different sizes", "[8]"),
+    "no sizes": ([SIZES], f"{SIZES} must hold at least one size", "[]"),
     "limit outside (0, 1)": (
         ["--rollout.sagc.max_straggler_rate", "1.5"],
         "--rollout.sagc.max_straggler_rate must lie between 0 and 1",
@@ -76,14 +75,33 @@ CASES = {
         "use 64 or a divisor of it",
     ),
     "micro-batches that do not divide the training batch": (
-        ["--train.micro_batch_size", "24"],
-        "--train.micro_batch_size 24 x 1 data-parallel actors does not divide the 64",
-        "use a divisor of 64",
-    ),
-    "micro-batches that two actors cannot share": (
-        ["--rollout.micro_batch_size", "24", "--actor.num_gpus_per_node", "2"],
-        "--rollout.micro_batch_size 24 x 2 data-parallel actors does not divide the 64",
+        ["--train.micro_batch_size", "24", "--actor.num_gpus_per_node", "2"],
+        "--train.micro_batch_size 24 x 2 data-parallel actors does not divide --train.batch_size 64",
         "use a divisor of 32",
+    ),
+    "fewer samples than actors": (
+        [
+            "--rollout.sagc.hold",
+            "prompts",
+            "--rollout.batch_size",
+            "1",
+            "--train.batch_size",
+            "8",
+            "--actor.num_gpus_per_node",
+            "8",
+        ],
+        f"--rollout.batch_size 1 x the smallest of {SIZES}, 4, gives 4 samples to 8 data-parallel actors",
+        "raise either until there is one each",
+    ),
+    "training batch that actors cannot share": (
+        ["--actor.num_gpus_per_node", "3"],
+        "3 data-parallel actors do not divide --train.batch_size 64",
+        "use a multiple of 3",
+    ),
+    "fewer prompts than a step holds": (
+        ["--rollout.sagc.hold", "prompts", "--data.max_samples", "7"],
+        "gives 7 prompts",
+        "fewer than the 8 of a step",
     ),
     "estimator without groups": (
         ["--algo.advantage.estimator", "reinforce"],
@@ -100,7 +118,6 @@ CASES = {
         "--rollout.sagc.enable does not work with --rollout.samples_generator mine:Generator",
         "drop one",
     ),
-    "async": (["--train.async_enable"], "--rollout.sagc.enable does not work with --train.async_enable", "drop one"),
 }
 
 
@@ -113,10 +130,36 @@ def test_bad_input_is_one_line_before_ray_starts(run_trainer, flags, what, remed
     assert what in message and remedy in message
 
 
-@pytest.mark.parametrize("flags", [[], ["--rollout.sagc.enable"], ["--rollout.sagc.enable", SIZES, "4", "8", "16"]])
+@pytest.mark.parametrize(
+    "flags",
+    [
+        [],
+        ["--rollout.sagc.enable"],
+        ["--rollout.sagc.enable", SIZES, "8"],
+        ["--rollout.sagc.enable", SIZES, "4", "8", "16"],
+        ["--rollout.sagc.enable", "--train.async_enable", "--train.partial_rollout_enable"],
+        ["--rollout.sagc.enable", "--rollout.sagc.hold", "prompts", SIZES, "4", "8", "12"],
+    ],
+)
 def test_good_flags_get_as_far_as_ray(run_trainer, flags):
     with pytest.raises(RayStarted):
         run_trainer(*flags)
+
+
+@pytest.mark.parametrize(
+    "flags, words",
+    [
+        ([], ["every step has 64 samples", "16 x 4, 8 x 8, 4 x 16, 2 x 32", "response tokens"]),
+        (["--rollout.sagc.hold", "prompts"], ["every step has 8 prompts", "4 = 32, 8 = 64, 16 = 128, 32 = 256"]),
+        (["--rollout.sagc.signal", "seconds"], ["2.5 times the group's median seconds"]),
+    ],
+)
+def test_start_says_once_what_was_chosen(run_trainer, capsys, flags, words):
+    with pytest.raises(RayStarted):
+        run_trainer("--rollout.sagc.enable", *flags)
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("openrlhf_sagc: ")]
+    for word in ["the first size is 8", "at most 20 % of the groups", "1 optimizer step", *words]:
+        assert word in line
 
 
 def test_flags_are_checked_only_when_switched_on(run_trainer):
@@ -128,5 +171,5 @@ def test_flags_are_in_the_help(run_trainer, capsys):
     with pytest.raises(SystemExit):
         run_trainer("--help")
     text = capsys.readouterr().out
-    for flag in ("enable", "group_sizes", "straggler_ratio", "max_straggler_rate", "tradeoff", "discount"):
+    for flag in "enable group_sizes straggler_ratio max_straggler_rate tradeoff discount hold signal".split():
         assert f"--rollout.sagc.{flag}" in text

@@ -8,10 +8,18 @@ import pytest
 import torch
 from openrlhf.trainer.ppo_utils.experience import Experience
 from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
+from transformers import get_scheduler
 
 from openrlhf_sagc.advantages import group_advantages
 from openrlhf_sagc.controller import StragglerAwareGroupController
-from openrlhf_sagc.rollout import GROUP_SIZE, GroupExperienceMaker, group_sizes_of, step_metrics
+from openrlhf_sagc.rollout import (
+    GROUP_SIZE,
+    GroupExperienceMaker,
+    Rollouts,
+    follow_schedule,
+    group_sizes_of,
+    step_metrics,
+)
 
 ROOT = Path(__file__).parents[2]
 
@@ -134,14 +142,32 @@ def test_a_cut_group_is_an_error(samples):
         group_sizes_of(samples)
 
 
+@pytest.mark.parametrize("schedule", ["linear", "cosine", "constant_with_warmup"])
+def test_learning_rate_follows_the_share_of_prompts_used(schedule):
+    """Steps of 3, 1 and 4 of 16 prompts: each has the rate that the schedule gives at the prompts before it."""
+    model_actor = SimpleNamespace(max_steps=16)
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    model_actor.actor_scheduler = get_scheduler(schedule, optimizer, num_warmup_steps=2, num_training_steps=16)
+    expected = [model_actor.actor_scheduler.lr_lambdas[0](prompts) for prompts in (0, 3, 4, 8)]
+    rates = []
+    for prompts in (0, 3, 4, 8):
+        follow_schedule(model_actor, prompts / 16)
+        rates.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        model_actor.actor_scheduler.step()  # as DeepSpeed does after each optimizer step
+    assert rates == pytest.approx(expected)
+
+
 def test_step_metrics_report_the_size_dispatched_and_the_next():
     controller = StragglerAwareGroupController(initial_group_size=4)
     lengths = [[10, 10, 10, 40], [20, 20, 20, 30]]
     controller.observe(lengths)
-    metrics = step_metrics(4, lengths, controller)
+    metrics = step_metrics(4, [Rollouts(tokens, [2.0] * 4, [0.5] * 4) for tokens in lengths], controller, longest=50)
     assert metrics["sagc/group_size"] == 4
     assert metrics["sagc/next_group_size"] == controller.group_size == 32
     assert metrics["sagc/straggler_rate"] == 0.5
     assert metrics["rollout/response_length_median"] == 20
     assert metrics["rollout/response_length_max"] == 40
     assert metrics["rollout/idle_fraction"] == pytest.approx(1 - 20 / 40)
+    assert metrics["sagc/length_headroom"] == 50 / 20
+    assert (metrics["rollout/seconds_median"], metrics["rollout/queue_seconds"]) == (2.0, 0.5)

@@ -1,43 +1,51 @@
 """The scheduler without Ray or vLLM: engines that answer at once with responses of given lengths and scores."""
 
+import json
 from types import SimpleNamespace
 
 import pytest
 import torch
 from openrlhf.trainer.ppo_utils.experience import Experience
+from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 
 import openrlhf_sagc.rollout as rollout
-from openrlhf_sagc.rollout import GROUP_SIZE, StragglerAwareSamplesGenerator, group_sizes_of
+from openrlhf_sagc.rollout import GROUP_SIZE, PROGRESS, StragglerAwareSamplesGenerator, group_sizes_of
 
 SIZES, BATCH_SIZE, N_SAMPLES = [4, 8], 4, 4  # 16 samples a step: 4 prompts at size 4, 2 at size 8
 
 
 class Prompts:
-    """A dataloader of prompts "0", "1", ..., one at a time."""
+    """A dataloader of prompts "0", "1", ..., one at a time, in this order; its state is the next prompt's number."""
 
     def __init__(self, count):
-        self.count = count
+        self.count, self.next = count, 0
+        self.generator = torch.Generator()
 
     def __len__(self):
         return self.count
 
     def __iter__(self):
-        return iter([([""], [str(i)], [""], [None]) for i in range(self.count)])
+        while self.next < self.count:
+            self.next += 1
+            yield [""], [str(self.next - 1)], [""], [None]
+        self.next = 0
 
 
 @pytest.fixture
 def make_generator(monkeypatch):
-    """make_generator(prompts, respond, filtering, episodes): respond(prompt, size) -> [(length, score), ...]."""
+    """make_generator(prompts, respond, filtering, **flags): respond(prompt, size) -> [(tokens, score[, s]), ...]."""
     monkeypatch.setattr(rollout.ray, "wait", lambda pending, **_: (pending[:1], pending[1:]))
-    monkeypatch.setattr(rollout.ray, "get", lambda ref: ref)
+    monkeypatch.setattr(rollout.ray, "get", lambda refs: refs)
 
-    def make(prompts, respond=lambda prompt, size: [(10, 1.0)] * size, filtering=False, episodes=1):
-        sagc = SimpleNamespace(
-            group_sizes=SIZES, straggler_ratio=2.5, max_straggler_rate=0.2, tradeoff=2.0, discount=0.98
-        )
+    def make(prompts, respond=lambda prompt, size: [(10, 1.0)] * size, filtering=False, **flags):
+        defaults = dict(straggler_ratio=2.5, max_straggler_rate=0.2, tradeoff=2.0, discount=0.98)
+        sagc = SimpleNamespace(group_sizes=SIZES, hold="samples", signal="tokens", **defaults)
+        vars(sagc).update(flags)
         args = SimpleNamespace(
-            rollout=SimpleNamespace(batch_size=BATCH_SIZE, n_samples_per_prompt=N_SAMPLES, sagc=sagc),
-            train=SimpleNamespace(batch_size=8, num_episodes=episodes, max_epochs=1),
+            rollout=SimpleNamespace(
+                batch_size=BATCH_SIZE, n_samples_per_prompt=N_SAMPLES, max_new_tokens=100, sagc=sagc
+            ),
+            train=SimpleNamespace(batch_size=8, num_episodes=2, max_epochs=1, seed=1, agent_func_path=None),
             algo=SimpleNamespace(dynamic_filtering_enable=filtering, dynamic_filtering_range=(0.0, 1.0)),
             vllm=SimpleNamespace(enable_sleep=False),
         )
@@ -46,13 +54,17 @@ def make_generator(monkeypatch):
 
         def dispatch(prompts, labels, *, images, n_samples_per_prompt):
             generator.drawn += map(int, prompts)
-            return [[(prompt, *answer) for answer in respond(int(prompt), n_samples_per_prompt)] for prompt in prompts]
+            return [
+                [
+                    {"prompt": prompt, "tokens": tokens, "score": score, "seconds": sum(s) + 0.5, "queue_seconds": 0.5}
+                    for tokens, score, *s in respond(int(prompt), n_samples_per_prompt)
+                ]
+                for prompt in prompts
+            ]
 
         def experience(response):
-            prompt, length, score = response
-            return Experience(
-                prompts=[prompt], action_mask=torch.ones(1, length), scores=torch.tensor([score]), info={}
-            )
+            mask, scores = torch.ones(1, response["tokens"]), torch.tensor([response["score"]])
+            return Experience(prompts=[response["prompt"]], action_mask=mask, scores=scores, info={})
 
         generator._dispatch_prompts_to_vllm = dispatch
         generator._process_response_into_experience = experience
@@ -108,7 +120,7 @@ def test_every_step_is_full_and_no_prompt_is_left_out(make_generator, prompts, d
 
 
 def test_the_next_episode_goes_on_where_the_last_one_borrowed(make_generator):
-    generator = make_generator(7, episodes=2)
+    generator = make_generator(7)
     for _ in range(2):
         run_episode(generator)
     assert generator.drawn == [i % 7 for i in range(14)]  # 14 prompts are 7 full steps: none borrowed at the end
@@ -146,19 +158,89 @@ def test_unscored_groups_are_kept(make_generator):
     assert len(generator.generate_samples()[0]) == 16
 
 
-def test_learning_rate_schedule_covers_the_run_at_the_largest_size(make_generator):
-    generator = make_generator(7, episodes=3)
-    # 21 prompts x 8 samples = 168, 11 steps of 16 samples, two optimizer steps each.
-    assert generator.max_steps == 22
-    steps = sum(len(run_episode(generator)) for _ in range(3))
-    assert steps * 2 <= generator.max_steps
+def test_hold_prompts_keeps_the_prompts_of_a_step(make_generator):
+    generator = make_generator(10, hold="prompts")
+    steps = run_episode(generator)
+    assert [len(samples) for samples, _, _ in steps] == [16, 32, 32]  # sizes 4, 8, 8
+    assert [consumed for _, _, consumed in steps] == [4, 4, 4]
+    assert generator.drawn == [*range(10), 0, 1]
 
 
-def test_warns_once_when_the_limit_is_out_of_reach(make_generator, monkeypatch):
+def test_samples_carry_the_share_of_prompts_used_before_their_step(make_generator):
+    generator = make_generator(10, hold="prompts")  # two episodes: 20 prompts
+    first, second, third = (samples for samples, _, _ in run_episode(generator))
+    assert {sample.info[PROGRESS] for sample in first} == {0}
+    assert {sample.info[PROGRESS] for sample in second} == {0.2}
+    assert {sample.info[PROGRESS] for sample in third} == {0.4}
+
+
+def test_signal_in_seconds_leaves_the_queue_out(make_generator):
+    """One rollout of four takes 0.9 s instead of 0.3 s, all with 0.5 s in the queue and as many tokens."""
+    respond = lambda prompt, size: [(10, 1.0, 0.9)] + [(10, 1.0, 0.3)] * (size - 1)  # noqa: E731
+    for signal, rate in (("seconds", 1.0), ("tokens", 0.0)):
+        generator = make_generator(8, respond, signal=signal)
+        generator.generate_samples()
+        assert generator.metrics["sagc/straggler_rate"] == rate
+        assert generator.metrics["rollout/seconds_max"] == pytest.approx(0.9)
+        assert generator.metrics["rollout/queue_seconds"] == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("hold", ["samples", "prompts"])
+@pytest.mark.parametrize("stop", range(6))
+def test_resumed_generator_goes_on_as_the_uninterrupted_one(make_generator, hold, stop):
+    def respond(prompt, size):  # prompts 0, 3, 6, ... have a straggler, prompts 5 and 10 are never solved
+        return [(40 if prompt % 3 == 0 else 10, 0.0)] + [(10, float(prompt % 5 > 0 or prompt == 0))] * (size - 1)
+
+    def take(generator, count):
+        return [(group_sizes_of(generator.generate_samples()[0]), dict(generator.metrics)) for _ in range(count)]
+
+    make = lambda: make_generator(11, respond, filtering=True, hold=hold, max_straggler_rate=0.3)  # noqa: E731
+    straight, killed, resumed = make(), make(), make()
+    expected = take(straight, 8)
+    take(killed, stop)
+    resumed.prompts_dataloader.next = killed.prompts_dataloader.next
+    resumed.load_state_dict(json.loads(json.dumps(killed.state_dict())))
+    assert take(resumed, 8 - stop) == expected[stop:]
+    assert killed.drawn + resumed.drawn == straight.drawn
+
+
+@pytest.mark.parametrize("state", [{"sample_buffer": [], "drained": True}, {}], ids=["new", "from before patch 5"])
+def test_checkpoint_of_a_run_without_group_control_is_refused(make_generator, state):
+    with pytest.raises(ValueError, match="saved without --rollout.sagc.enable"):
+        make_generator(8).load_state_dict(state)
+
+
+def test_checkpoint_serves_a_run_without_group_control(make_generator):
+    generator = make_generator(8)
+    generator.generate_samples()
+    plain = SamplesGenerator(generator.strategy, generator.prompts_dataloader, None, None, [])
+    plain.load_state_dict(generator.state_dict())
+    assert plain._sample_buffer == [] and next(plain._dataloader_iter)[1] == ["4"]
+
+
+def test_every_episode_has_an_order_of_its_own_that_follows_the_seed(make_generator):
+    generator = make_generator(4)
+    seeds = []
+    for _ in range(3):
+        run_episode(generator)
+        seeds.append(generator.prompts_dataloader.generator.initial_seed())
+    assert seeds == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    "lengths, words",
+    [
+        ((10, 99), "--rollout.sagc.max_straggler_rate 0.2 is out of reach: even groups of 4 are seen to exceed it"),
+        ((60, 100), "the longest response allowed, 100 tokens, is 1.67 times the median one"),
+    ],
+    ids=["limit out of reach", "stragglers cut off"],
+)
+def test_warns_once(make_generator, monkeypatch, lengths, words):
     warnings = []
     monkeypatch.setattr(rollout.logger, "warning", warnings.append)
-    generator = make_generator(400, lambda prompt, size: [(10, 1.0)] * (size - 1) + [(99, 1.0)])
+    short, long = lengths
+    generator = make_generator(400, lambda prompt, size: [(short, 1.0)] * (size - 1) + [(long, 1.0)])
     for _ in range(40):
         generator.generate_samples()
     (warning,) = warnings
-    assert "--rollout.sagc.max_straggler_rate 0.2 is out of reach" in warning and "groups of 4" in warning
+    assert words in warning

@@ -1,0 +1,42 @@
+"""The straggler signal in seconds, with an agent of two turns whose tool sleeps at random."""
+
+import statistics
+from collections import defaultdict
+
+import pytest
+
+pytestmark = pytest.mark.stack
+SAMPLES, RATIO = 32, 2.0
+
+
+def test_a_tool_that_sleeps_makes_stragglers_in_seconds(train, tmp_path, monkeypatch):
+    """Every rollout sleeps 1 s, some 4.5 or 8: those are the stragglers, whatever their tokens."""
+    log = tmp_path / "rollouts"
+    monkeypatch.setenv("ROLLOUT_LOG", str(log))
+    steps = train(
+        "cpu-patched",
+        reward__remote_url=None,
+        train__agent_func_path=str(__file__).replace("test_seconds.py", "sleepy_agent.py"),
+        data__max_samples=32,
+        rollout__n_samples_per_prompt=SAMPLES // 8,
+        rollout__sagc__enable=True,
+        rollout__sagc__signal="seconds",
+        rollout__sagc__straggler_ratio=RATIO,
+        rollout__sagc__group_sizes=[4, 8],
+        train__batch_size=SAMPLES,
+    ).scalars
+
+    slept = defaultdict(list)  # (step, prompt), one group: a step's rollouts end before the next step's begin
+    for number, line in enumerate(log.read_text().splitlines()):
+        prompt, seconds = line.split()
+        slept[number // SAMPLES, prompt].append(float(seconds))
+    slept = {group: naps for group, naps in slept.items() if group[0] > 0}
+    steps = steps.iloc[1:]  # the first step's seconds are the engine's warm-up
+    groups = SAMPLES / steps["sagc/group_size"]
+    assert len(slept) == groups.sum()
+    events = sum(max(naps) > RATIO * statistics.median(naps) for naps in slept.values())
+    assert events > 0
+    assert (steps["sagc/straggler_rate"] * groups).sum() == pytest.approx(events, abs=1)
+    assert steps["rollout/seconds_max"].max() > 4.5
+    assert steps["rollout/seconds_median"].between(1, 3).all()
+    assert steps["rollout/queue_seconds"].between(0, 1, inclusive="neither").all()

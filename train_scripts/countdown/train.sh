@@ -1,0 +1,38 @@
+#!/usr/bin/env bash
+# Trains a warm-started Countdown model with GRPO on the CPU stack: train.sh TREE TASK OUTPUT [FLAG...]
+# TREE is cpu-patched or cpu-base (unpatched), TASK a folder that warm_start.py has made, OUTPUT gets tensorboard/run and
+# trained/ (deleted first); later flags win over the ones here.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+tree=${1:?usage: train.sh TREE TASK OUTPUT [FLAG...]} task=$2 output=$3
+shift 3
+
+rm -rf "$output/tensorboard" "$output/trained"
+exec bash train_scripts/on_cpu.sh "$tree" python -m openrlhf.cli.train_ppo_ray \
+    --actor.model_name_or_path "$task/model" \
+    --reward.remote_url "$PWD/train_scripts/countdown/reward.py" \
+    --data.prompt_dataset "$task/data/train.jsonl" \
+    --data.input_key prompt \
+    --data.label_key label \
+    --data.max_len 256 \
+    --rollout.max_new_tokens 200 \
+    --rollout.batch_size 16 \
+    --rollout.n_samples_per_prompt 8 \
+    --rollout.micro_batch_size 64 \
+    --train.batch_size 128 \
+    --train.micro_batch_size 64 \
+    --actor.num_gpus_per_node 1 \
+    --actor.adam.lr 8e-5 \
+    --actor.lr_scheduler constant_with_warmup \
+    --actor.eps_clip_low_high 0.2 0.28 \
+    --algo.advantage.estimator group_norm \
+    --algo.kl.init_coef 0 \
+    --vllm.num_engines 1 \
+    --vllm.enforce_eager \
+    --vllm.sync_backend gloo \
+    --ds.attn_implementation eager \
+    --ds.zero_stage 2 \
+    --logger.tensorboard_dir "$output/tensorboard" \
+    --logger.wandb.run_name run \
+    --ckpt.output_dir "$output/trained" \
+    "$@"
