@@ -2,7 +2,8 @@
 
 Trains the Countdown model ten times on the CPU stack with a learning rate of 0, so that all runs sample from the same
 policy and differ by their group sizes only. A fixed size is a run whose only candidate it is. Needs a folder that
-train_scripts/quickstart.sh has made. Writes table.csv, table.md and group_sizes.png.
+train_scripts/quickstart.sh has made. Writes table.csv, table.md and group_sizes.png. Started again, it keeps the runs
+that are finished.
 """
 
 import argparse
@@ -37,7 +38,7 @@ def flags_of(hold: str, sizes: list[int], steps: int) -> list[str]:
     """Flags of one run, which takes about `steps` steps."""
     n = 8 if len(sizes) > 1 else sizes[0]
     batch_size = SAMPLES // n if hold == "samples" else PROMPTS
-    usual_prompts = SAMPLES / (10 if len(sizes) > 1 else n) if hold == "samples" else PROMPTS
+    usual_prompts = SAMPLES / (6 if len(sizes) > 1 else n) if hold == "samples" else PROMPTS
     settings = {
         "rollout.sagc.hold": hold,
         "rollout.sagc.group_sizes": sizes,
@@ -56,13 +57,17 @@ def flags_of(hold: str, sizes: list[int], steps: int) -> list[str]:
 
 
 def run(task: Path, output: Path, flags: list[str]) -> pd.DataFrame:
-    """Train once; the scalars of its steps without the warm-up."""
+    """Train once, unless it has been done; the scalars of its steps without the warm-up."""
     output.mkdir(parents=True, exist_ok=True)
-    with (output / "train.log").open("w") as log:
-        command = ["bash", ROOT / "train_scripts/countdown/train.sh", "cpu-patched", task, output, *flags]
-        code = subprocess.run(command, stdout=log, stderr=subprocess.STDOUT).returncode
-    if code:
-        raise SystemExit(f"eval/group_sizes.py: a run failed with exit code {code}, see {output / 'train.log'}")
+    done = output / "done"  # holds the flags
+    if not done.exists() or done.read_text() != " ".join(flags):
+        done.unlink(missing_ok=True)
+        with (output / "train.log").open("w") as log:
+            command = ["bash", ROOT / "train_scripts/countdown/train.sh", "cpu-patched", task, output, *flags]
+            code = subprocess.run(command, stdout=log, stderr=subprocess.STDOUT).returncode
+        if code:
+            raise SystemExit(f"eval/group_sizes.py: a run failed with exit code {code}, see {output / 'train.log'}")
+        done.write_text(" ".join(flags))
     return read_run(output / "tensorboard" / "run").iloc[WARM_UP:]
 
 
@@ -129,7 +134,7 @@ def main() -> None:
     table.to_csv(arguments.output / "table.csv", index=False, float_format="%.4f")
     (arguments.output / "table.md").write_text(markdown(table))
     plot(table, arguments.max_straggler_rate, arguments.output / "group_sizes.png")
-    console.print((arguments.output / "table.md").read_text())
+    print((arguments.output / "table.md").read_text())
 
 
 if __name__ == "__main__":
