@@ -7,22 +7,17 @@ pytestmark = pytest.mark.stack
 PROMPTS, SAMPLES, SIZES = 48, 64, [4, 8, 16]
 
 
-@pytest.mark.parametrize("actors, filtering", [(1, False), (2, True)], ids=["1 actor", "2 actors, filtered"])
-def test_group_control_trains_on_whole_groups_of_the_chosen_size(train, task, tmp_path, actors, filtering):
-    evaluation = {
-        "eval__dataset": task / "prompts.jsonl",
-        "eval__steps": 2,
-        "eval__n_samples_per_prompt": 2,
-        "ckpt__save_steps": 4,
-        "ckpt__path": tmp_path / "checkpoints",
-    }
+def test_group_control_trains_on_whole_groups_of_the_chosen_size(train, task, tmp_path):
     run = train(
         "cpu-patched",
         rollout__sagc__enable=True,
         rollout__sagc__group_sizes=SIZES,
-        actor__num_gpus_per_node=actors,
-        algo__dynamic_filtering_enable=filtering or None,
-        **({} if filtering else evaluation),
+        actor__num_gpus_per_node=2,
+        eval__dataset=task / "prompts.jsonl",
+        eval__steps=2,
+        eval__n_samples_per_prompt=2,
+        ckpt__save_steps=4,
+        ckpt__path=tmp_path / "checkpoints",
     )
     steps = run.scalars
     assert set(steps["sagc/group_size"]) <= set(map(float, SIZES))
@@ -39,13 +34,10 @@ def test_group_control_trains_on_whole_groups_of_the_chosen_size(train, task, tm
     assert (steps["rollout/response_length_max"] <= 64).all()
     assert steps["rollout/idle_fraction"].between(0, 1, inclusive="left").all()
 
-    if filtering:
-        assert steps["dynamic_filtering_pass_rate"].between(0, 100).all()
-    else:  # every prompt is used, and the last step is filled up rather than cut
-        assert (tmp_path / "checkpoints" / "_actor" / "global_step4").is_dir()
-        assert "eval_default_pass2" in run.output
-        used = (SAMPLES / steps["sagc/group_size"]).sum()
-        assert PROMPTS <= used < PROMPTS + SAMPLES / min(SIZES)
+    assert (tmp_path / "checkpoints" / "_actor" / "global_step4").is_dir()
+    assert "eval_default_pass2" in run.output
+    used = (SAMPLES / steps["sagc/group_size"]).sum()  # every prompt, and the last step is filled up rather than cut
+    assert PROMPTS <= used < PROMPTS + SAMPLES / min(SIZES)
     assert (steps["actor_grad_norm"] > 0).any()
 
 
