@@ -1,16 +1,22 @@
-"""The --rollout.sagc.* flags: declaration, checks and what switching them on changes.
+"""The flags: --rollout.sagc.*, dynamic sampling and rewards; their checks and what switching them on changes.
 
 OpenRLHF calls `add_arguments` and `check_arguments` through the "openrlhf.plugins" entry point. Everything is checked
 in the driver before Ray starts; an error is one line that names the flag, the value and what would work.
 """
 
 import argparse
+import math
+import operator
 from types import SimpleNamespace
 
 from openrlhf_sagc.advantages import GROUP_ESTIMATORS
 from openrlhf_sagc.controller import StragglerAwareGroupController
+from openrlhf_sagc.dynamic_sampling import DynamicSampler
 
 PREFIX = "--rollout.sagc."
+FILTER = "--algo.dynamic_filtering_"
+REWARD = "--reward."
+ANY_MEAN = (0, 1)  # OpenRLHF's default of the filter's range
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -55,10 +61,46 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="tokens",
         help="what a rollout's length is: its response tokens, or its seconds in the engine without vLLM's queue",
     )
+    group = parser.add_argument_group("dynamic sampling and rewards, with --rollout.sagc.enable (openrlhf_sagc)")
+    group.add_argument(
+        FILTER + "tolerance",
+        type=float,
+        default=1e-6,
+        help="drop groups whose scores differ by at most this; --algo.dynamic_filtering_range counts as well if given",
+    )
+    group.add_argument(
+        FILTER + "max_gen_batches",
+        type=int,
+        default=10,
+        help="a step dispatches at most this many times the groups it needs",
+    )
+    group.add_argument(
+        FILTER + "at_cap",
+        choices=("fail", "keep"),
+        default="fail",
+        help="where that is not enough: end the run, or train on the groups that there are",
+    )
+    group.add_argument(
+        FILTER + "surplus",
+        choices=("discard", "keep"),
+        default="discard",
+        help="groups beyond a step's need and rollouts that still run: stop them and roll their prompts out again later, "
+        "or keep them for the next step, which trains them one update late",
+    )
+    group.add_argument(
+        REWARD + "timeout", type=float, default=180.0, help="seconds for one attempt at a sample's reward"
+    )
+    group.add_argument(REWARD + "retries", type=int, default=2, help="further attempts where it failed")
+    group.add_argument(
+        REWARD + "max_failure_share",
+        type=float,
+        default=0.1,
+        help="groups with a sample without a reward are dropped; past this share of a step's samples the run ends",
+    )
 
 
 def check_arguments(args: SimpleNamespace) -> None:
-    """Check the flags against the run's and switch the scheduler on; does nothing without --rollout.sagc.enable.
+    """Check the flags against the run's and switch the scheduler on, with --rollout.sagc.enable.
 
     Args:
         args: OpenRLHF's arguments, nested by the dots in their names.
@@ -67,17 +109,18 @@ def check_arguments(args: SimpleNamespace) -> None:
         SystemExit: a flag cannot work; the message is one line.
     """
     if not args.rollout.sagc.enable:
-        return
-    try:
-        build_controller(args)
-    except ValueError as error:
-        raise SystemExit(f"openrlhf_sagc: {PREFIX}{error}") from None
+        return _refuse_idle_flags(args)
+    for prefix, build in ((PREFIX, build_controller), (FILTER, build_sampler), (REWARD, _check_reward)):
+        try:
+            build(args)
+        except ValueError as error:
+            raise SystemExit(f"openrlhf_sagc: {prefix}{error}") from None
     _check_modes(args)
     _check_batch(args)
     _check_prompts(args)
     print(f"openrlhf_sagc: {describe(args)}")
     args.rollout.samples_generator = "openrlhf_sagc.rollout:StragglerAwareSamplesGenerator"
-    args.rollout.experience_maker = "openrlhf_sagc.rollout:GroupExperienceMaker"
+    args.rollout.experience_maker = "openrlhf_sagc.experience:GroupExperienceMaker"
 
 
 def build_controller(args: SimpleNamespace) -> StragglerAwareGroupController:
@@ -100,6 +143,27 @@ def build_controller(args: SimpleNamespace) -> StragglerAwareGroupController:
         discount=flags.discount,
         initial_group_size=args.rollout.n_samples_per_prompt,
     )
+
+
+def build_sampler(args: SimpleNamespace) -> DynamicSampler:
+    """The dynamic sampler that the flags describe; without --algo.dynamic_filtering_enable it keeps what has a reward.
+
+    Raises:
+        ValueError: a flag is out of range; the message begins with its name.
+    """
+    algo = args.algo
+    return DynamicSampler(
+        tolerance=algo.dynamic_filtering_tolerance if algo.dynamic_filtering_enable else None,
+        score_range=tuple(algo.dynamic_filtering_range),
+        check_range=tuple(algo.dynamic_filtering_range) != ANY_MEAN,
+        max_gen_batches=algo.dynamic_filtering_max_gen_batches,
+    )
+
+
+def data_parallel_actors(args: SimpleNamespace) -> int:
+    """Ranks that share the samples of a step."""
+    actors = args.actor.num_nodes * args.actor.num_gpus_per_node
+    return max(actors // (args.ds.ring_attn_size * args.ds.tensor_parallel_size), 1)
 
 
 def describe(args: SimpleNamespace) -> str:
@@ -146,8 +210,7 @@ def _check_batch(args: SimpleNamespace) -> None:
             f"openrlhf_sagc: --train.batch_size {args.train.batch_size} does not divide the {samples} samples of a "
             f"step ({product}): use {samples} or a divisor of it"
         )
-    actors = args.actor.num_nodes * args.actor.num_gpus_per_node
-    ranks = max(actors // (args.ds.ring_attn_size * args.ds.tensor_parallel_size), 1)
+    ranks = data_parallel_actors(args)
     fewest = args.rollout.batch_size * min(sizes) if args.rollout.sagc.hold == "prompts" else samples
     if fewest < ranks:
         raise SystemExit(
@@ -167,8 +230,35 @@ def _check_batch(args: SimpleNamespace) -> None:
         )
 
 
+def _refuse_idle_flags(args: SimpleNamespace) -> None:
+    """A cap or a retry that one relies on must not be missing; the rest of --rollout.sagc.* is off with its switch."""
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    for name, default in vars(parser.parse_args([])).items():
+        value = operator.attrgetter(name)(args)
+        if value != default and not name.startswith("rollout.sagc."):
+            raise SystemExit(
+                f"openrlhf_sagc: --{name} {value} does nothing without {PREFIX}enable: add that flag or drop this one"
+            )
+
+
+def _check_reward(args: SimpleNamespace) -> None:
+    reward = args.reward
+    if not 0 < reward.timeout < math.inf:
+        raise ValueError(f"timeout must be a number of seconds above 0, got {reward.timeout}")
+    if reward.retries < 0:
+        raise ValueError(f"retries must be at least 0, got {reward.retries}")
+    if not 0 <= reward.max_failure_share <= 1:
+        raise ValueError(f"max_failure_share must lie between 0 and 1, got {reward.max_failure_share}")
+
+
 def _check_modes(args: SimpleNamespace) -> None:
     rollout = args.rollout
+    if args.algo.dynamic_filtering_surplus == "keep" and args.vllm.enable_sleep:
+        raise SystemExit(
+            f"openrlhf_sagc: {FILTER}surplus keep does not work with --vllm.enable_sleep, which drops what vLLM is "
+            f"generating: use {FILTER}surplus discard"
+        )
     conflicts = [
         (
             rollout.vllm_generate_batch_size != rollout.batch_size,

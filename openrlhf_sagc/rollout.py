@@ -1,7 +1,7 @@
-"""The rollout scheduler: OpenRLHF's samples generator and experience maker with a group size per step.
+"""The rollout scheduler: OpenRLHF's samples generator with a group size per step and DAPO's dynamic sampling.
 
-One step: ask the controller for the size, draw prompts, dispatch them, show the controller every group that comes back,
-filter, refill what was dropped, close the step with exactly the samples (or prompts) that it is to hold.
+One step: ask the controller for the size, dispatch prompts, judge every group that comes back, dispatch more while
+others still run, close the step with exactly the groups it needs, show the controller what was rolled out.
 """
 
 import itertools
@@ -11,30 +11,27 @@ from typing import NamedTuple
 import ray
 import torch
 from openrlhf.trainer.ppo_utils.experience import Experience
-from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
-from openrlhf.trainer.ppo_utils.length_penalty import apply_length_penalties
-from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator, _collect_prompt_batch
+from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 from openrlhf.trainer.ray.vllm_engine import batch_vllm_engine_call
 from openrlhf.utils.logging_utils import init_logger
 from tqdm import tqdm
 
-from openrlhf_sagc.advantages import group_advantages
-from openrlhf_sagc.arguments import build_controller
-from openrlhf_sagc.timing import time_rollouts
+from openrlhf_sagc.arguments import build_controller, build_sampler, data_parallel_actors
+from openrlhf_sagc.engine import stop_rollouts, watch_rollouts
+from openrlhf_sagc.experience import GROUP_SIZE, PROGRESS
+from openrlhf_sagc.measurements import Rollouts, rollout_metrics, rollouts_of
+from openrlhf_sagc.prompts import Prompt, PromptQueue
 
 logger = init_logger(__name__)
 
-# Info keys by which samples carry the size of their group and the share of the run's prompts used before their step.
-GROUP_SIZE = "group_size"
-PROGRESS = "progress"
 
+class Group(NamedTuple):
+    """A dispatched group; it has its samples once it is back."""
 
-class Rollouts(NamedTuple):
-    """One dispatched group of G rollouts."""
-
-    tokens: list[int]  # [G] response tokens
-    seconds: list[float]  # [G] from dispatch in the engine's actor to finish, without the wait in vLLM's queue
-    queue_seconds: list[float]  # [G] that wait
+    order: int  # of dispatch
+    step: int
+    prompt: Prompt
+    samples: list[Experience] = []
 
 
 class StragglerAwareSamplesGenerator(SamplesGenerator):
@@ -46,58 +43,110 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
         self.controller = build_controller(self.args)
+        self.sampler = build_sampler(self.args)
+        self.queue = PromptQueue(self.prompts_dataloader, self.args.train.seed)
         self.metrics: dict[str, float] = {}
+        self._keep_surplus = self.args.algo.dynamic_filtering_surplus == "keep"
         self._run_prompts = len(self.prompts_dataloader) * self.args.train.num_episodes
-        self._dataloader_iter = None
-        self._episode = 0  # episodes begun
         self._prompts_consumed = 0
+        self._steps = 0
+        self._dispatched = 0
+        self._running: dict[ray.ObjectRef, Group] = {}
+        self._accepted: list[Group] = []
+        self._lengths: list[Rollouts] = []  # of the step's groups that came back whole
+        self._aborted_tokens = 0
+        self._failures: list[str] = []  # of the step's rewards
+        self._paused = False
         self._warned: set[str] = set()
-        self._timers = [engine.__ray_call__.remote(time_rollouts) for engine in self.vllm_engines]
+        reward = self.args.reward
+        self._watching = [
+            engine.__ray_call__.remote(watch_rollouts, timeout=reward.timeout, retries=reward.retries)
+            for engine in self.vllm_engines
+        ]
 
     @torch.no_grad()
     def generate_samples(self, **generate_kwargs) -> tuple[list[Experience], float | None, int, bool]:
         """One step's rollouts: (samples, pass rate of the dynamic filter in % or None, prompts consumed, exhausted).
 
-        `exhausted` ends the episode: no prompt is left, or the step took the last ones and filled up with prompts of
-        the next episode. So every step is full and no prompt is left out.
+        `exhausted` ends the episode: each of its prompts was trained or dropped. A step that takes the last ones fills
+        up with prompts of the next episode, so that every step is full.
+
+        Raises:
+            RuntimeError: too many rewards failed, or the groups that a step may dispatch did not fill it.
         """
-        ray.get(self._timers)
+        ray.get(self._watching)
         group_size = self.controller.group_size
-        rollout = self.args.rollout
-        num_groups = rollout.batch_size
-        if rollout.sagc.hold == "samples":
-            num_groups = rollout.batch_size * rollout.n_samples_per_prompt // group_size
-        prompts, exhausted = self._draw_prompts(num_groups)
-        if not prompts:
-            return [], None, 0, True
-        if exhausted:
-            prompts += self._draw_prompts(num_groups - len(prompts))[0]
+        self._lengths, self._failures, self._aborted_tokens = [], [], 0
+        carried = len(self._accepted) + len(self._running)
+        self.sampler.begin(
+            self._groups_a_step(group_size), group_size, accepted=len(self._accepted), in_flight=len(self._running)
+        )
+        prompts = self.queue.draw(self.sampler.decide(), cross=carried > 0)
+        if not prompts and not carried:
+            return [], None, 0, self.queue.close_episode([])
 
         if self.args.vllm.enable_sleep:
             batch_vllm_engine_call(self.vllm_engines, "wake_up")
-        accepted, dispatched, refills_exhausted = self._run_step(prompts, group_size, **generate_kwargs)
+        self._resume()
+        self._run_step(prompts, **generate_kwargs)
+        if not self._keep_surplus:
+            self._stop_running(**generate_kwargs)
+        signal = self.args.rollout.sagc.signal
+        self.controller.observe([getattr(group, signal) for group in self._lengths])
+        if self.controller.group_size != group_size:
+            self._stop_running(**generate_kwargs)  # the groups of a step have one size
+        self._pause()
         if self.args.vllm.enable_sleep:
             batch_vllm_engine_call(self.vllm_engines, "sleep")
 
-        samples = list(itertools.chain.from_iterable(accepted))
+        trained, surplus = self._close_step()
+        self._accepted = surplus if self._keep_surplus and self.controller.group_size == group_size else []
+        discarded = surplus[len(self._accepted) :]
+        for group in discarded:
+            self.queue.put_back(group.prompt)
+        samples = list(itertools.chain.from_iterable(group.samples for group in trained))
         for sample in samples:
             sample.info[GROUP_SIZE] = group_size
             sample.info[PROGRESS] = min(self._prompts_consumed / self._run_prompts, 1.0)
-        self._prompts_consumed += len(dispatched)
-        self.controller.observe([getattr(group, rollout.sagc.signal) for group in dispatched])
-        self.metrics = step_metrics(group_size, dispatched, self.controller, self._longest_response())
+        consumed = len(trained) + self.sampler.dropped.total()
+        self._prompts_consumed += consumed
+        self._set_metrics(group_size, trained, len(discarded))
         self._warn()
+        self._steps += 1
+        self.sampler.end()
+        pass_rate = self.sampler.pass_rate if self.args.algo.dynamic_filtering_enable else None
+        under_way = [group.prompt for group in [*self._accepted, *self._running.values()]]
+        return samples, pass_rate, consumed, self.queue.close_episode(under_way)
 
-        pass_rate = 100 * len(accepted) / len(dispatched) if self.args.algo.dynamic_filtering_enable else None
-        return samples, pass_rate, len(dispatched), exhausted or refills_exhausted
+    @torch.no_grad()
+    def generate_eval_samples(self, **generate_kwargs) -> list[Experience]:
+        """Samples of the evaluation prompts, without the prompts on which the reward failed.
+
+        Raises:
+            RuntimeError: too many rewards failed.
+        """
+        ray.get(self._watching)
+        self._failures = []
+        self._resume()
+        samples = super().generate_eval_samples(**generate_kwargs)
+        self._pause()
+        self._check_rewards(len(samples))
+        size = generate_kwargs.get("n_samples_per_prompt", self.args.rollout.n_samples_per_prompt)
+        groups = [samples[start : start + size] for start in range(0, len(samples), size)]
+        return [sample for group in groups if all(sample is not None for sample in group) for sample in group]
 
     def state_dict(self) -> dict:
-        """What a resumed run needs besides the dataloader's own state; no rollout is undelivered between two steps."""
+        """What a resumed run needs besides the dataloader's own state; prompts of running groups are put back."""
+        running = [group.prompt for group in self._running.values()]
         return {
-            **super().state_dict(),  # what a run resumed without group control needs
+            "sample_buffer": [],  # for a run resumed without group control
+            **self.queue.state_dict(running),
             "controller": self.controller.state_dict(),
-            "episode": self._episode,
+            "sampler": self.sampler.state_dict(),
+            "steps": self._steps,
+            "dispatched": self._dispatched,
             "prompts_consumed": self._prompts_consumed,
+            "accepted": [tuple(group) for group in self._accepted],
         }
 
     def load_state_dict(self, state: dict) -> None:
@@ -111,76 +160,149 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
                 "the checkpoint was saved without --rollout.sagc.enable: resume without it, or start from its model"
             )
         self.controller.load_state_dict(state["controller"])
-        self._episode = state["episode"]
+        self.sampler.load_state_dict(state["sampler"])
+        self.queue.load_state_dict(state)
+        self._steps = state["steps"]
+        self._dispatched = state["dispatched"]
         self._prompts_consumed = state["prompts_consumed"]
-        super().load_state_dict(state)
+        self._accepted = [
+            Group(order, step, Prompt(*prompt), samples) for order, step, prompt, samples in state["accepted"]
+        ]
 
-    def _run_step(
-        self, prompts: list[tuple], group_size: int, **generate_kwargs
-    ) -> tuple[list[list[Experience]], list[Rollouts], bool]:
-        """Roll out `prompts`, and one more for each group the filter drops, until as many groups are accepted.
+    def _groups_a_step(self, group_size: int) -> int:
+        rollout = self.args.rollout
+        if rollout.sagc.hold == "prompts":
+            return rollout.batch_size
+        return rollout.batch_size * rollout.n_samples_per_prompt // group_size
 
-        Returns:
-            Accepted groups, the rollouts of every dispatched group, and whether the refills ended the episode.
+    def _run_step(self, prompts: list[Prompt], **generate_kwargs) -> None:
+        """Roll out `prompts`, and more as the sampler asks, until the step is full or may not ask for more.
+
+        Prompts that are owed are waited for: else the slowest would be put off again and again.
+        """
+        total = self.sampler.num_groups
+        with tqdm(total=total, desc=f"Generate samples (group size {self.sampler.group_size})") as progress:
+            self._dispatch(prompts, **generate_kwargs)
+            while self._running:
+                if self.sampler.full and not any(group.prompt.owed for group in self._running.values()):
+                    break
+                ready, _ = ray.wait(list(self._running), num_returns=1, timeout=10.0)
+                for ref in ready:
+                    self._take_back(ref, **generate_kwargs)
+                self._dispatch(self.queue.draw(self.sampler.decide(), cross=True), **generate_kwargs)
+                progress.update(min(self.sampler.accepted, total) - progress.n)
+
+    def _dispatch(self, prompts: list[Prompt], **generate_kwargs) -> None:
+        if not prompts:
+            return
+        texts, labels, images, *_ = map(list, zip(*prompts))
+        size = self.sampler.group_size
+        refs = self._dispatch_prompts_to_vllm(
+            texts, labels, images=images, n_samples_per_prompt=size, **generate_kwargs
+        )
+        for ref, prompt in zip(refs, prompts):
+            self._running[ref] = Group(self._dispatched, self._steps, prompt)
+            self._dispatched += 1
+
+    def _take_back(self, ref: ray.ObjectRef, **generate_kwargs) -> None:
+        """Measure and judge a group that is back; the prompt of a stopped one is put back, and measured then."""
+        group = self._running.pop(ref)
+        responses = ray.get(ref)
+        if any(response["stopped"] for response in responses):
+            self._aborted_tokens += sum(response["tokens"] for response in responses)
+            self.sampler.withdraw()
+            self.queue.put_back(group.prompt)
+            return
+        self._lengths.append(rollouts_of(responses))
+        samples = [self._process_response_into_experience(response, **generate_kwargs) for response in responses]
+        if self.sampler.observe([raw_score(sample) for sample in samples]) is None:
+            self._accepted.append(group._replace(samples=samples))
+        self._check_rewards(self.sampler.num_groups * self.sampler.group_size)
+
+    def _process_response_into_experience(self, response: dict, **generate_kwargs) -> Experience | None:
+        """OpenRLHF's, or None for a sample whose reward failed."""
+        if response["failure"]:
+            self._failures.append(response["failure"])
+            return None
+        return super()._process_response_into_experience(response, **generate_kwargs)
+
+    def _stop_running(self, **generate_kwargs) -> None:
+        while self._running:  # again for a group whose call reached its engine after the stop
+            ray.get([engine.__ray_call__.remote(stop_rollouts) for engine in self.vllm_engines])
+            ready, _ = ray.wait(list(self._running), num_returns=len(self._running), timeout=1.0)
+            for ref in ready:
+                self._take_back(ref, **generate_kwargs)
+
+    def _resume(self) -> None:
+        if self._paused:
+            batch_vllm_engine_call(self.vllm_engines, "resume_generation")
+        self._paused = False
+
+    def _pause(self) -> None:
+        """Nothing is generated while the weights change; with partial rollouts the trainer sees to that."""
+        self._paused = bool(self._running) and not self.args.train.partial_rollout_enable
+        if self._paused:
+            batch_vllm_engine_call(self.vllm_engines, "pause_generation")
+
+    def _close_step(self) -> tuple[list[Group], list[Group]]:
+        """The groups to train and those beyond, both in the order of dispatch.
 
         Raises:
-            RuntimeError: the filter dropped as many groups as there are prompts in the data.
+            RuntimeError: there are too few.
         """
-        accepted: list[list[Experience]] = []
-        dispatched: list[Rollouts] = []
-        exhausted = False
-        pending = self._dispatch(prompts, group_size, **generate_kwargs)
-        with tqdm(total=len(prompts), desc=f"Generate samples (group size {group_size})") as progress:
-            while pending:
-                ready, pending = ray.wait(pending, num_returns=1, timeout=10.0)
-                for ref in ready:
-                    responses = ray.get(ref)
-                    group = [self._process_response_into_experience(r, **generate_kwargs) for r in responses]
-                    dispatched.append(rollouts_of(group, responses))
-                    if self._keep(group):
-                        accepted.append(group)
-                        progress.update()
-                        continue
-                    if len(dispatched) - len(accepted) >= len(self.prompts_dataloader):
-                        raise RuntimeError(
-                            f"--algo.dynamic_filtering_range {list(self.args.algo.dynamic_filtering_range)} dropped "
-                            f"{len(dispatched) - len(accepted)} groups in one step, as many as there are prompts, and "
-                            f"left {len(accepted)} of {len(prompts)}: widen it or use prompts that are sometimes solved"
-                        )
-                    refill, drained = self._draw_prompts(1)
-                    if drained:
-                        exhausted = True
-                        refill, _ = self._draw_prompts(1)
-                    pending += self._dispatch(refill, group_size, **generate_kwargs)
-        return accepted, dispatched, exhausted
+        needed = self.sampler.num_groups
+        groups = sorted(self._accepted, key=lambda group: group.order)
+        if len(groups) < needed:
+            algo, sampler = self.args.algo, self.sampler
+            enough = len(groups) * sampler.group_size >= data_parallel_actors(self.args)
+            if algo.dynamic_filtering_at_cap == "fail" or not enough:
+                reasons = ", ".join(f"{count} {reason.replace('_', ' ')}" for reason, count in sampler.dropped.items())
+                advice = "" if algo.dynamic_filtering_at_cap == "keep" else ", or --algo.dynamic_filtering_at_cap keep"
+                raise RuntimeError(
+                    f"--algo.dynamic_filtering_max_gen_batches {algo.dynamic_filtering_max_gen_batches} reached: "
+                    f"{sampler.dispatched} prompts of {sampler.group_size} samples gave {len(groups)} of the {needed} "
+                    f"groups of step {self._steps + 1} (dropped: {reasons}): use prompts that are solved sometimes{advice}"
+                )
+        return groups[:needed], groups[needed:]
 
-    def _dispatch(self, prompts: list[tuple], group_size: int, **generate_kwargs) -> list[ray.ObjectRef]:
-        texts, labels, images = map(list, zip(*prompts))
-        return self._dispatch_prompts_to_vllm(
-            texts, labels, images=images, n_samples_per_prompt=group_size, **generate_kwargs
+    def _check_rewards(self, num_samples: int) -> None:
+        """Say once that a reward failed, and stop where more than the allowed share of `num_samples` have none."""
+        if not self._failures:
+            return
+        reward, agent = self.args.reward, self.args.train.agent_func_path
+        source = f"--train.agent_func_path {agent}" if agent else f"--reward.remote_url {','.join(reward.remote_url)}"
+        message = (
+            f"{source}: {len(self._failures)} of {num_samples} samples have no reward after {reward.retries + 1} "
+            f"attempts, first: {self._failures[0]}"
         )
+        if len(self._failures) > reward.max_failure_share * num_samples:
+            raise RuntimeError(f"{message}; --reward.max_failure_share {reward.max_failure_share:g} allows fewer")
+        if "reward" not in self._warned:
+            logger.warning(message)
+        self._warned.add("reward")
 
-    def _draw_prompts(self, count: int) -> tuple[list[tuple], bool]:
-        """Up to `count` prompts of this episode as (prompt, label, images), and whether it has ended before them all.
-
-        The call after the end of an episode draws from the next.
-        """
-        if self._dataloader_iter is None:
-            # An order by seed and episode, so that a resumed run meets later episodes in it as well.
-            self.prompts_dataloader.generator.manual_seed(self.args.train.seed + self._episode)
-            self._episode += 1
-            self._dataloader_iter = iter(self.prompts_dataloader)
-        *columns, drained = _collect_prompt_batch(self._dataloader_iter, count)
-        if drained:
-            self._dataloader_iter = None
-        return list(zip(*columns)), drained
-
-    def _keep(self, group: list[Experience]) -> bool:
-        """OpenRLHF's dynamic filter: the group's mean score lies inside the range; without scores it is kept."""
-        if not self.args.algo.dynamic_filtering_enable or any(sample.scores is None for sample in group):
-            return True
-        low, high = self.args.algo.dynamic_filtering_range
-        return low < statistics.fmean(sample.scores[0].item() for sample in group) < high
+    def _set_metrics(self, group_size: int, trained: list[Group], discarded: int) -> None:
+        ages = [self._steps - group.step for group in trained]
+        sampling = {
+            **self.sampler.metrics(),
+            "aborted_tokens": self._aborted_tokens,
+            "discarded": discarded,
+            "kept": len(self._accepted),
+            "kept_running": len(self._running),
+            "queued_prompts": len(self.queue),
+            "age_mean": statistics.fmean(ages),
+            "age_max": max(ages),
+            "missing": self.sampler.num_groups - len(trained),
+        }
+        self.metrics = {
+            **{f"sagc/{name}": value for name, value in self.controller.metrics().items()},
+            "sagc/next_group_size": float(self.controller.group_size),
+            "sagc/group_size": float(group_size),
+            **{f"dynamic_filtering/{name}": float(value) for name, value in sampling.items()},
+            "rollout/reward_failures": float(len(self._failures)),
+        }
+        if self._lengths:
+            self.metrics |= rollout_metrics(self._lengths, self._longest_response())
 
     def _longest_response(self) -> int:
         """Tokens a response may have; an upper bound for agents, whose turns share data.max_len."""
@@ -197,11 +319,11 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
                 f"{self.controller.group_sizes[0]} are seen to exceed it (hazard {self.controller.hazard:.3f}); "
                 "raise the limit or --rollout.sagc.straggler_ratio"
             )
-        if flags.signal == "tokens" and self.metrics["sagc/length_headroom"] < flags.straggler_ratio:
+        headroom = self.metrics.get("sagc/length_headroom", flags.straggler_ratio)
+        if flags.signal == "tokens" and headroom < flags.straggler_ratio:
             warnings["censored"] = (
-                f"the longest response allowed, {self._longest_response()} tokens, is "
-                f"{self.metrics['sagc/length_headroom']:.2f} times the median one, so that hardly a response can reach "
-                f"--rollout.sagc.straggler_ratio {flags.straggler_ratio}: stragglers are cut off before they count; "
+                f"the longest response allowed, {self._longest_response()} tokens, is {headroom:.2f} times the median "
+                f"one, so that hardly a response can reach --rollout.sagc.straggler_ratio {flags.straggler_ratio}: stragglers are cut off before they count; "
                 "allow longer responses or lower the ratio"
             )
         for kind in warnings.keys() - self._warned:
@@ -209,107 +331,9 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
         self._warned |= warnings.keys()
 
 
-class GroupExperienceMaker(RemoteExperienceMaker):
-    """Experience maker whose group statistics follow the groups as they were dispatched, of any size."""
-
-    def make_experience_batch(self, rollout_samples: list[Experience]) -> list[Experience]:
-        self._group_sizes = group_sizes_of(rollout_samples)
-        progress = rollout_samples[0].info[PROGRESS]
-        for sample in rollout_samples:
-            del sample.info[GROUP_SIZE], sample.info[PROGRESS]
-        ray.get(self.actor_model_group.async_run_method("__ray_call__", follow_schedule, progress))
-        return super().make_experience_batch(rollout_samples)
-
-    @torch.no_grad()
-    def shape_rewards(self, experiences: list[Experience]) -> tuple[torch.Tensor, ...]:
-        """Length penalties, then each sample's reward against its own group; one tensor (B,) per experience."""
-        for experience in experiences:
-            experience.rewards = experience.rewards.float()
-        apply_length_penalties(experiences, self.args)
-
-        batch_sizes = [len(experience.index) for experience in experiences]
-        order_N = torch.tensor([index for experience in experiences for index in experience.index])
-        rewards_N = torch.cat([experience.rewards for experience in experiences])
-        rewards_N = torch.empty_like(rewards_N).scatter_(0, order_N, rewards_N)  # back in group order
-        stds_N = torch.cat([group.std().expand(len(group)) for group in rewards_N.split(self._group_sizes)])
-        for experience, stds in zip(experiences, stds_N[order_N].split(batch_sizes)):
-            experience.info["group_reward_std"] = stds
-        advantages_N = group_advantages(rewards_N, self._group_sizes, self.advantage_estimator)
-        return advantages_N[order_N].split(batch_sizes)
-
-
-def follow_schedule(model_actor, progress: float) -> None:
-    """Run in a policy's actor: the rollout's first optimizer step has the learning rate of the schedule at `progress`.
-
-    OpenRLHF lays the schedule out for all prompts at n_samples_per_prompt and moves on by one an optimizer step, which
-    is too slow or too fast where a rollout takes more or fewer prompts.
-
-    Args:
-        model_actor: OpenRLHF's PolicyModelActor.
-        progress: share of the run's prompts that the steps before have used, 0 to 1.
-    """
-    scheduler = model_actor.actor_scheduler
-    position = round(progress * model_actor.max_steps)
-    if position != scheduler.last_epoch:
-        scheduler.last_epoch = position - 1
-        scheduler.step()
-
-
-def rollouts_of(group: list[Experience], responses: list[dict]) -> Rollouts:
-    """Lengths in tokens and seconds of one group of G, from its samples and the engine's responses."""
-    waits = [response["queue_seconds"] for response in responses]
-    return Rollouts(
-        tokens=[int(sample.action_mask.sum()) for sample in group],
-        seconds=[max(response["seconds"] - wait, 0.0) for response, wait in zip(responses, waits)],
-        queue_seconds=waits,
-    )
-
-
-def group_sizes_of(samples: list[Experience]) -> list[int]:
-    """Sizes of the groups that stand side by side in `samples`.
-
-    Raises:
-        ValueError: a group is not whole.
-    """
-    sizes: list[int] = []
-    start = 0
-    while start < len(samples):
-        size = samples[start].info[GROUP_SIZE]
-        group = samples[start : start + size]
-        whole = len(group) == size and all(sample.info[GROUP_SIZE] == size for sample in group)
-        if not whole or len({sample.prompts[0] for sample in group}) > 1:
-            raise ValueError(f"samples {start} to {start + size - 1} are not one whole group of {size}")
-        sizes.append(size)
-        start += size
-    return sizes
-
-
-def step_metrics(group_size: int, groups: list[Rollouts], controller, longest: int) -> dict[str, float]:
-    """Scalars of one step for the log.
-
-    Args:
-        group_size: size the step was dispatched with.
-        groups: every dispatched group.
-        controller: after it has observed the step.
-        longest: tokens a response may have.
-
-    Returns:
-        `sagc/*` from the controller, with `sagc/group_size` the step's size and `sagc/next_group_size` the choice for
-        the next; `sagc/length_headroom`, `longest` over the median response; `rollout/response_length_{median,max}` in
-        tokens and `rollout/seconds_{median,max}` over all rollouts, the latter without the wait in vLLM's queue, whose
-        mean is `rollout/queue_seconds`; `rollout/idle_fraction`: 1 - mean / max in tokens, which is the share of
-        decode slots that stand idle where all rollouts start together.
-    """
-    metrics = {f"sagc/{name}": value for name, value in controller.metrics().items()}
-    metrics["sagc/next_group_size"] = metrics["sagc/group_size"]
-    metrics["sagc/group_size"] = float(group_size)
-    tokens, seconds, waits = (list(itertools.chain.from_iterable(column)) for column in zip(*groups))
-    median = statistics.median(tokens)
-    metrics["sagc/length_headroom"] = longest / max(median, 1)
-    metrics["rollout/response_length_median"] = float(median)
-    metrics["rollout/response_length_max"] = float(max(tokens))
-    metrics["rollout/idle_fraction"] = 1 - statistics.fmean(tokens) / max(*tokens, 1)
-    metrics["rollout/seconds_median"] = statistics.median(seconds)
-    metrics["rollout/seconds_max"] = max(seconds)
-    metrics["rollout/queue_seconds"] = statistics.fmean(waits)
-    return metrics
+def raw_score(sample: Experience | None) -> float | None:
+    """What dynamic sampling judges: the score, before any shaping; 0 where a reward model gives it later."""
+    if sample is None:
+        return None
+    score = sample.rewards if sample.scores is None else sample.scores
+    return 0.0 if score is None else score.item()

@@ -48,10 +48,11 @@ def task(tmp_path_factory):
 def train(task, tmp_path, run_command):
     """Trains: train(tree, **flags) -> Run; a flag's dots are written as two underscores, True is a bare flag.
 
-    `kill_at`: the run is killed (SIGKILL, all its processes) `grace` seconds after it has printed this text.
+    `kill_at`: the run is killed (SIGKILL, all its processes) `grace` seconds after it has printed this text. `fails`:
+    the run is to end with exit code 1.
     """
 
-    def run(tree: str, *, kill_at: str | None = None, grace: float = 0, **flags) -> Run:
+    def run(tree: str, *, kill_at: str | None = None, grace: float = 0, fails: bool = False, **flags) -> Run:
         from report import read_run
 
         name = f"{tree}-{len(list(tmp_path.iterdir()))}"
@@ -90,8 +91,8 @@ def train(task, tmp_path, run_command):
             command.append("--" + flag.replace("__", "."))
             command += [] if value is True else value if isinstance(value, list) else [value]
         code, output = run_command(command, log=tmp_path / f"{name}.log", kill_at=kill_at, grace=grace)
-        assert code == (-9 if kill_at else 0), output[-5000:]
-        scalars = logged_steps(output) if kill_at else read_run(tmp_path / name / "run")
+        assert code == (-9 if kill_at else fails), output[-5000:]
+        scalars = logged_steps(output) if kill_at or fails else read_run(tmp_path / name / "run")
         return Run(code, output, scalars, tmp_path / f"{name}-model")
 
     return run

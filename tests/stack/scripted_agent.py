@@ -27,8 +27,7 @@ class AgentExecutor(SingleTurnAgentExecutor):
         sampling_params.ignore_eos = True
         sampling_params.max_tokens = sampling_params.min_tokens = 40 if straggler else 6 + place
         response = await super().execute(prompt, label, sampling_params, **kwargs)
-        solved = checksum % 5 > 0 and place % 2  # a fifth of the prompts never: the dynamic filter drops them
-        response["reward"] = response["scores"] = float(solved)
+        response["reward"] = response["scores"] = float(place % 2)
         with Path(os.environ["ROLLOUT_LOG"]).open("a") as log:
             log.write(f"{checksum}\n")
         return response

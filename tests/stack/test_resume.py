@@ -21,7 +21,6 @@ def test_killed_and_resumed_run_goes_on_as_the_uninterrupted_one(train, tmp_path
         "rollout__sagc__hold": "samples" if mode == "sync" else "prompts",
         "train__num_episodes": 2 if mode == "sync" else 3,
         "train__async_enable": mode == "async" or None,
-        "algo__dynamic_filtering_enable": True,
         "algo__advantage__is_correction_level": None,
         "actor__lr_scheduler": "linear",
         "actor__lr_warmup_ratio": 0,
@@ -34,7 +33,7 @@ def test_killed_and_resumed_run_goes_on_as_the_uninterrupted_one(train, tmp_path
         return scalars, log.read_text().split()
 
     straight, all_rollouts = run("straight")
-    dispatched = (100 / straight["dynamic_filtering_pass_rate"] * straight["rollout/num_samples"]).round().astype(int)
+    dispatched = straight["rollout/num_samples"].astype(int)
     prompts = (dispatched / straight["sagc/group_size"]).cumsum()
     saved = int((prompts >= PROMPTS).idxmax()) - (not end_of_episode)
     assert 2 < saved < straight.index[-1] - 1 and straight["sagc/group_size"].nunique() > 1
@@ -44,7 +43,7 @@ def test_killed_and_resumed_run_goes_on_as_the_uninterrupted_one(train, tmp_path
     resumed, last_rollouts = run("resumed", **checkpoints, ckpt__load_enable=True)
     assert resumed.index.tolist() == list(range(saved + 1, straight.index[-1] + 1))
     for part in (killed.loc[:saved], resumed):
-        for name in [*DECISIONS, "dynamic_filtering_pass_rate", "rollout/num_samples", "actor_lr"]:
+        for name in [*DECISIONS, "rollout/num_samples", "actor_lr"]:
             assert part[name].tolist() == pytest.approx(straight.loc[part.index, name].tolist(), rel=1e-5), name
 
     assert dispatched.sum() == len(all_rollouts)

@@ -113,6 +113,32 @@ CASES = {
         "--data.prompt_dataset missing.jsonl cannot be loaded",
         "missing.jsonl",
     ),
+    "tolerance below 0": (
+        ["--algo.dynamic_filtering_enable", "--algo.dynamic_filtering_tolerance", "-1"],
+        "--algo.dynamic_filtering_tolerance must be a finite number of at least 0",
+        "got -1",
+    ),
+    "cap below 1": (
+        ["--algo.dynamic_filtering_max_gen_batches", "0"],
+        "--algo.dynamic_filtering_max_gen_batches must be at least 1",
+        "got 0",
+    ),
+    "surplus in engines that sleep": (
+        ["--algo.dynamic_filtering_surplus", "keep", "--vllm.enable_sleep", "--train.colocate_all"],
+        "--algo.dynamic_filtering_surplus keep does not work with --vllm.enable_sleep",
+        "use --algo.dynamic_filtering_surplus discard",
+    ),
+    "no time for a reward": (
+        ["--reward.timeout", "0"],
+        "--reward.timeout must be a number of seconds above 0",
+        "got 0",
+    ),
+    "retries below 0": (["--reward.retries", "-1"], "--reward.retries must be at least 0", "got -1"),
+    "share above 1": (
+        ["--reward.max_failure_share", "10"],
+        "--reward.max_failure_share must lie between 0 and 1",
+        "got 10",
+    ),
     "another samples generator": (
         ["--rollout.samples_generator", "mine:Generator"],
         "--rollout.sagc.enable does not work with --rollout.samples_generator mine:Generator",
@@ -139,6 +165,8 @@ def test_bad_input_is_one_line_before_ray_starts(run_trainer, flags, what, remed
         ["--rollout.sagc.enable", SIZES, "4", "8", "16"],
         ["--rollout.sagc.enable", "--train.async_enable", "--train.partial_rollout_enable"],
         ["--rollout.sagc.enable", "--rollout.sagc.hold", "prompts", SIZES, "4", "8", "12"],
+        ["--algo.dynamic_filtering_enable"],
+        ["--rollout.sagc.enable", "--algo.dynamic_filtering_enable", "--algo.dynamic_filtering_surplus", "keep"],
     ],
 )
 def test_good_flags_get_as_far_as_ray(run_trainer, flags):
@@ -167,9 +195,19 @@ def test_flags_are_checked_only_when_switched_on(run_trainer):
         run_trainer(SIZES, "7", "--rollout.sagc.max_straggler_rate", "7")
 
 
+def test_sampling_flags_without_the_switch_are_refused(run_trainer):
+    message = "--algo.dynamic_filtering_max_gen_batches 5 does nothing without --rollout.sagc.enable: add that flag"
+    with pytest.raises(SystemExit, match=message):
+        run_trainer("--algo.dynamic_filtering_enable", "--algo.dynamic_filtering_max_gen_batches", "5")
+
+
 def test_flags_are_in_the_help(run_trainer, capsys):
     with pytest.raises(SystemExit):
         run_trainer("--help")
     text = capsys.readouterr().out
     for flag in "enable group_sizes straggler_ratio max_straggler_rate tradeoff discount hold signal".split():
         assert f"--rollout.sagc.{flag}" in text
+    for flag in "tolerance max_gen_batches at_cap surplus".split():
+        assert f"--algo.dynamic_filtering_{flag}" in text
+    for flag in "timeout retries max_failure_share".split():
+        assert f"--reward.{flag}" in text

@@ -11,15 +11,8 @@ from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
 from transformers import get_scheduler
 
 from openrlhf_sagc.advantages import group_advantages
-from openrlhf_sagc.controller import StragglerAwareGroupController
-from openrlhf_sagc.rollout import (
-    GROUP_SIZE,
-    GroupExperienceMaker,
-    Rollouts,
-    follow_schedule,
-    group_sizes_of,
-    step_metrics,
-)
+from openrlhf_sagc.experience import GROUP_SIZE, GroupExperienceMaker, follow_schedule, group_sizes_of
+from openrlhf_sagc.measurements import Rollouts, rollout_metrics
 
 ROOT = Path(__file__).parents[2]
 
@@ -158,14 +151,9 @@ def test_learning_rate_follows_the_share_of_prompts_used(schedule):
     assert rates == pytest.approx(expected)
 
 
-def test_step_metrics_report_the_size_dispatched_and_the_next():
-    controller = StragglerAwareGroupController(initial_group_size=4)
-    lengths = [[10, 10, 10, 40], [20, 20, 20, 30]]
-    controller.observe(lengths)
-    metrics = step_metrics(4, [Rollouts(tokens, [2.0] * 4, [0.5] * 4) for tokens in lengths], controller, longest=50)
-    assert metrics["sagc/group_size"] == 4
-    assert metrics["sagc/next_group_size"] == controller.group_size == 32
-    assert metrics["sagc/straggler_rate"] == 0.5
+def test_rollout_metrics_are_over_all_rollouts():
+    groups = [Rollouts(tokens, [2.0] * 4, [0.5] * 4) for tokens in ([10, 10, 10, 40], [20, 20, 20, 30])]
+    metrics = rollout_metrics(groups, longest=50)
     assert metrics["rollout/response_length_median"] == 20
     assert metrics["rollout/response_length_max"] == 40
     assert metrics["rollout/idle_fraction"] == pytest.approx(1 - 20 / 40)

@@ -1,0 +1,330 @@
+"""Dynamic sampling on one real vLLM engine in Ray, without a trainer: each test is a few steps of the scheduler.
+
+A step has 4 groups of 4. What a prompt's responses are like stands in its label, see labelled_agent.py.
+"""
+
+import http.server
+import json
+import os
+import runpy
+import shutil
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import ray
+from openrlhf.trainer.ppo_trainer import prepare_datasets
+from openrlhf.trainer.ray.vllm_engine import create_vllm_engines
+from openrlhf.utils.utils import get_strategy, get_tokenizer
+
+from openrlhf_sagc.engine import stop_rollouts
+from openrlhf_sagc.experience import group_sizes_of
+from openrlhf_sagc.rollout import StragglerAwareSamplesGenerator
+
+pytestmark = pytest.mark.stack
+AGENT = Path(__file__).with_name("labelled_agent.py")
+ONE_SIZE = ["--rollout.sagc.group_sizes", 4]
+FILTER = [*ONE_SIZE, "--algo.dynamic_filtering_enable"]
+MAX_LEN = 256
+SHORT = set(range(2, 9))  # of the nine prompts that a first step asks for, where 0 and 1 are long
+
+
+@pytest.fixture(scope="module")
+def engine(task):
+    """A vLLM engine with the untrained model, in a Ray cluster of its own."""
+    folder = tempfile.mkdtemp(prefix="ray.", dir="/tmp")  # short: Ray's socket paths are limited to 107 characters
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [name for name in os.environ if name.startswith("RAY_")]:
+            patch.delenv(name)
+        settings = {"VLLM_CPU_KVCACHE_SPACE": 1, "OMP_NUM_THREADS": 1, "HF_HUB_OFFLINE": 1, "VLLM_NO_USAGE_STATS": 1}
+        for name, value in {**settings, "RAY_USAGE_STATS_ENABLED": 0, "TOKENIZERS_PARALLELISM": "false"}.items():
+            patch.setenv(name, str(value))
+        ray.init(address="local", num_cpus=4, num_gpus=1, include_dashboard=False, _temp_dir=folder)
+        try:
+            model, reserve = str(task / "model"), {"gpu_memory_utilization": 0.9}
+            (engine,) = create_vllm_engines(1, 1, model, 0, False, False, True, MAX_LEN, **reserve)
+            yield engine
+        finally:
+            ray.shutdown()
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def make_scheduler(engine, task, tmp_path, monkeypatch):
+    """make_scheduler(labels, *flags): a scheduler whose prompts are 0, 1, ... in the order of their labels."""
+
+    def make(labels, *flags, reward=("--train.agent_func_path", AGENT)):
+        lines = [json.loads(line) for line in (task / "prompts.jsonl").read_text().splitlines()]
+        data = tmp_path / "prompts.jsonl"
+        rows = [{**line, "label": label} for line, label in zip(lines, labels, strict=False)]
+        data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        args = parse(
+            ["--actor.model_name_or_path", task / "model", "--data.prompt_dataset", data, "--data.input_key", "prompt"]
+            + ["--data.label_key", "label", "--data.max_len", MAX_LEN, "--rollout.max_new_tokens", 200]
+            + ["--rollout.batch_size", 4, "--rollout.n_samples_per_prompt", 4, "--rollout.micro_batch_size", 4]
+            + ["--train.batch_size", 16, "--train.micro_batch_size", 4, "--actor.num_gpus_per_node", 1]
+            + ["--algo.advantage.estimator", "group_norm", "--rollout.sagc.enable", *reward, *flags],
+            monkeypatch,
+        )
+        agent, url = args.train.agent_func_path, args.reward.remote_url
+
+        def use(actor):
+            from openrlhf.trainer.ray.vllm_engine import SingleTurnAgentExecutor, _load_agent_executor
+
+            actor.executor = _load_agent_executor(agent) if agent else SingleTurnAgentExecutor(url)
+
+        ray.get(engine.__ray_call__.remote(use))
+        strategy = get_strategy(args)
+        tokenizer = get_tokenizer(str(task / "model"), None, "left", strategy)
+        prompts, evaluation, _ = prepare_datasets(strategy, tokenizer)
+        scheduler = StragglerAwareSamplesGenerator(strategy, InOrder(prompts), evaluation, tokenizer, [engine])
+        scheduler.numbers = {row["prompt"]: number for number, row in enumerate(rows)}
+        return scheduler
+
+    yield make
+    ray.get(engine.resume_generation.remote())
+    ray.get(engine.__ray_call__.remote(stop_rollouts))
+
+
+class InOrder:
+    """The prompt dataloader, but not shuffled."""
+
+    def __init__(self, dataloader):
+        self._dataset, self._collate = dataloader.dataset, dataloader.collate_fn
+        self.generator = dataloader.generator
+
+    def __len__(self):
+        return len(self._dataset)
+
+    def __iter__(self):
+        return (self._collate([self._dataset[i]]) for i in range(len(self)))
+
+
+def parse(flags, monkeypatch):
+    """The arguments as train_ppo_ray checks and passes them on."""
+    found = {}
+
+    def stop():
+        found["args"] = sys._getframe(1).f_locals["args"]
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr("sys.argv", ["train_ppo_ray", *map(str, flags)])
+        patch.setattr(ray, "is_initialized", stop)
+        runpy.run_module("openrlhf.cli.train_ppo_ray", run_name="__main__")
+    return found["args"]
+
+
+def take_step(scheduler, **settings):
+    """(numbers of the trained prompts in order, response lengths of their samples, metrics, the whole return value)."""
+    settings = {"max_len": MAX_LEN, "max_new_tokens": 200, "temperature": 1.0, **settings}
+    result = scheduler.generate_samples(**settings)
+    samples, start, prompts = result[0], 0, []
+    for size in group_sizes_of(samples):
+        prompts.append(scheduler.numbers[samples[start].prompts[0]])
+        start += size
+    lengths = [int(sample.action_mask.sum()) for sample in samples]
+    metrics = {name.removeprefix("dynamic_filtering/"): value for name, value in scheduler.metrics.items()}
+    return prompts, lengths, metrics, result
+
+
+def unfinished(engine):
+    return ray.get(engine.get_num_unfinished_requests.remote())
+
+
+def test_groups_without_a_signal_are_dropped_and_counted_by_reason(make_scheduler):
+    words = ["mixed", "right", "wrong", "half", "mixed", "right", "mixed", "mixed", "mixed"]
+    scheduler = make_scheduler([f"{10 + 20 * i} {word}" for i, word in enumerate(words)] + ["190 mixed"] * 20, *FILTER)
+    prompts, lengths, metrics, (_, pass_rate, consumed, _) = take_step(scheduler)
+    assert prompts == [0, 4, 6, 7]
+    assert lengths == [10 + 20 * i for i in prompts for _ in range(4)]
+    reasons = ("all_right", "all_wrong", "constant", "out_of_range", "reward_missing")
+    assert [metrics[f"dropped_{reason}"] for reason in reasons] == [2, 1, 1, 0, 0]
+    assert consumed == 8 and pass_rate == 50
+    assert metrics["dispatched"] > 8
+
+
+def test_a_step_ends_with_its_groups_and_vllm_forgets_the_rest(make_scheduler, engine):
+    """The long ones are stopped, come back first, and are trained in full length by the step that waits for them."""
+    scheduler = make_scheduler(["200 mixed"] * 2 + ["8 mixed"] * 7 + ["20 mixed"] * 20, *FILTER)
+    first, _, metrics, _ = take_step(scheduler)
+    assert len(first) == 4 and set(first) <= SHORT
+    assert metrics["aborted"] >= 2 and metrics["aborted"] + metrics["discarded"] == metrics["queued_prompts"] == 5
+    assert 0 < metrics["aborted_tokens"] < 2 * 4 * 200
+    assert unfinished(engine) == 0
+    prompts, lengths, metrics, _ = take_step(scheduler)
+    assert set(prompts) <= {0, 1} | SHORT - set(first)
+    assert {0, 1} <= set(prompts) and sorted(lengths)[-8:] == [200] * 8
+    assert metrics["age_max"] == 0
+
+
+def test_kept_rollouts_go_on_in_the_next_step_with_their_age(make_scheduler, engine):
+    labels = ["200 mixed"] * 2 + ["8 mixed"] * 7 + ["190 mixed"] * 20
+    scheduler = make_scheduler(labels, *FILTER, "--algo.dynamic_filtering_surplus", "keep")
+    first, _, metrics, _ = take_step(scheduler)
+    assert len(first) == 4 and set(first) <= SHORT
+    assert metrics["kept_running"] >= 2 and metrics["kept"] + metrics["kept_running"] == 5
+    assert metrics["aborted"] == metrics["discarded"] == metrics["queued_prompts"] == 0
+    running = unfinished(engine)
+    assert running >= 8
+    state = scheduler.state_dict()
+    time.sleep(0.5)
+    assert unfinished(engine) == running  # nothing is decoded while the weights change
+    prompts, lengths, metrics, _ = take_step(scheduler)
+    assert SHORT - set(first) <= set(prompts) and metrics["age_max"] == 1
+    scheduler._resume()
+    scheduler._stop_running()
+    assert unfinished(engine) == 0
+
+    resumed = make_scheduler(labels, *FILTER, "--algo.dynamic_filtering_surplus", "keep")
+    resumed.load_state_dict(state)
+    prompts, lengths, metrics, _ = take_step(resumed)
+    assert {0, 1} <= set(prompts) and lengths.count(200) == 8  # rolled out again, in full
+
+
+@pytest.mark.parametrize("word, reason", [("wrong", "all wrong"), ("right", "all right")])
+def test_data_without_a_signal_end_the_run_in_seconds(make_scheduler, engine, word, reason):
+    scheduler = make_scheduler([f"8 {word}"] * 48, *FILTER)
+    start = time.monotonic()
+    with pytest.raises(RuntimeError, match=rf"40 prompts of 4 samples gave 0 of the 4 .* \(dropped: 40 {reason}\)"):
+        take_step(scheduler)
+    assert time.monotonic() - start < 60
+    assert unfinished(engine) == 0
+
+
+def test_at_the_cap_a_step_may_train_on_what_there_is(make_scheduler):
+    flags = ["--algo.dynamic_filtering_max_gen_batches", 3, "--algo.dynamic_filtering_at_cap", "keep"]
+    scheduler = make_scheduler(["8 mixed"] + ["8 wrong"] * 47, *FILTER, *flags)
+    prompts, _, metrics, (samples, pass_rate, consumed, _) = take_step(scheduler)
+    assert (prompts, len(samples), consumed, metrics["missing"]) == ([0], 4, 12, 3)
+    assert pass_rate == pytest.approx(100 / 12)
+
+
+def test_the_chosen_size_holds_for_refills_and_the_queue_survives_a_resume(make_scheduler, engine):
+    labels = [f"{10 + 7 * i % 50} {'wrong' if i % 3 == 0 else 'mixed'}" for i in range(48)]
+    flags = ["--rollout.sagc.group_sizes", 4, 8, "--algo.dynamic_filtering_enable"]
+    scheduler = make_scheduler(labels, *flags)
+    sizes, dropped = [], 0
+    for _ in range(3):
+        _, _, metrics, (samples, *_) = take_step(scheduler)
+        sizes.append(set(group_sizes_of(samples)))
+        assert sizes[-1] == {int(metrics["sagc/group_size"])} and len(samples) == 16
+        dropped += metrics["dropped_all_wrong"]
+    assert {8} in sizes and dropped > 0
+    waiting = [prompt.text for prompt in scheduler.queue._returned]
+    resumed = make_scheduler(labels, *flags)
+    resumed.load_state_dict(scheduler.state_dict())
+    assert waiting and [prompt.text for prompt in resumed.queue._returned] == waiting
+    trained = {prompt for _ in range(4) for prompt in take_step(resumed)[0]}
+    assert trained >= {number for number in map(scheduler.numbers.get, waiting) if number % 3}
+
+
+@pytest.mark.parametrize("word, failure", [("raise", "KeyError: 'answer' (labelled_agent.py:"), ("nan", "reward nan")])
+def test_agent_without_a_reward_costs_its_group_and_many_of_them_end_the_run(make_scheduler, word, failure):
+    scheduler = make_scheduler([f"8 {word}"] + ["16 mixed"] * 47, *ONE_SIZE, "--reward.max_failure_share", 0.25)
+    prompts, _, metrics, _ = take_step(scheduler)
+    assert prompts == [1, 2, 3, 4]
+    assert (metrics["dropped_reward_missing"], metrics["rollout/reward_failures"]) == (1, 4)
+    scheduler = make_scheduler([f"8 {word}"] * 48, *ONE_SIZE)
+    with pytest.raises(
+        RuntimeError, match="--train.agent_func_path .* samples have no reward after 3 attempts"
+    ) as error:
+        take_step(scheduler)
+    assert failure in str(error.value)
+
+
+def test_sample_of_an_agent_that_raised_is_generated_again(make_scheduler):
+    prompts, _, metrics, _ = take_step(make_scheduler(["8 flaky"] * 48, *ONE_SIZE))
+    assert (prompts, metrics["rollout/reward_failures"]) == ([0, 1, 2, 3], 0)
+
+
+FUNCTION = """
+import time
+
+def reward_func(queries, prompts, labels, **kwargs):
+    word = labels[0].split()[1]
+    if word == "raise":
+        raise ValueError("no parse")
+    if word == "hang":
+        time.sleep(30)
+    return {"rewards": {"nan": [float("nan")], "none": [], "two": [1.0, 2.0]}.get(word, [1.0])}
+"""
+
+
+@pytest.mark.parametrize(
+    "word, failure",
+    [
+        ("raise", "ValueError: no parse (reward.py:7)"),
+        ("hang", "did not answer within 0.5 s"),
+        ("nan", "returned reward nan"),
+        ("none", "returned 0 rewards for 1 sample"),
+        ("two", "returned 2 rewards for 1 sample"),
+    ],
+)
+def test_reward_function_that_fails(make_scheduler, tmp_path, word, failure):
+    """A single bad prompt costs its group; where all are bad the run ends with the reward and the first failure."""
+    (tmp_path / "reward.py").write_text(FUNCTION)
+    reward = ["--reward.remote_url", tmp_path / "reward.py", "--reward.timeout", 0.5, "--reward.retries", 1]
+    scheduler = make_scheduler(["0 fine", f"0 {word}"] + ["0 fine"] * 46, *ONE_SIZE, *reward[2:], reward=reward[:2])
+    scheduler.args.reward.max_failure_share = 0.25
+    prompts, _, metrics, (samples, *_) = take_step(scheduler, max_new_tokens=8)
+    assert prompts == [0, 2, 3, 4] and all(sample.rewards.tolist() == [1.0] for sample in samples)
+    assert (metrics["dropped_reward_missing"], metrics["rollout/reward_failures"]) == (1, 4)
+    scheduler = make_scheduler([f"0 {word}"] * 48, *ONE_SIZE, *reward[2:], reward=reward[:2])
+    with pytest.raises(RuntimeError, match="of 16 samples have no reward after 2 attempts, first: ") as error:
+        take_step(scheduler, max_new_tokens=8)
+    assert failure in str(error.value) and str(tmp_path / "reward.py") in str(error.value)
+
+
+class Server(http.server.BaseHTTPRequestHandler):
+    """Answers as OpenRLHF's serve_rm does, or fails as the label says; its first answer ever is a 503."""
+
+    answered = 0
+
+    def do_POST(self):
+        sample = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        word = sample["labels"][0].split()[1]
+        Server.answered += 1
+        if word == "hang":
+            time.sleep(2)
+        status = 503 if Server.answered == 1 else 500 if word == "error" else 200
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.end_headers()
+        self.wfile.write(json.dumps({"rewards": [0.5], "scores": [0.5], "extra_logs": {}}).encode())
+
+    def log_error(self, *args):
+        pass
+
+    def log_message(self, *args):
+        pass
+
+
+@pytest.fixture
+def server():
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Server)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield server
+    server.shutdown()
+    server.server_close()
+
+
+def test_reward_server_that_fails_hangs_or_goes_away(make_scheduler, server):
+    url = f"http://127.0.0.1:{server.server_port}/get_reward"
+    flags = [*ONE_SIZE, "--reward.timeout", 0.5, "--reward.retries", 1]
+    Server.answered = 0
+    make = lambda labels: make_scheduler(labels, *flags, reward=("--reward.remote_url", url))  # noqa: E731
+    prompts, _, metrics, (samples, *_) = take_step(make(["0 fine"] * 48), max_new_tokens=8)
+    assert (len(samples), metrics["rollout/reward_failures"]) == (16, 0)  # the 503 was asked again
+    assert all(sample.rewards.tolist() == sample.scores.tolist() == [0.5] for sample in samples)
+    for word, failure in (("error", "500"), ("hang", "did not answer within 0.5 s")):
+        with pytest.raises(RuntimeError, match="samples have no reward after 2 attempts, first: ") as error:
+            take_step(make([f"0 {word}"] * 48), max_new_tokens=8)
+        assert failure in str(error.value) and url in str(error.value)
+    server.shutdown()
+    server.server_close()
+    with pytest.raises(RuntimeError, match=f"ClientConnectorError: .*{url}"):
+        take_step(make(["0 fine"] * 48), max_new_tokens=8)

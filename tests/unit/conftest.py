@@ -1,0 +1,124 @@
+"""The scheduler without Ray or vLLM: engines that decode a token of every rollout per tick of a clock."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+import openrlhf_sagc.rollout as rollout
+from openrlhf_sagc.rollout import StragglerAwareSamplesGenerator
+
+PROMPT_TOKENS = 3
+
+
+class Prompts:
+    """A dataloader of prompts "0", "1", ..., one at a time, in this order; its state is the next prompt's number."""
+
+    def __init__(self, count):
+        self.count, self.next = count, 0
+        self.generator = torch.Generator()
+
+    def __len__(self):
+        return self.count
+
+    def __iter__(self):
+        while self.next < self.count:
+            self.next += 1
+            yield [""], [str(self.next - 1)], [""], [None]
+        self.next = 0
+
+
+class Dispatched:
+    """What stands for the Ray reference of a group."""
+
+    def __init__(self, prompt, answers, start):
+        self.prompt, self.answers, self.start = prompt, answers, start
+        self.end = start + max(tokens for tokens, *_ in answers)
+
+
+class FakeRay:
+    """`ray.wait` moves the clock to the end of the next group; `ray.get` of one that still runs finds it stopped."""
+
+    def __init__(self):
+        self.clock = 0
+        self.calls = []  # of methods of the engines
+        self.together = False  # all groups end at once
+
+    def wait(self, pending, num_returns, timeout):
+        if num_returns > 1 or timeout < 10:  # after a stop
+            return pending, []
+        first = min(pending, key=lambda ref: (ref.end, pending.index(ref)))
+        self.clock = max(self.clock, max(ref.end for ref in pending) if self.together else first.end)
+        return [first], [ref for ref in pending if ref is not first]
+
+    def get(self, refs):
+        return self.respond(refs) if isinstance(refs, Dispatched) else refs
+
+    def respond(self, ref):
+        return [self.response(ref, *answer) for answer in ref.answers]
+
+    def response(self, ref, tokens, score, seconds=1.0, failure=None):
+        ticks = min(tokens, self.clock - ref.start)
+        fields = {"prompt": ref.prompt, "label": "", "images": None, "failure": failure}
+        fields |= {"tokens": ticks, "seconds": seconds + 0.5, "queue_seconds": 0.5, "stopped": ticks < tokens}
+        if fields["stopped"]:
+            return fields
+        reward = None if failure else score
+        ranges, sequence = [(PROMPT_TOKENS, PROMPT_TOKENS + tokens)], [1] * (PROMPT_TOKENS + tokens)
+        fields |= {"observation_tokens": sequence, "action_ranges": ranges, "rollout_log_probs": None}
+        return fields | {"reward": reward, "scores": reward, "truncated": False, "extra_logs": {}}
+
+
+@pytest.fixture
+def make_generator(monkeypatch):
+    """make_generator(prompts, respond, filtering, **flags), 16 samples a step: 4 prompts at size 4, 2 at size 8.
+
+    respond(prompt, size) -> [(tokens, score[, seconds[, failure]]), ...]. Flags are those of --rollout.sagc, and of
+    others with two underscores for the dot.
+    """
+
+    ray = FakeRay()
+    monkeypatch.setattr(rollout.ray, "wait", ray.wait)
+    monkeypatch.setattr(rollout.ray, "get", ray.get)
+    monkeypatch.setattr(rollout, "batch_vllm_engine_call", lambda engines, method: ray.calls.append(method))
+
+    def make(prompts, respond=lambda prompt, size: [(10, 1.0)] * size, filtering=False, **flags):
+        sagc = dict(group_sizes=[4, 8], hold="samples", signal="tokens", straggler_ratio=2.5, max_straggler_rate=0.2)
+        args = SimpleNamespace(
+            rollout=SimpleNamespace(
+                batch_size=4,
+                n_samples_per_prompt=4,
+                max_new_tokens=100,
+                sagc=SimpleNamespace(**sagc, tradeoff=2.0, discount=0.98),
+            ),
+            train=SimpleNamespace(
+                batch_size=8, num_episodes=2, max_epochs=1, seed=1, agent_func_path=None, partial_rollout_enable=False
+            ),
+            algo=SimpleNamespace(
+                dynamic_filtering_enable=filtering,
+                dynamic_filtering_range=(0, 1),
+                dynamic_filtering_tolerance=1e-6,
+                dynamic_filtering_max_gen_batches=10,
+                dynamic_filtering_at_cap="fail",
+                dynamic_filtering_surplus="discard",
+            ),
+            reward=SimpleNamespace(remote_url=["reward.py"], timeout=9.0, retries=2, max_failure_share=0.1),
+            actor=SimpleNamespace(num_nodes=1, num_gpus_per_node=1),
+            ds=SimpleNamespace(ring_attn_size=1, tensor_parallel_size=1),
+            vllm=SimpleNamespace(enable_sleep=False),
+            data=SimpleNamespace(max_len=200),
+        )
+        for name, value in flags.items():
+            section, _, flag = name.rpartition("__")
+            setattr(getattr(args, section) if section else args.rollout.sagc, flag, value)
+        generator = StragglerAwareSamplesGenerator(SimpleNamespace(args=args), Prompts(prompts), None, None, [])
+        generator.ray, generator.drawn = ray, []
+
+        def dispatch(prompts, labels, *, images, n_samples_per_prompt):
+            generator.drawn += map(int, prompts)
+            return [Dispatched(p, respond(int(p), n_samples_per_prompt), ray.clock) for p in prompts]
+
+        generator._dispatch_prompts_to_vllm = dispatch
+        return generator
+
+    return make
