@@ -1,0 +1,168 @@
+"""Dynamic sampling of unpatched OpenRLHF and of this project, on data with and without a signal.
+
+Trains the Countdown model on the CPU stack with a learning rate of 0, 16 groups of 8 a step, one pass over the prompts:
+all hard (score 0), all easy (1), mixed (hard, easy, always 0.5, Countdown, a quarter each) and Countdown alone. Needs a
+folder that train_scripts/quickstart.sh has made. Writes table.csv, table.md and dynamic_sampling.png. Started again, it
+keeps the runs that are finished.
+"""
+
+import argparse
+import json
+import os
+import random
+import re
+import subprocess
+import time
+from pathlib import Path
+
+import matplotlib
+import pandas as pd
+from report import read_run
+from rich.console import Console
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt  # noqa: E402
+
+ROOT = Path(__file__).parents[1]
+SIZE = 8  # n_samples_per_prompt of train.sh
+DATA = {"hard": ["hard"], "easy": ["easy"], "mixed": ["hard", "easy", "format", "real"], "real": ["real"]}
+FILTER = ["--algo.dynamic_filtering_enable"]
+CONTROL = [*FILTER, "--rollout.sagc.enable", "--rollout.sagc.group_sizes", str(SIZE)]
+VARIANTS = {
+    "unpatched": ("cpu-base", FILTER),
+    "patched": ("cpu-patched", CONTROL),
+    "patched, surplus kept": ("cpu-patched", [*CONTROL, "--algo.dynamic_filtering_surplus", "keep"]),
+}
+
+
+def write_prompts(task: Path, kinds: list[str], count: int, path: Path) -> None:
+    """`count` prompts of `task`, labelled with the kinds in equal shares and a fixed random order."""
+    lines = (task / "data" / "train.jsonl").read_text().splitlines()[:count]
+    rows = [json.loads(line) for line in lines]
+    order = [kinds[i % len(kinds)] for i in range(len(rows))]
+    random.Random(0).shuffle(order)
+    rows = [{**row, "label": f"{kind} {row['label']}"} for kind, row in zip(order, rows)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def run(task: Path, output: Path, data: str, variant: str, prompts: int) -> None:
+    """Train once, unless it has been done; train.log, rewards.log, seconds and tensorboard/ in `output`."""
+    tree, flags = VARIANTS[variant]
+    output.mkdir(parents=True, exist_ok=True)
+    if (output / "seconds").exists():
+        return
+    write_prompts(task, DATA[data], prompts, output / "prompts.jsonl")
+    (output / "rewards.log").write_text("")
+    command = ["bash", ROOT / "train_scripts/countdown/train.sh", tree, task, output, *flags]
+    command += ["--data.prompt_dataset", output / "prompts.jsonl", "--actor.adam.lr", "0"]
+    command += ["--reward.remote_url", ROOT / "eval/graded_reward.py"]
+    started = time.monotonic()
+    with (output / "train.log").open("w") as log:
+        environment = {**os.environ, "REWARD_LOG": str(output / "rewards.log")}
+        subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, env=environment)
+    (output / "seconds").write_text(f"{time.monotonic() - started:.0f}")
+
+
+def summary(output: Path, data: str, variant: str) -> dict:
+    """One row of the table; what was rolled out is counted in the reward's log, not taken from the trainer's.
+
+    Groups with a signal are those whose scores differ. Unpatched OpenRLHF rolls every prompt out once and trains the
+    groups with a mean between 0 and 1: their number is checked against the samples that it trained.
+    """
+    log = (output / "train.log").read_text(errors="replace")
+    scores: dict[str, list[float]] = {}
+    for line in (output / "rewards.log").read_text().splitlines():
+        prompt, score = line.split()
+        scores.setdefault(prompt, []).append(float(score))
+    error = re.search(r"RuntimeError: --algo.dynamic_filtering_max_gen_batches", log)
+    finished = "Traceback" not in log
+    if not (error or finished):
+        raise SystemExit(f"eval/dynamic_sampling.py: a run failed, see {output / 'train.log'}")
+    steps = read_run(output / "tensorboard" / "run") if "Global step 1:" in log else pd.DataFrame()
+    trained = int(steps["rollout/num_samples"].sum()) // SIZE if len(steps) else 0
+    differing = sum(min(group) != max(group) for group in scores.values())
+    if variant == "unpatched":
+        passed = [group for group in scores.values() if 0 < sum(group) / len(group) < 1]
+        assert all(len(group) == SIZE for group in scores.values()) and len(passed) == trained, (len(passed), trained)
+        signal = sum(min(group) != max(group) for group in passed)
+    else:
+        assert trained <= sum(len(group) // SIZE for group in scores.values() if min(group) != max(group))
+        signal = trained
+    column = lambda name: steps[name] if len(steps) else pd.Series(dtype=float)  # noqa: E731
+    return {
+        "data": data,
+        "OpenRLHF": variant,
+        "ended": "at the cap, with an error" if error else "normally",
+        "steps": len(steps),
+        "prompts rolled out": len(scores),
+        "samples rolled out": sum(map(len, scores.values())),
+        "groups trained": trained,
+        "with a signal": signal / trained if trained else float("nan"),
+        "pass rate logged (%)": column("dynamic_filtering_pass_rate").mean(),
+        "pass rate (%)": 100 * differing / len(scores),
+        "rollout s a step": column("timing/generation").iloc[1:].mean(),
+        "rollout s a group with a signal": column("timing/generation").sum() / signal if signal else float("nan"),
+        "s a step": column("timing/step_total").iloc[1:].mean(),
+        "s of the run": int((output / "seconds").read_text()),
+    }
+
+
+def plot(table: pd.DataFrame, path: Path) -> None:
+    figure, axes = plt.subplots(1, 3, figsize=(13, 4), layout="constrained")
+    names = [f"{row.data}: {row.OpenRLHF}" for row in table.itertuples()]
+    colors = ["gray" if variant == "unpatched" else "C0" for variant in table["OpenRLHF"]]
+    signal = (table["groups trained"] * table["with a signal"]).fillna(0)
+    axes[0].barh(names, signal, color="C2", label="with a signal")
+    axes[0].barh(names, table["groups trained"] - signal, left=signal, color="C3", label="all scores equal")
+    axes[0].set_title("groups trained")
+    axes[0].legend(fontsize="small")
+    axes[1].barh(names, table["samples rolled out"], color=colors)
+    axes[1].set_title("samples rolled out and scored")
+    axes[2].barh(names, table["rollout s a group with a signal"].fillna(0), color=colors)
+    axes[2].set_title("seconds of rollout a group with a signal")
+    for axis in axes:
+        axis.invert_yaxis()
+        axis.grid(axis="x", alpha=0.3)
+    for axis in axes[1:]:
+        axis.set_yticklabels([])
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
+
+
+def markdown(table: pd.DataFrame) -> str:
+    digits = {"with a signal": 2, "rollout s a step": 2, "rollout s a group with a signal": 3, "s a step": 2}
+    cell = lambda c, x: (
+        str(x) if isinstance(x, (str, int)) else "–" if x != x else f"{x:.{digits.get(c, 0)}f}"
+    )  # noqa: E731
+    rows = [[cell(c, x) for c, x in row.items()] for _, row in table.iterrows()]
+    return "".join(f"| {' | '.join(row)} |\n" for row in [list(table.columns), ["---"] * len(table.columns), *rows])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--task", type=Path, default=ROOT / "build/quickstart/seed-0", help="warm-started task folder")
+    parser.add_argument("--output", type=Path, default=ROOT / "build/dynamic_sampling", help="folder for the results")
+    parser.add_argument("--prompts", type=int, default=320, help="prompts of a run")
+    arguments = parser.parse_args()
+    if not (arguments.task / "model").is_dir():
+        raise SystemExit(
+            f"eval/dynamic_sampling.py: --task {arguments.task} holds no model: run train_scripts/quickstart.sh"
+        )
+    console, rows = Console(), []
+    for data in DATA:
+        for variant in VARIANTS:
+            if data in ("hard", "easy") and "kept" in variant:
+                continue  # nothing to keep
+            folder = (arguments.output / f"{data}-{variant.replace(', ', '-').replace(' ', '-')}").resolve()
+            run(arguments.task.resolve(), folder, data, variant, arguments.prompts)
+            rows.append(summary(folder, data, variant))
+            console.print(f"{data}, {variant}: {rows[-1]['steps']} steps, {rows[-1]['s of the run']} s")
+    table = pd.DataFrame(rows)
+    table.to_csv(arguments.output / "table.csv", index=False, float_format="%.4f")
+    (arguments.output / "table.md").write_text(markdown(table))
+    plot(table, arguments.output / "dynamic_sampling.png")
+    print((arguments.output / "table.md").read_text())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,41 @@
+"""A reward that fails for good ends an asynchronous run with its name; a synchronous one goes on from its checkpoint."""
+
+import re
+
+import pytest
+
+pytestmark = pytest.mark.stack
+
+
+def test_failed_reward_ends_the_run_and_its_checkpoint_is_good(train, task, tmp_path, monkeypatch):
+    flags = {
+        "reward__remote_url": str(__file__).replace("test_failures.py", "failing_reward.py"),
+        "reward__retries": 1,
+        "rollout__batch_size": 16,
+        "rollout__n_samples_per_prompt": 4,  # an eighth of the groups is constant: a step asks for more than it needs
+        "rollout__sagc__enable": True,
+        "rollout__sagc__group_sizes": [4],
+        "train__num_episodes": 2,
+        "algo__dynamic_filtering_enable": True,
+        "algo__dynamic_filtering_surplus": "keep",
+        "ckpt__path": tmp_path / "checkpoints",
+        "ckpt__save_steps": 1,
+    }
+    monkeypatch.setenv("FAIL_AFTER", "230")  # of 64 samples a step
+    failed = train("cpu-patched", fails=True, train__async_enable=True, **flags)
+    saved = failed.scalars.index[-1]
+    assert 1 <= saved <= 3
+    (error,) = set(re.findall(r"RuntimeError: (--reward.*)", failed.output))
+    assert re.search(r"failing_reward.py: \d+ of 64 samples have no reward after 2 attempts, first: ", error)
+    assert "ConnectionError: verifier is gone (failing_reward.py:14); --reward.max_failure_share 0.1" in error
+
+    monkeypatch.setenv("FAIL_AFTER", "100000")
+    evaluation = {"eval__dataset": task / "prompts.jsonl", "eval__steps": 1, "eval__n_samples_per_prompt": 1}
+    resumed = train("cpu-patched", ckpt__load_enable=True, **flags, **evaluation).scalars
+    assert resumed.index[0] in (saved, saved + 1)  # the last step may have ended without its checkpoint
+    assert (resumed["rollout/num_samples"] == 64).all()
+    assert 5 <= resumed.index[-1] <= 7  # 96 prompts, sixteen and what is dropped a step
+    for steps in (failed.scalars, resumed):  # groups and rollouts were kept over an update, here with an evaluation
+        assert (steps["dynamic_filtering/kept"] + steps["dynamic_filtering/kept_running"]).max() > 0
+        assert steps["dynamic_filtering_pass_rate"].astype(float).between(0, 100, inclusive="right").all()
+    assert resumed["dynamic_filtering/age_max"].max() == 1
