@@ -9,18 +9,17 @@ PROMPTS = 48
 DECISIONS = ["sagc/group_size", "sagc/next_group_size", "sagc/straggler_rate", "sagc/virtual_queue", "sagc/hazard"]
 
 
-@pytest.mark.parametrize("mode, end_of_episode", [("sync", False), ("async", True)])
-def test_killed_and_resumed_run_goes_on_as_the_uninterrupted_one(train, tmp_path, monkeypatch, mode, end_of_episode):
-    """Killed right after the checkpoint of the first episode's last step, or of the one before it."""
+def test_killed_and_resumed_run_goes_on_as_the_uninterrupted_one(train, tmp_path, monkeypatch):
+    """Asynchronous, killed right after the checkpoint of the first episode's last step; test_failures.py resumes sync."""
     flags = {
         "reward__remote_url": None,
         "train__agent_func_path": str(__file__).replace("test_resume.py", "scripted_agent.py"),
         "rollout__sagc__enable": True,
         "rollout__sagc__group_sizes": [4, 8, 16],
         "rollout__sagc__max_straggler_rate": 0.3,
-        "rollout__sagc__hold": "samples" if mode == "sync" else "prompts",
-        "train__num_episodes": 2 if mode == "sync" else 3,
-        "train__async_enable": mode == "async" or None,
+        "rollout__sagc__hold": "prompts",
+        "train__num_episodes": 3,
+        "train__async_enable": True,
         "algo__advantage__is_correction_level": None,
         "actor__lr_scheduler": "linear",
         "actor__lr_warmup_ratio": 0,
@@ -35,7 +34,7 @@ def test_killed_and_resumed_run_goes_on_as_the_uninterrupted_one(train, tmp_path
     straight, all_rollouts = run("straight")
     dispatched = straight["rollout/num_samples"].astype(int)
     prompts = (dispatched / straight["sagc/group_size"]).cumsum()
-    saved = int((prompts >= PROMPTS).idxmax()) - (not end_of_episode)
+    saved = int((prompts >= PROMPTS).idxmax())
     assert 2 < saved < straight.index[-1] - 1 and straight["sagc/group_size"].nunique() > 1
 
     checkpoints = {"ckpt__path": tmp_path / "checkpoints", "ckpt__save_steps": saved}
