@@ -10,7 +10,6 @@ import argparse
 import json
 import os
 import random
-import re
 import subprocess
 import time
 from pathlib import Path
@@ -45,12 +44,18 @@ def write_prompts(task: Path, kinds: list[str], count: int, path: Path) -> None:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
-def run(task: Path, output: Path, data: str, variant: str, prompts: int) -> None:
-    """Train once, unless it has been done; train.log, rewards.log, seconds and tensorboard/ in `output`."""
+def run(task: Path, output: Path, data: str, variant: str, prompts: int) -> tuple[int, int]:
+    """Train once, unless it has been done; train.log, rewards.log and tensorboard/ in `output`.
+
+    Returns:
+        Exit code and seconds.
+    """
     tree, flags = VARIANTS[variant]
     output.mkdir(parents=True, exist_ok=True)
-    if (output / "seconds").exists():
-        return
+    done = output / "done.json"  # what the run was made with, and how it ended
+    if done.exists() and json.loads(done.read_text())["made_with"] == [prompts, tree, *flags]:
+        return tuple(json.loads(done.read_text())["code_and_seconds"])
+    done.unlink(missing_ok=True)
     write_prompts(task, DATA[data], prompts, output / "prompts.jsonl")
     (output / "rewards.log").write_text("")
     command = ["bash", ROOT / "train_scripts/countdown/train.sh", tree, task, output, *flags]
@@ -59,25 +64,27 @@ def run(task: Path, output: Path, data: str, variant: str, prompts: int) -> None
     started = time.monotonic()
     with (output / "train.log").open("w") as log:
         environment = {**os.environ, "REWARD_LOG": str(output / "rewards.log")}
-        subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, env=environment)
-    (output / "seconds").write_text(f"{time.monotonic() - started:.0f}")
+        code = subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, env=environment).returncode
+    seconds = round(time.monotonic() - started)
+    reached_cap = "RuntimeError: --algo.dynamic_filtering_max_gen_batches" in (output / "train.log").read_text()
+    if code and not reached_cap:
+        raise SystemExit(f"eval/dynamic_sampling.py: a run failed with exit code {code}, see {output / 'train.log'}")
+    done.write_text(json.dumps({"made_with": [prompts, tree, *flags], "code_and_seconds": [code, seconds]}))
+    return code, seconds
 
 
-def summary(output: Path, data: str, variant: str) -> dict:
-    """One row of the table; what was rolled out is counted in the reward's log, not taken from the trainer's.
+def summary(output: Path, data: str, variant: str, code: int, seconds: int) -> dict:
+    """One row of the table.
 
-    Groups with a signal are those whose scores differ. Unpatched OpenRLHF rolls every prompt out once and trains the
-    groups with a mean between 0 and 1: their number is checked against the samples that it trained.
+    Groups with a signal are those whose scores differ in the reward's log. Unpatched OpenRLHF rolls every prompt out
+    once and trains the groups with a mean between 0 and 1: their number is checked against the samples that it trained.
+    Patched, a prompt may come twice: trained groups are checked to be at most those with a signal.
     """
     log = (output / "train.log").read_text(errors="replace")
     scores: dict[str, list[float]] = {}
     for line in (output / "rewards.log").read_text().splitlines():
         prompt, score = line.split()
         scores.setdefault(prompt, []).append(float(score))
-    error = re.search(r"RuntimeError: --algo.dynamic_filtering_max_gen_batches", log)
-    finished = "Traceback" not in log
-    if not (error or finished):
-        raise SystemExit(f"eval/dynamic_sampling.py: a run failed, see {output / 'train.log'}")
     steps = read_run(output / "tensorboard" / "run") if "Global step 1:" in log else pd.DataFrame()
     trained = int(steps["rollout/num_samples"].sum()) // SIZE if len(steps) else 0
     differing = sum(min(group) != max(group) for group in scores.values())
@@ -88,22 +95,25 @@ def summary(output: Path, data: str, variant: str) -> dict:
     else:
         assert trained <= sum(len(group) // SIZE for group in scores.values() if min(group) != max(group))
         signal = trained
-    column = lambda name: steps[name] if len(steps) else pd.Series(dtype=float)  # noqa: E731
+    column = lambda name: steps[name] if name in steps else pd.Series(dtype=float)  # noqa: E731
+    share = signal / trained if trained else float("nan")
+    useful = share * column("rollout/num_samples").iloc[1:].sum() / SIZE  # the first step warms vLLM up
     return {
         "data": data,
         "OpenRLHF": variant,
-        "ended": "at the cap, with an error" if error else "normally",
+        "ended": "at the cap, with an error" if code else "normally",
         "steps": len(steps),
-        "prompts rolled out": len(scores),
-        "samples rolled out": sum(map(len, scores.values())),
-        "groups trained": trained,
-        "with a signal": signal / trained if trained else float("nan"),
+        "prompts consumed": len(scores),
+        "groups stopped": int(column("dynamic_filtering/aborted").sum()),
+        "samples scored": sum(map(len, scores.values())),
+        "groups handed to training": trained,
+        "with a signal": share,
         "pass rate logged (%)": column("dynamic_filtering_pass_rate").mean(),
-        "pass rate (%)": 100 * differing / len(scores),
+        "prompts with a signal (%)": 100 * differing / len(scores),
         "rollout s a step": column("timing/generation").iloc[1:].mean(),
-        "rollout s a group with a signal": column("timing/generation").sum() / signal if signal else float("nan"),
+        "rollout s a group with a signal": column("timing/generation").iloc[1:].sum() / max(useful, 1e-9),
         "s a step": column("timing/step_total").iloc[1:].mean(),
-        "s of the run": int((output / "seconds").read_text()),
+        "s of the run": seconds,
     }
 
 
@@ -111,13 +121,13 @@ def plot(table: pd.DataFrame, path: Path) -> None:
     figure, axes = plt.subplots(1, 3, figsize=(13, 4), layout="constrained")
     names = [f"{row.data}: {row.OpenRLHF}" for row in table.itertuples()]
     colors = ["gray" if variant == "unpatched" else "C0" for variant in table["OpenRLHF"]]
-    signal = (table["groups trained"] * table["with a signal"]).fillna(0)
+    signal = (table["groups handed to training"] * table["with a signal"]).fillna(0)
     axes[0].barh(names, signal, color="C2", label="with a signal")
-    axes[0].barh(names, table["groups trained"] - signal, left=signal, color="C3", label="all scores equal")
-    axes[0].set_title("groups trained")
+    axes[0].barh(names, table["groups handed to training"] - signal, left=signal, color="C3", label="all scores equal")
+    axes[0].set_title("groups handed to training")
     axes[0].legend(fontsize="small")
-    axes[1].barh(names, table["samples rolled out"], color=colors)
-    axes[1].set_title("samples rolled out and scored")
+    axes[1].barh(names, table["samples scored"], color=colors)
+    axes[1].set_title("samples scored")
     axes[2].barh(names, table["rollout s a group with a signal"].fillna(0), color=colors)
     axes[2].set_title("seconds of rollout a group with a signal")
     for axis in axes:
@@ -148,14 +158,16 @@ def main() -> None:
         raise SystemExit(
             f"eval/dynamic_sampling.py: --task {arguments.task} holds no model: run train_scripts/quickstart.sh"
         )
+    if arguments.prompts < 16:
+        raise SystemExit(f"eval/dynamic_sampling.py: --prompts {arguments.prompts} is less than the 16 of a step")
     console, rows = Console(), []
     for data in DATA:
         for variant in VARIANTS:
             if data in ("hard", "easy") and "kept" in variant:
                 continue  # nothing to keep
             folder = (arguments.output / f"{data}-{variant.replace(', ', '-').replace(' ', '-')}").resolve()
-            run(arguments.task.resolve(), folder, data, variant, arguments.prompts)
-            rows.append(summary(folder, data, variant))
+            ended = run(arguments.task.resolve(), folder, data, variant, arguments.prompts)
+            rows.append(summary(folder, data, variant, *ended))
             console.print(f"{data}, {variant}: {rows[-1]['steps']} steps, {rows[-1]['s of the run']} s")
     table = pd.DataFrame(rows)
     table.to_csv(arguments.output / "table.csv", index=False, float_format="%.4f")
