@@ -1,4 +1,4 @@
-"""Group advantages over groups of any size (GRPO and its variants)."""
+"""Group advantages over groups of any size (GRPO and its variants), and their spread over tokens."""
 
 from collections.abc import Sequence
 
@@ -21,11 +21,11 @@ def group_advantages(rewards: torch.Tensor, group_sizes: Sequence[int], estimato
             MC-GRPO).
 
     Returns:
-        [N] float32 advantages.
+        [N] float32 advantages, worked out in float64.
 
     Raises:
-        ValueError: unknown estimator, rewards that are not one-dimensional, sizes below 1 or not of sum N, or a NaN
-            or infinite reward (the message names its group).
+        ValueError: unknown estimator, rewards that are not one-dimensional, sizes below 1 or not of sum N, or a reward
+            that is NaN or infinite in float32 (the message names its group).
     """
     if estimator not in GROUP_ESTIMATORS:
         raise ValueError(f"estimator must be one of {GROUP_ESTIMATORS}, got {estimator!r}")
@@ -34,28 +34,78 @@ def group_advantages(rewards: torch.Tensor, group_sizes: Sequence[int], estimato
         raise ValueError(f"rewards must have one dimension, got shape {tuple(rewards.shape)}")
     if any(size < 1 for size in sizes) or sum(sizes) != len(rewards):
         raise ValueError(f"group_sizes must be positive and sum to the {len(rewards)} rewards, got {sizes}")
-
-    # Two passes in float64 keep constant groups at 0 for any value; only the result is rounded to float32.
-    rewards = rewards.double()
-    advantages = torch.zeros(len(rewards), dtype=torch.float32, device=rewards.device)
-    start = 0
-    for index, size in enumerate(sizes):
-        group = rewards[start : start + size]
-        if not torch.isfinite(group).all():
-            raise ValueError(f"group {index} has a reward that is not finite: {group.tolist()}")
-        if group.min() < group.max():
-            advantages[start : start + size] = _group_advantage(group, estimator).float()
-        start += size
-    return advantages
+    if not sizes:
+        return torch.zeros_like(rewards, dtype=torch.float32)
+    sizes_G = torch.tensor(sizes, device=rewards.device)
+    groups_N = torch.repeat_interleave(sizes_G, output_size=len(rewards))
+    finite = torch.isfinite(rewards.float())
+    if not finite.all():
+        sample = int((~finite).nonzero()[0])
+        raise ValueError(f"group {int(groups_N[sample])} has a reward that is not finite: {rewards[sample].item()}")
+    return group_statistics(rewards, sizes_G, groups_N, estimator)[0]
 
 
-def _group_advantage(group: torch.Tensor, estimator: str) -> torch.Tensor:
-    """Advantages [G] of one group [G] of float64 rewards that are not all equal."""
-    if estimator == "rloo":
-        return (group - group.mean()) * (len(group) / (len(group) - 1))
-    if estimator == "median":
-        return group - group.quantile(0.5)
-    centred = group - group.mean()
+def group_statistics(
+    rewards_N: torch.Tensor, sizes_G: torch.Tensor, groups_N: torch.Tensor, estimator: str
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """`group_advantages` without its checks, and the standard deviations; no synchronisation with the device.
+
+    Args:
+        rewards_N: [N] finite rewards, N at least 1.
+        sizes_G: [G] integers, sizes of the groups.
+        groups_N: [N] integers, the group of each sample, in order.
+        estimator: as in `group_advantages`.
+
+    Returns:
+        [N] float32 advantages; [G] float32 standard deviations with Bessel's correction, 0 where an advantage is.
+    """
+    rewards_N = rewards_N.double()
+    mean_G, least_G, greatest_G = (
+        torch.segment_reduce(rewards_N, reduction, lengths=sizes_G) for reduction in ("mean", "min", "max")
+    )
+    # Rounding may leave a constant group's mean off by an ulp, which group_norm would divide by 1e-9.
+    constant_G = least_G == greatest_G
+    centred_N = (rewards_N - mean_G[groups_N]).masked_fill(constant_G[groups_N], 0)
+    squares_G = torch.segment_reduce(centred_N.square(), "sum", lengths=sizes_G)
+    stds_G = (squares_G / (sizes_G - 1).clamp(min=1)).sqrt()
     if estimator == "group_norm":
-        return centred / (group.std() + EPS)
-    return centred
+        advantages_N = centred_N / (stds_G[groups_N] + EPS)
+    elif estimator == "rloo":
+        advantages_N = centred_N * (sizes_G.double() / (sizes_G - 1).clamp(min=1))[groups_N]
+    elif estimator == "median":
+        by_reward = rewards_N.argsort()
+        sorted_N = rewards_N[by_reward[groups_N[by_reward].argsort(stable=True)]]  # by group, then by reward
+        starts_G = sizes_G.cumsum(0) - sizes_G
+        median_G = (sorted_N[starts_G + (sizes_G - 1) // 2] + sorted_N[starts_G + sizes_G // 2]) / 2
+        advantages_N = rewards_N - median_G[groups_N]
+    else:
+        advantages_N = centred_N
+    return advantages_N.float(), stds_G.float()
+
+
+def token_advantages(
+    advantages: torch.Tensor, action_mask: torch.Tensor, kl: torch.Tensor | None = None, kl_coef: float = 0.0
+) -> torch.Tensor:
+    """Advantage of every token: its sample's, less the KL penalties of the actions from the token on.
+
+    Bitwise what OpenRLHF's loop over tokens gives (`get_cumulative_returns` at gamma 1): the sample's advantage stands
+    at its last action, so tokens between actions (a tool's answer) have one as well, which the loss masks. Tokens
+    after the last action and rows without an action get 0.
+
+    Args:
+        advantages: [B] float32 advantages of the samples, on the CPU.
+        action_mask: [B, T] mask of the tokens that the policy chose, bool or a number (0 or 1).
+        kl: [B, T] float32 KL to the reference policy at each token, or None.
+        kl_coef: weight of `kl`.
+
+    Returns:
+        [B, T] float32.
+    """
+    ends = torch.arange(1, action_mask.size(1) + 1)
+    last_end = (action_mask * ends).amax(dim=1, keepdim=True) if len(ends) else ends.new_zeros(len(advantages), 1)
+    if kl is None:
+        return torch.where(ends <= last_end, advantages.unsqueeze(1), 0.0)
+    penalties = action_mask * (-kl_coef * kl)
+    rewards = torch.where(ends == last_end, advantages.unsqueeze(1) + penalties, penalties)
+    # numpy adds in float32 and in the loop's order, from 0 on; torch.cumsum adds in float64.
+    return torch.from_numpy((0.0 + rewards).numpy()[:, ::-1].cumsum(axis=1)[:, ::-1].copy())

@@ -97,6 +97,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=0.1,
         help="groups with a sample without a reward are dropped; past this share of a step's samples the run ends",
     )
+    for action in parser._actions:
+        if action.dest == "algo.advantage.estimator":
+            action.choices = [*action.choices, "median"]
 
 
 def check_arguments(args: SimpleNamespace) -> None:
@@ -240,6 +243,11 @@ def _refuse_idle_flags(args: SimpleNamespace) -> None:
             raise SystemExit(
                 f"openrlhf_sagc: --{name} {value} does nothing without {PREFIX}enable: add that flag or drop this one"
             )
+    if args.algo.advantage.estimator == "median":
+        raise SystemExit(
+            f"openrlhf_sagc: --algo.advantage.estimator median needs {PREFIX}enable: add that flag or use group_norm, "
+            "dr_grpo, rloo or reinforce_baseline"
+        )
 
 
 def _check_reward(args: SimpleNamespace) -> None:
@@ -275,7 +283,11 @@ def _check_modes(args: SimpleNamespace) -> None:
     if estimator not in GROUP_ESTIMATORS:
         raise SystemExit(
             f"openrlhf_sagc: --algo.advantage.estimator {estimator} has no groups whose size could be chosen: use "
-            "group_norm, dr_grpo, rloo or reinforce_baseline"
+            "group_norm, dr_grpo, rloo, reinforce_baseline or median"
+        )
+    if args.algo.advantage.gamma != 1:
+        print(
+            f"openrlhf_sagc: --algo.advantage.gamma {args.algo.advantage.gamma} is 1 for {estimator}, as in OpenRLHF"
         )
 
 

@@ -1,4 +1,4 @@
-"""The experience maker for groups of any size: rewards against their own group, the schedule at the real position."""
+"""The experience maker for groups of any size: it sends a reward a sample, and its actors make advantages of them."""
 
 import ray
 import torch
@@ -6,7 +6,8 @@ from openrlhf.trainer.ppo_utils.experience import Experience
 from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
 from openrlhf.trainer.ppo_utils.length_penalty import apply_length_penalties
 
-from openrlhf_sagc.advantages import group_advantages
+from openrlhf_sagc.actor import SAMPLE, RolloutRewards, receive_rollout
+from openrlhf_sagc.advantages import group_advantages, token_advantages
 
 # Info keys by which samples carry the size of their group and the share of the run's prompts used before their step.
 GROUP_SIZE = "group_size"
@@ -18,45 +19,63 @@ class GroupExperienceMaker(RemoteExperienceMaker):
 
     def make_experience_batch(self, rollout_samples: list[Experience]) -> list[Experience]:
         self._group_sizes = group_sizes_of(rollout_samples)
-        progress = rollout_samples[0].info[PROGRESS]
+        self._progress = rollout_samples[0].info[PROGRESS]
         for sample in rollout_samples:
             del sample.info[GROUP_SIZE], sample.info[PROGRESS]
-        ray.get(self.actor_model_group.async_run_method("__ray_call__", follow_schedule, progress))
         return super().make_experience_batch(rollout_samples)
 
     @torch.no_grad()
-    def shape_rewards(self, experiences: list[Experience]) -> tuple[torch.Tensor, ...]:
-        """Length penalties, then each sample's reward against its own group; one tensor (B,) per experience."""
+    def compute_advantages_and_returns(self, experiences: list[Experience]) -> list[Experience]:
+        """Give the policy's actors all rewards, and each sample the number of its own; tokens have advantages there.
+
+        Raises:
+            ValueError: a reward is NaN or infinite.
+        """
         for experience in experiences:
             experience.rewards = experience.rewards.float()
         apply_length_penalties(experiences, self.args)
 
-        batch_sizes = [len(experience.index) for experience in experiences]
-        order_N = torch.tensor([index for experience in experiences for index in experience.index])
+        order_N = torch.tensor([sample for experience in experiences for sample in experience.index])
         rewards_N = torch.cat([experience.rewards for experience in experiences])
         rewards_N = torch.empty_like(rewards_N).scatter_(0, order_N, rewards_N)  # back in group order
-        stds_N = torch.cat([group.std().expand(len(group)) for group in rewards_N.split(self._group_sizes)])
-        for experience, stds in zip(experiences, stds_N[order_N].split(batch_sizes)):
-            experience.info["group_reward_std"] = stds
         advantages_N = group_advantages(rewards_N, self._group_sizes, self.advantage_estimator)
-        return advantages_N[order_N].split(batch_sizes)
+        clip_range = self.args.reward.clip_range
+        if clip_range:
+            advantages_N = advantages_N.clamp(*clip_range)
 
+        kl_in_reward = self.initial_model_group is not None and not self.args.algo.kl.use_loss
+        kl_coef = max(self.kl_ctl.value, 0.0) if kl_in_reward else 0.0
+        for experience in experiences:
+            experience.info[SAMPLE] = torch.tensor(experience.index)
+            experience.info["return"] = advantages_N[experience.index] - kl_coef * experience.kl.sum(dim=-1)
+            if not kl_coef:
+                experience.kl = None
+        shift, scale = 0.0, 1.0
+        if self.advantage_estimator == "reinforce_baseline":
+            shift, scale = self._whitening(experiences, advantages_N, kl_coef)
 
-def follow_schedule(model_actor, progress: float) -> None:
-    """Run in a policy's actor: the rollout's first optimizer step has the learning rate of the schedule at `progress`.
+        offsets_G1 = torch.tensor([0, *self._group_sizes]).cumsum(0)
+        rollout = RolloutRewards(
+            rewards_N, offsets_G1, self.advantage_estimator, clip_range or None, kl_coef, shift, scale
+        )
+        ray.get(self.actor_model_group.async_run_method("__ray_call__", receive_rollout, self._progress, rollout))
+        return experiences
 
-    OpenRLHF lays the schedule out for all prompts at n_samples_per_prompt and moves on by one an optimizer step, which
-    is too slow or too fast where a rollout takes more or fewer prompts.
-
-    Args:
-        model_actor: OpenRLHF's PolicyModelActor.
-        progress: share of the run's prompts that the steps before have used, 0 to 1.
-    """
-    scheduler = model_actor.actor_scheduler
-    position = round(progress * model_actor.max_steps)
-    if position != scheduler.last_epoch:
-        scheduler.last_epoch = position - 1
-        scheduler.step()
+    def _whitening(
+        self, experiences: list[Experience], advantages_N: torch.Tensor, kl_coef: float
+    ) -> tuple[float, float]:
+        """Mean of all actions' advantages and the reciprocal of their standard deviation (REINFORCE++, OpenRLHF's)."""
+        sums = torch.zeros(3, dtype=torch.float64)
+        for experience in experiences:
+            mask = experience.action_mask
+            tokens = token_advantages(advantages_N[experience.index], mask, experience.kl, kl_coef)
+            actions = tokens[mask.bool()].double()
+            sums += torch.stack([mask.sum(), actions.sum(), actions.square().sum()])
+        count, total, squares = sums.tolist()
+        mean = total / count
+        if self.args.algo.advantage.no_std_norm:
+            return mean, 1.0
+        return mean, max(squares / count - mean**2, 1e-8) ** -0.5
 
 
 def group_sizes_of(samples: list[Experience]) -> list[int]:

@@ -1,11 +1,21 @@
-"""The scheduler without Ray or vLLM: engines that decode a token of every rollout per tick of a clock."""
+"""The scheduler without Ray or vLLM: engines that decode a token of every rollout per tick of a clock.
+
+And the way of experiences from the driver to a micro-batch in an actor, without Ray.
+"""
 
 from types import SimpleNamespace
 
 import pytest
 import torch
+from openrlhf.trainer.ppo_utils.experience import (
+    make_experience_batch,
+    remove_padding_in_sequences,
+    split_experience_batch,
+)
 
+import openrlhf_sagc.experience as experience
 import openrlhf_sagc.rollout as rollout
+from openrlhf_sagc.actor import SAMPLE
 from openrlhf_sagc.rollout import StragglerAwareSamplesGenerator
 
 PROMPT_TOKENS = 3
@@ -122,3 +132,33 @@ def make_generator(monkeypatch):
         return generator
 
     return make
+
+
+@pytest.fixture
+def train_batches(monkeypatch):
+    """train_batches(maker, experiences, micro_batch) -> the micro-batches that an actor trains on, with advantages.
+
+    Driver and actor as OpenRLHF has them: experiences are made, cut into samples, shuffled and put together anew. Each
+    batch has its samples' numbers in `index`.
+    """
+    monkeypatch.setattr(experience.ray, "get", lambda results: results)
+
+    def run(maker, experiences, micro_batch):
+        trainer = SimpleNamespace()
+        model_actor = SimpleNamespace(trainer=trainer, max_steps=0, actor_scheduler=SimpleNamespace(last_epoch=0))
+        call = SimpleNamespace(async_run_method=lambda name, function, *args: function(model_actor, *args))
+        maker.actor_model_group, maker._progress = call, 0.0
+        for batch in experiences:
+            batch.sequences = batch.attention_mask = torch.ones(len(batch.action_mask), batch.action_mask.size(1) + 1)
+        made = maker.compute_advantages_and_returns(experiences)
+        samples = [sample for batch in made for sample in remove_padding_in_sequences(split_experience_batch(batch))]
+        samples = [samples[i] for i in torch.randperm(len(samples), generator=torch.Generator().manual_seed(0))]
+        batches = []
+        for start in range(0, len(samples), micro_batch):
+            batch = make_experience_batch(samples[start : start + micro_batch])
+            batch.index = torch.stack(batch.info[SAMPLE]).tolist()
+            batch.advantages = trainer.token_advantages(batch)
+            batches.append(batch)
+        return batches
+
+    return run

@@ -106,7 +106,7 @@ CASES = {
     "estimator without groups": (
         ["--algo.advantage.estimator", "reinforce"],
         "--algo.advantage.estimator reinforce has no groups",
-        "use group_norm, dr_grpo, rloo or reinforce_baseline",
+        "use group_norm, dr_grpo, rloo, reinforce_baseline or median",
     ),
     "prompts that do not exist": (
         ["--data.prompt_dataset", "missing.jsonl"],
@@ -165,6 +165,7 @@ def test_bad_input_is_one_line_before_ray_starts(run_trainer, flags, what, remed
         ["--rollout.sagc.enable", SIZES, "4", "8", "16"],
         ["--rollout.sagc.enable", "--train.async_enable", "--train.partial_rollout_enable"],
         ["--rollout.sagc.enable", "--rollout.sagc.hold", "prompts", SIZES, "4", "8", "12"],
+        ["--rollout.sagc.enable", "--algo.advantage.estimator", "median"],
         ["--algo.dynamic_filtering_enable"],
         ["--rollout.sagc.enable", "--algo.dynamic_filtering_enable", "--algo.dynamic_filtering_surplus", "keep"],
     ],
@@ -199,6 +200,17 @@ def test_sampling_flags_without_the_switch_are_refused(run_trainer):
     message = "--algo.dynamic_filtering_max_gen_batches 5 does nothing without --rollout.sagc.enable: add that flag"
     with pytest.raises(SystemExit, match=message):
         run_trainer("--algo.dynamic_filtering_enable", "--algo.dynamic_filtering_max_gen_batches", "5")
+
+
+def test_an_estimator_of_the_package_needs_the_switch(run_trainer):
+    with pytest.raises(SystemExit, match="--algo.advantage.estimator median needs --rollout.sagc.enable"):
+        run_trainer("--algo.advantage.estimator", "median")
+
+
+def test_a_gamma_without_effect_is_said(run_trainer, capsys):
+    with pytest.raises(RayStarted):
+        run_trainer("--rollout.sagc.enable", "--algo.advantage.gamma", "0.9")
+    assert "openrlhf_sagc: --algo.advantage.gamma 0.9 is 1 for group_norm" in capsys.readouterr().out
 
 
 def test_flags_are_in_the_help(run_trainer, capsys):

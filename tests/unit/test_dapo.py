@@ -153,11 +153,12 @@ def experience_maker(args, name):
     maker.args, maker.strategy = args, SimpleNamespace(args=args)
     maker.advantage_estimator = args.algo.advantage.estimator
     maker.kl_ctl, maker._group_sizes = FixedKLController(args.algo.kl.init_coef), [G, G]
+    maker.initial_model_group = None
     return maker
 
 
 @pytest.mark.parametrize("upstream", [False, True], ids=["recipe", "OpenRLHF's own"])
-def test_advantages(args, upstream):
+def test_advantages(args, upstream, train_batches):
     """Those of rewards -1 and 1 plus eq. 13, (r - mean) / std, on every token; std has Bessel's correction."""
     maker = experience_maker(args, UPSTREAM if upstream else args.rollout.experience_maker)
     rng = np.random.default_rng(0)
@@ -167,15 +168,22 @@ def test_advantages(args, upstream):
     rewards = np.where(correct, 1.0, -1.0) + [overlong(n, longest, longest // 5) for n in lengths]
     groups = rewards.reshape(2, G)
     expected = (groups - groups.mean(1, keepdims=True)) / groups.std(1, keepdims=True) * np.sqrt((G - 1) / G)
-    (made,) = maker.compute_advantages_and_returns([experience(correct.astype("float32").tolist(), lengths.tolist())])
+    experiences = [experience(correct.astype("float32").tolist(), lengths.tolist())]
+    if upstream:
+        (made,) = maker.compute_advantages_and_returns(experiences)
+    else:
+        (made,) = train_batches(maker, experiences, micro_batch=2 * G)
+        made.advantages = made.advantages[np.argsort(made.index)]
     np.testing.assert_allclose(made.advantages.flatten(), expected.flatten().repeat(3), rtol=1e-4, atol=1e-5)
 
 
-def test_binary_advantages(args):
+def test_binary_advantages(args, train_batches):
     """k of G correct: sqrt((G - k) / k) and -sqrt(k / (G - k)), times sqrt((G - 1) / G)."""
     for k in (1, 12):
         maker = experience_maker(args, args.rollout.experience_maker)
-        (shaped,) = maker.shape_rewards([experience(([1.0] * k + [0.0] * (G - k)) * 2, [1] * 2 * G)])
+        experiences = [experience(([1.0] * k + [0.0] * (G - k)) * 2, [1] * 2 * G)]
+        (made,) = train_batches(maker, experiences, micro_batch=2 * G)
+        shaped = made.advantages[np.argsort(made.index), 0]
         expected = np.array([np.sqrt((G - k) / k), -np.sqrt(k / (G - k))]) * np.sqrt((G - 1) / G)
         assert shaped[[0, -1]].tolist() == pytest.approx(expected)
 

@@ -10,8 +10,9 @@ from openrlhf.trainer.ppo_utils.experience import Experience
 from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
 from transformers import get_scheduler
 
-from openrlhf_sagc.advantages import group_advantages
-from openrlhf_sagc.experience import GROUP_SIZE, GroupExperienceMaker, follow_schedule, group_sizes_of
+from openrlhf_sagc.actor import SAMPLE, follow_schedule
+from openrlhf_sagc.advantages import GROUP_ESTIMATORS, group_advantages
+from openrlhf_sagc.experience import GROUP_SIZE, GroupExperienceMaker, group_sizes_of
 from openrlhf_sagc.measurements import Rollouts, rollout_metrics
 
 ROOT = Path(__file__).parents[2]
@@ -25,53 +26,109 @@ def run_script(tree: str, script: str) -> str:
     return result.stdout.splitlines()[-1]
 
 
-def experience_maker(cls, estimator="group_norm", n_samples_per_prompt=8):
+def experience_maker(cls, estimator="group_norm", kl_coef=0.0, group_sizes=(8,) * 4, clip_range=(-10, 10)):
     maker = cls.__new__(cls)
-    reward = SimpleNamespace(clip_range=(-10, 10), overlong_buffer_len=None, stop_properly_penalty_coef=None)
+    reward = SimpleNamespace(clip_range=clip_range, overlong_buffer_len=None, stop_properly_penalty_coef=None)
     advantage = SimpleNamespace(estimator=estimator, gamma=1.0, lambd=1.0, no_std_norm=False)
     maker.args = SimpleNamespace(
         reward=reward,
-        algo=SimpleNamespace(advantage=advantage),
-        rollout=SimpleNamespace(n_samples_per_prompt=n_samples_per_prompt, max_new_tokens=64),
+        algo=SimpleNamespace(advantage=advantage, kl=SimpleNamespace(use_loss=False)),
+        rollout=SimpleNamespace(n_samples_per_prompt=group_sizes[0], max_new_tokens=64),
     )
     maker.strategy = SimpleNamespace(args=maker.args)
     maker.advantage_estimator = estimator
+    maker.initial_model_group = object() if kl_coef else None
+    maker.kl_ctl = SimpleNamespace(value=kl_coef)
+    maker._group_sizes = list(group_sizes)
     return maker
 
 
 def experiences_of(rewards: torch.Tensor, order: list[int], batch: int) -> list[Experience]:
+    """Micro-batches of samples in `order`: multi-turn masks with holes, one row without an action, KL on actions."""
+    generator = torch.Generator().manual_seed(0)
+    mask = torch.randint(0, 2, (len(rewards), 20), generator=generator)
+    mask[5] = 0
+    kl = torch.randn(mask.shape, generator=generator) * mask
+    picks = [order[i : i + batch] for i in range(0, len(order), batch)]
     return [
-        Experience(index=order[i : i + batch], rewards=rewards[order[i : i + batch]], info={})
-        for i in range(0, len(order), batch)
+        Experience(index=pick, rewards=rewards[pick], action_mask=mask[pick], kl=kl[pick], info={}) for pick in picks
     ]
 
 
-@pytest.mark.parametrize("estimator", ["group_norm", "dr_grpo", "rloo", "reinforce_baseline"])
-def test_ragged_groups_are_shaped_in_place_after_length_balancing(estimator):
-    torch.manual_seed(0)
-    sizes = [4, 8, 4, 2]
-    rewards = torch.rand(sum(sizes))
-    order = torch.randperm(len(rewards)).tolist()
-    maker = experience_maker(GroupExperienceMaker, estimator)
-    maker._group_sizes = sizes
-    experiences = experiences_of(rewards, order, batch=5)
-    shaped = torch.cat(maker.shape_rewards(experiences))
-    expected = group_advantages(rewards, sizes, estimator)
-    assert torch.equal(shaped, expected[order])
-    stds = torch.cat([experience.info["group_reward_std"] for experience in experiences])
-    assert torch.equal(stds, torch.cat([g.std().expand(len(g)) for g in rewards.split(sizes)])[order])
+def by_sample(batches: list[Experience], field: str) -> dict[int, torch.Tensor]:
+    rows = {}
+    for batch in batches:
+        values = batch.advantages * batch.action_mask if field == "advantages" else batch.info[field]
+        rows.update(zip(batch.index, values))
+    return rows
 
 
-@pytest.mark.parametrize("estimator", ["group_norm", "dr_grpo", "rloo", "reinforce_baseline"])
-def test_equal_groups_match_upstream(estimator):
+ESTIMATORS = ["group_norm", "dr_grpo", "rloo", "reinforce_baseline"]
+
+
+@pytest.mark.parametrize("kl_coef", [0.0, 0.05])
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_actors_train_on_the_advantages_that_openrlhf_builds_in_the_driver(train_batches, estimator, kl_coef):
+    """Groups of one size, shuffled by length balancing and again by training; the metrics of a sample as well."""
     torch.manual_seed(1)
+    rewards, order = torch.rand(32), torch.randperm(32).tolist()
+    theirs = experience_maker(RemoteExperienceMaker, estimator, kl_coef)
+    expected = theirs.compute_advantages_and_returns(experiences_of(rewards, order, batch=5))
+    ours = experience_maker(GroupExperienceMaker, estimator, kl_coef)
+    made = train_batches(ours, experiences_of(rewards, order, batch=5), micro_batch=6)
+    for field in ("advantages", "return", "group_reward_std"):
+        ours, theirs = by_sample(made, field), by_sample(expected, field)
+        assert ours.keys() == theirs.keys() == set(range(32))
+        for sample, row in ours.items():
+            torch.testing.assert_close(row, theirs[sample], rtol=1e-5, atol=1e-5)
+    assert all(batch.info["advantage_kernel"].eq(0).all() for batch in made)  # the closed form, on a CPU
+
+
+@pytest.mark.parametrize("estimator", GROUP_ESTIMATORS)
+def test_ragged_groups_reach_the_actors(train_batches, estimator):
+    torch.manual_seed(0)
+    sizes = [4, 8, 1, 4, 2]
+    rewards = torch.rand(sum(sizes))
+    maker = experience_maker(GroupExperienceMaker, estimator, group_sizes=sizes, clip_range=(-0.4, 0.9))
+    maker.args.algo.advantage.no_std_norm = True
+    batches = train_batches(maker, experiences_of(rewards, torch.randperm(len(rewards)).tolist(), 5), micro_batch=4)
+    expected = group_advantages(rewards, sizes, estimator).clamp(-0.4, 0.9)
+    if estimator == "reinforce_baseline":
+        rows = torch.cat([expected[batch.index].unsqueeze(1) * batch.action_mask for batch in batches])
+        expected -= rows.sum() / sum(batch.action_mask.sum() for batch in batches)
+    for batch in batches:
+        torch.testing.assert_close(
+            batch.advantages * batch.action_mask, expected[batch.index].unsqueeze(1) * batch.action_mask
+        )
+    stds = torch.cat(
+        [group.std(correction=min(1, len(group) - 1)).expand(len(group)) for group in rewards.split(sizes)]
+    )
+    for sample, std in by_sample(batches, "group_reward_std").items():
+        torch.testing.assert_close(std, stds[sample])
+
+
+@pytest.mark.parametrize("kl_coef, fields", [(0.0, {"action_mask"}), (0.05, {"action_mask", "kl"})])
+def test_nothing_of_a_tokens_size_is_sent_but_the_kl_of_the_reward(train_batches, kl_coef, fields):
+    maker = experience_maker(GroupExperienceMaker, kl_coef=kl_coef)
+    experiences = experiences_of(torch.rand(32), list(range(32)), batch=8)
+    train_batches(maker, experiences, micro_batch=8)
+    for experience in experiences:
+        tensors = {name: value for name, value in vars(experience).items() if isinstance(value, torch.Tensor)}
+        assert {name for name, value in tensors.items() if value.dim() == 2} - {
+            "sequences",
+            "attention_mask",
+        } == fields
+        assert all(value.shape == (8,) for value in experience.info.values())
+
+
+def test_a_bad_reward_is_named_before_anything_is_sent(train_batches):
+    maker = experience_maker(GroupExperienceMaker)
     rewards = torch.rand(32)
-    shaped = []
-    for cls in (RemoteExperienceMaker, GroupExperienceMaker):
-        maker = experience_maker(cls, estimator)
-        maker._group_sizes = [8] * 4
-        shaped.append(torch.cat(maker.shape_rewards(experiences_of(rewards, list(range(32)), batch=8))))
-    torch.testing.assert_close(shaped[1], shaped[0], rtol=1e-5, atol=1e-6)
+    rewards[17] = torch.nan
+    experiences = experiences_of(rewards, list(range(32)), batch=8)
+    with pytest.raises(ValueError, match="group 2 has a reward that is not finite: nan"):
+        train_batches(maker, experiences, micro_batch=8)
+    assert not any(SAMPLE in experience.info for experience in experiences)
 
 
 @pytest.mark.parametrize("tree, worst", [("cpu-base", 10.0), ("cpu-patched", 0.0)])
@@ -81,8 +138,6 @@ def test_patch_zeroes_the_advantages_of_constant_groups(tree, worst):
         "import sys; sys.path.insert(0, 'tests/unit'); from test_experiences import *\n"
         "maker = experience_maker(RemoteExperienceMaker)\n"
         "experiences = experiences_of(torch.full((32,), 0.9), list(range(32)), 32)\n"
-        "maker.kl_ctl = SimpleNamespace(value=0.0)\n"
-        "experiences[0].action_mask = torch.ones(32, 3); experiences[0].kl = torch.zeros(32, 3)\n"
         "advantages = maker.compute_advantages_and_returns(experiences)[0].advantages\n"
         "print(advantages.abs().max().item())"
     )
@@ -98,6 +153,21 @@ def test_patch_makes_the_order_of_prompts_follow_the_seed(tree, orders):
         "print(list(strategy.setup_dataloader(list(range(48)), 1, shuffle=True, collate_fn=lambda rows: rows[0])))"
     )
     assert len({run_script(tree, script) for _ in range(2)}) == orders
+
+
+@pytest.mark.parametrize("gamma", [1.0, 0.99])
+def test_patch_sums_returns_to_the_same_bits(gamma):
+    """Patch 9: on multi-turn masks with holes and rows without an action, the KL in the reward."""
+    script = (
+        "import hashlib, torch\n"
+        "from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker as Maker\n"
+        "torch.manual_seed(0)\n"
+        "rewards, mask = torch.randn(64, 2000), torch.rand(64, 2000).round().long()\n"
+        "mask[::7] = 0\n"
+        f"returns = Maker.get_cumulative_returns(None, rewards, mask, {gamma})\n"
+        "print(returns.dtype, returns.shape, returns.stride(), hashlib.sha256(returns.numpy().tobytes()).hexdigest())"
+    )
+    assert run_script("cpu-patched", script) == run_script("cpu-base", script)
 
 
 def test_recorded_rollouts_give_the_same_bits_with_and_without_the_patches():
