@@ -1,0 +1,182 @@
+"""Tokens' advantages: OpenRLHF's loop against the closed form on a CPU, and the Triton kernel where there is a GPU.
+
+PYTHONPATH=build/cpu-base .venv/bin/python eval/benchmark_group_advantage.py
+"""
+
+import argparse
+import importlib.util
+import inspect
+import sys
+import time
+from pathlib import Path
+
+import pandas as pd
+import ray.cloudpickle
+import torch
+from openrlhf.models.utils import compute_reward
+from openrlhf.trainer.ppo_utils.experience import Experience
+from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from openrlhf_sagc.advantages import token_advantages
+
+ROOT = Path(__file__).parents[1]
+TOLERANCE = 1e-5
+KL_COEF = 0.05
+console = Console(width=150)
+
+
+def draw_batch(rows: int, tokens: int, generator: torch.Generator, device: str = "cpu") -> dict[str, torch.Tensor]:
+    """Prompts of an eighth of the tokens, responses that end anywhere in the last half; masks as OpenRLHF has them.
+
+    Returns:
+        advantages [rows] float32; mask [rows, tokens] int64; kl [rows, tokens] float32.
+    """
+    ends = torch.randint(tokens // 2, tokens + 1, (rows, 1), generator=generator)
+    positions = torch.arange(tokens)
+    mask = ((positions >= tokens // 8) & (positions < ends)).long()
+    kl = 0.01 * torch.randn(rows, tokens, generator=generator) * mask
+    batch = {"advantages": torch.randn(rows, generator=generator), "mask": mask, "kl": kl}
+    return {name: tensor.to(device) for name, tensor in batch.items()}
+
+
+def openrlhf_path(get_cumulative_returns):
+    """OpenRLHF's way from a reward a sample to tokens' advantages, with one of its versions of the sum."""
+
+    def path(batch: dict[str, torch.Tensor], kl_coef: float) -> torch.Tensor:
+        reward = compute_reward(batch["advantages"], kl_coef, batch["kl"], action_mask=batch["mask"])
+        return get_cumulative_returns(None, reward, batch["mask"], 1.0).clone()  # returns, and advantages
+
+    return path
+
+
+def closed_form(batch: dict[str, torch.Tensor], kl_coef: float) -> torch.Tensor:
+    return token_advantages(batch["advantages"], batch["mask"], batch["kl"] if kl_coef else None, kl_coef)
+
+
+def patched_sum():
+    """`get_cumulative_returns` of the patched tree, beside the unpatched one that is imported."""
+    file = ROOT / "build/cpu-patched/openrlhf/trainer/ppo_utils/experience_maker.py"
+    spec = importlib.util.spec_from_file_location("patched_experience_maker", file)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.RemoteExperienceMaker.get_cumulative_returns
+
+
+def time_paths(samples: int, tokens: int, micro_batch: int) -> pd.DataFrame:
+    """Seconds of each path for a step, in micro-batches, with the KL in the reward and without."""
+    paths = {
+        "OpenRLHF": openrlhf_path(RemoteExperienceMaker.get_cumulative_returns),
+        "OpenRLHF, patched": openrlhf_path(patched_sum()),
+        "closed form": closed_form,
+    }
+    rows = []
+    for kl_coef in (0.0, KL_COEF):
+        seconds, difference, same_bits = (dict.fromkeys(paths, value) for value in (0.0, 0.0, True))
+        generator = torch.Generator().manual_seed(0)
+        starts = range(-micro_batch, samples, micro_batch)  # the first one is not timed
+        for start in track(starts, f"KL {'in the reward' if kl_coef else 'left out'}", console=Console(stderr=True)):
+            batch = draw_batch(min(micro_batch, samples - start), tokens, generator)
+            made = {}
+            for name, path in paths.items():
+                began = time.perf_counter()
+                made[name] = path(batch, kl_coef)
+                seconds[name] += (time.perf_counter() - began) * (start >= 0)
+            for name, result in made.items():
+                error = (result - made["OpenRLHF"]).abs().max().item()
+                difference[name] = max(difference[name], error)
+                same_bits[name] &= result.numpy().tobytes() == made["OpenRLHF"].numpy().tobytes()
+        shape = {"samples": samples, "tokens": tokens, "micro_batch": micro_batch, "kl_in_reward": bool(kl_coef)}
+        for name in paths:
+            ratio = seconds["OpenRLHF"] / seconds[name]
+            row = {"path": name, "seconds": seconds[name], "ratio": ratio, "max_difference": difference[name]}
+            rows.append({**processor(), **shape, **row, "same_bits": same_bits[name]})
+    return pd.DataFrame(rows)
+
+
+def sent_bytes(samples: int, tokens: int, micro_batch: int) -> pd.DataFrame:
+    """What a step's experiences weigh on their way from the driver to the training actors, pickled as Ray does."""
+    batch = draw_batch(micro_batch, tokens, torch.Generator().manual_seed(0))
+    number, ids = torch.zeros(micro_batch), torch.zeros(micro_batch, tokens + 1, dtype=torch.long)
+
+    def size(info: dict[str, torch.Tensor], **fields: torch.Tensor) -> int:
+        info = dict(info, reward=number.clone(), kl=number.clone(), logprobs_diff=number.clone(), **{"return": number})
+        per_sample = {name: number.clone() for name in ("rewards", "response_length", "truncated", "total_length")}
+        per_token = {name: batch["kl"].clone() for name in ("action_log_probs", "rollout_log_probs")}
+        lists = dict(index=list(range(micro_batch)), prompts=[""] * micro_batch, labels=[""] * micro_batch)
+        experience = Experience(
+            sequences=ids,
+            attention_mask=ids.clone(),
+            action_mask=batch["mask"],
+            info=info,
+            **per_sample,
+            **per_token,
+            **lists,
+            **fields,
+        )
+        return len(ray.cloudpickle.dumps(experience))
+
+    token = batch["kl"]
+    sizes = {
+        "OpenRLHF": size({"group_reward_std": number.clone()}, advantages=token.clone(), returns=token.clone()),
+        "a reward a sample": size({"sample": number.long()}),
+        "a reward a sample, and the KL": size({"sample": number.long()}, kl=token.clone()),
+    }
+    rows = [
+        {
+            "sent": name,
+            "bytes_per_token": value / (micro_batch * tokens),
+            "gigabytes_a_step": value / micro_batch * samples / 1e9,
+            "saved": 1 - value / sizes["OpenRLHF"],
+        }
+        for name, value in sizes.items()
+    ]
+    return pd.DataFrame(rows)
+
+
+def processor() -> dict[str, object]:
+    models = [line.split(": ")[1] for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line]
+    return {"processor": models[0], "threads": torch.get_num_threads()}
+
+
+def show(title: str, frame: pd.DataFrame) -> None:
+    table = Table(title=title)
+    for column in frame:
+        table.add_column(column, justify="right" if frame[column].dtype.kind in "fi" else "left", overflow="fold")
+    for row in frame.itertuples(index=False):
+        table.add_row(*(f"{value:.4g}" if isinstance(value, float) else str(value) for value in row))
+    console.print(table)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--samples", type=int, default=4096, help="of a step, on the CPU")
+    parser.add_argument("--tokens", type=int, default=8192, help="of a row, on the CPU")
+    parser.add_argument("--micro-batch", type=int, default=16, help="rows at a time, on the CPU")
+    parser.add_argument("--results", type=Path, default=ROOT / "eval/results/group_advantage", help="folder for CSVs")
+    arguments = parser.parse_args()
+    if "cumsum" in inspect.getsource(RemoteExperienceMaker.get_cumulative_returns):
+        sys.exit("benchmark_group_advantage: the patched OpenRLHF has no loop: set PYTHONPATH=build/cpu-base")
+
+    arguments.results.mkdir(parents=True, exist_ok=True)
+    shape = arguments.samples, arguments.tokens, arguments.micro_batch
+    times = time_paths(*shape)
+    if (times.max_difference > TOLERANCE).any():
+        show("Differences from OpenRLHF's loop", times[["kl_in_reward", "path", "max_difference"]])
+        sys.exit("benchmark_group_advantage: parity is red: no speed-up is reported")
+    where = f"{times.processor[0]}, {times.threads[0]} threads"
+    show(f"Tokens' advantages of a step on a CPU ({where})", times.drop(columns=["processor", "threads"]))
+    times.to_csv(arguments.results / "cpu.csv", index=False, float_format="%.6g")
+    sent = sent_bytes(*shape)
+    show("From the driver to the training actors", sent)
+    sent.to_csv(arguments.results / "bytes.csv", index=False, float_format="%.6g")
+
+    import group_advantage_gpu
+
+    group_advantage_gpu.run(arguments.results, show)
+
+
+if __name__ == "__main__":
+    main()
