@@ -87,6 +87,8 @@ def fused_group_advantages(
                 advantages,
                 stds,
                 rewards.stride(0),
+                offsets.stride(0),
+                0 if samples is None else samples.stride(0),
                 action_mask.stride(0),
                 0 if lengths_only else action_mask.stride(1),
                 0 if kl is None else kl.stride(0),
@@ -110,9 +112,9 @@ def fused_group_advantages(
     return advantages[:, : shape[1]], stds
 
 
-def compile_options(estimator: str) -> dict[str, int | None]:
+def compile_options(estimator: str) -> dict[str, int]:
     """Triton's options for the kernel; without a limit ptxas spills the median into 32 registers on sm_80."""
-    return {"num_warps": 4, "maxnreg": 128 if estimator == "median" else None}
+    return {"num_warps": 4} | ({"maxnreg": 128} if estimator == "median" else {})
 
 
 def reference_group_advantages(
@@ -197,6 +199,8 @@ def _group_advantage_kernel(
     advantages_ptr,
     stds_ptr,
     rewards_stride,
+    offsets_stride,
+    samples_stride,
     mask_stride_b,
     mask_stride_t,
     kl_stride_b,
@@ -218,19 +222,19 @@ def _group_advantage_kernel(
 ):
     """A program does a row: its group's statistics, then its tokens."""
     row = tl.program_id(0).to(tl.int64)
-    sample = row if samples_ptr is None else tl.load(samples_ptr + row).to(tl.int64)
+    sample = row if samples_ptr is None else tl.load(samples_ptr + row * samples_stride).to(tl.int64)
 
     # The last group that starts at or before the sample.
     low = 0
     high = num_groups
     while high - low > 1:
         middle = (low + high) // 2
-        if tl.load(offsets_ptr + middle) <= sample:
+        if tl.load(offsets_ptr + middle * offsets_stride) <= sample:
             low = middle
         else:
             high = middle
-    start = tl.load(offsets_ptr + low).to(tl.int64)
-    size = (tl.load(offsets_ptr + low + 1) - start).to(tl.int32)
+    start = tl.load(offsets_ptr + low * offsets_stride).to(tl.int64)
+    size = (tl.load(offsets_ptr + (low + 1) * offsets_stride) - start).to(tl.int32)
     group_ptr = rewards_ptr + start * rewards_stride
 
     if ESTIMATOR == "median":

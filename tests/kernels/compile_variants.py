@@ -15,7 +15,16 @@ from triton.compiler import ASTSource
 from openrlhf_sagc.kernels.group_advantage import BLOCK_G, BLOCK_T, EPS, _group_advantage_kernel, compile_options
 
 POINTERS = dict(rewards_ptr="*fp32", offsets_ptr="*i64", samples_ptr="*i64", stds_ptr="*fp32")
-STRIDES = ["rewards_stride", "mask_stride_b", "mask_stride_t", "kl_stride_b", "kl_stride_t", "advantages_stride_b"]
+STRIDES = [
+    "rewards_stride",
+    "offsets_stride",
+    "samples_stride",
+    "mask_stride_b",
+    "mask_stride_t",
+    "kl_stride_b",
+    "kl_stride_t",
+    "advantages_stride_b",
+]
 SCALARS = dict(num_tokens="i32", num_groups="i32", clip_low="fp32", clip_high="fp32", kl_coef="fp32")
 
 
@@ -36,7 +45,7 @@ def compile_variant(capability, estimator, mask, kl, out, aligned):
     if kl is None:
         constants["kl_ptr"] = None
     if aligned:
-        constants |= dict(rewards_stride=1, mask_stride_t=1, kl_stride_t=1)
+        constants |= dict(rewards_stride=1, offsets_stride=1, samples_stride=1, mask_stride_t=1, kl_stride_t=1)
     types |= dict.fromkeys(constants, "constexpr")
     names = _group_advantage_kernel.arg_names
     multiples_of_16 = {"advantages_ptr", "stds_ptr", "advantages_stride_b"}
@@ -48,8 +57,8 @@ def compile_variant(capability, estimator, mask, kl, out, aligned):
         constexprs={(names.index(name),): value for name, value in constants.items()},
         attrs={(names.index(name),): [["tt.divisibility", 16]] for name in multiples_of_16 - constants.keys()},
     )
-    options = {name: value for name, value in compile_options(estimator).items() if value is not None}
-    return triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options).asm["cubin"]
+    target = GPUTarget("cuda", capability, 32)
+    return triton.compile(source, target=target, options=compile_options(estimator)).asm["cubin"]
 
 
 def resources(cubin: bytes) -> dict:

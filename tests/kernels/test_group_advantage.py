@@ -144,7 +144,7 @@ def test_any_strides(device, view):
     mask, kl = draw(6, 70)
     rewards = torch.rand(6, generator=torch.Generator().manual_seed(5))
     settings = dict(estimator="median", kl=strided(kl.to(device))[view], kl_coef=0.3)
-    inputs = strided(rewards.to(device))[view], offsets_of([2, 4]).to(device), strided(mask.to(device))[view]
+    inputs = [strided(tensor.to(device))[view] for tensor in (rewards, offsets_of([2, 4]), mask, torch.arange(6))]
     made = fused_group_advantages(*inputs, **settings)
     whole = fused_group_advantages(rewards.to(device), inputs[1], mask.to(device), **settings | {"kl": kl.to(device)})
     assert torch.equal(made[0], whole[0]) and torch.equal(made[1], whole[1])

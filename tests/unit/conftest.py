@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from openrlhf.trainer.ppo_utils.experience import (
+    balance_experiences,
     make_experience_batch,
     remove_padding_in_sequences,
     split_experience_batch,
@@ -136,21 +137,26 @@ def make_generator(monkeypatch):
 
 @pytest.fixture
 def train_batches(monkeypatch):
-    """train_batches(maker, experiences, micro_batch) -> the micro-batches that an actor trains on, with advantages.
+    """train_batches(maker, experiences, micro_batch) -> the micro-batches that actors train on, with advantages.
 
-    Driver and actor as OpenRLHF has them: experiences are made, cut into samples, shuffled and put together anew. Each
-    batch has its samples' numbers in `index`.
+    Driver and actors as OpenRLHF has them: experiences are made, balanced over two actors as with dynamic batches if
+    `balanced`, cut into samples, shuffled and put together anew. Each batch has its samples' numbers in `index`.
     """
     monkeypatch.setattr(experience.ray, "get", lambda results: results)
 
-    def run(maker, experiences, micro_batch):
+    def run(maker, experiences, micro_batch, balanced=False):
         trainer = SimpleNamespace()
         model_actor = SimpleNamespace(trainer=trainer, max_steps=0, actor_scheduler=SimpleNamespace(last_epoch=0))
         call = SimpleNamespace(async_run_method=lambda name, function, *args: function(model_actor, *args))
         maker.actor_model_group, maker._progress = call, 0.0
         for batch in experiences:
             batch.sequences = batch.attention_mask = torch.ones(len(batch.action_mask), batch.action_mask.size(1) + 1)
+            batch.total_length = batch.action_mask.sum(dim=1)
         made = maker.compute_advantages_and_returns(experiences)
+        if balanced:
+            two = SimpleNamespace(actor=SimpleNamespace(num_nodes=1, num_gpus_per_node=2))
+            two.ds = SimpleNamespace(ring_attn_size=1, tensor_parallel_size=1)
+            made = balance_experiences(made, two)
         samples = [sample for batch in made for sample in remove_padding_in_sequences(split_experience_batch(batch))]
         samples = [samples[i] for i in torch.randperm(len(samples), generator=torch.Generator().manual_seed(0))]
         batches = []

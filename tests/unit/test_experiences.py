@@ -66,16 +66,19 @@ def by_sample(batches: list[Experience], field: str) -> dict[int, torch.Tensor]:
 ESTIMATORS = ["group_norm", "dr_grpo", "rloo", "reinforce_baseline"]
 
 
+@pytest.mark.parametrize("balanced", [False, True], ids=["", "dynamic batches"])
 @pytest.mark.parametrize("kl_coef", [0.0, 0.05])
 @pytest.mark.parametrize("estimator", ESTIMATORS)
-def test_actors_train_on_the_advantages_that_openrlhf_builds_in_the_driver(train_batches, estimator, kl_coef):
+def test_actors_train_on_the_advantages_that_openrlhf_builds_in_the_driver(
+    train_batches, estimator, kl_coef, balanced
+):
     """Groups of one size, shuffled by length balancing and again by training; the metrics of a sample as well."""
     torch.manual_seed(1)
     rewards, order = torch.rand(32), torch.randperm(32).tolist()
     theirs = experience_maker(RemoteExperienceMaker, estimator, kl_coef)
     expected = theirs.compute_advantages_and_returns(experiences_of(rewards, order, batch=5))
     ours = experience_maker(GroupExperienceMaker, estimator, kl_coef)
-    made = train_batches(ours, experiences_of(rewards, order, batch=5), micro_batch=6)
+    made = train_batches(ours, experiences_of(rewards, order, batch=5), micro_batch=6, balanced=balanced)
     for field in ("advantages", "return", "group_reward_std"):
         ours, theirs = by_sample(made, field), by_sample(expected, field)
         assert ours.keys() == theirs.keys() == set(range(32))
@@ -155,19 +158,20 @@ def test_patch_makes_the_order_of_prompts_follow_the_seed(tree, orders):
     assert len({run_script(tree, script) for _ in range(2)}) == orders
 
 
-@pytest.mark.parametrize("gamma", [1.0, 0.99])
-def test_patch_sums_returns_to_the_same_bits(gamma):
-    """Patch 9: on multi-turn masks with holes and rows without an action, the KL in the reward."""
+def test_patch_sums_returns_to_the_same_bits():
+    """Patch 9: on multi-turn masks with holes and rows without an action, the KL in the reward; gamma 1 and below."""
     script = (
         "import hashlib, torch\n"
         "from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker as Maker\n"
         "torch.manual_seed(0)\n"
         "rewards, mask = torch.randn(64, 2000), torch.rand(64, 2000).round().long()\n"
         "mask[::7] = 0\n"
-        f"returns = Maker.get_cumulative_returns(None, rewards, mask, {gamma})\n"
-        "print(returns.dtype, returns.shape, returns.stride(), hashlib.sha256(returns.numpy().tobytes()).hexdigest())"
+        "made = [Maker.get_cumulative_returns(None, rewards, mask, gamma) for gamma in (1.0, 0.99)]\n"
+        "print([(m.dtype, m.shape, m.stride(), hashlib.sha256(m.numpy().tobytes()).hexdigest()) for m in made])"
     )
-    assert run_script("cpu-patched", script) == run_script("cpu-base", script)
+    patched = run_script("cpu-patched", script)
+    assert "torch.float32, torch.Size([64, 2000]), (2000, 1)" in patched
+    assert patched == run_script("cpu-base", script)
 
 
 def test_recorded_rollouts_give_the_same_bits_with_and_without_the_patches():
