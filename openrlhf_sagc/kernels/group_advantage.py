@@ -53,8 +53,8 @@ def fused_group_advantages(
         dtype: of the tokens' advantages, float32 or bfloat16.
 
     Returns:
-        [B, T] advantages as `token_advantages` has them, rows 16 elements apart or a multiple; [B] float32 standard
-        deviation of each row's group.
+        [B, T] advantages as `token_advantages` has them, a view whose rows begin at multiples of ALIGN_T elements;
+        [B] float32 standard deviation of each row's group.
 
     Raises:
         ValueError: an unknown estimator, rewards that are not float32, or shapes that do not fit.
