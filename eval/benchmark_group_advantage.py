@@ -22,12 +22,14 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from openrlhf_sagc.advantages import token_advantages
+from openrlhf_sagc.actor import SAMPLE, RolloutRewards, rollout_advantages
+from openrlhf_sagc.advantages import group_advantages
 
 ROOT = Path(__file__).parents[1]
 TOLERANCE = 1e-5
 PROMPT = 256  # tokens, an eighth of a row where rows are short
 KL_COEF = 0.05
+GROUP_SIZE = 8
 console = Console(width=150)
 
 
@@ -61,17 +63,13 @@ class Timed:
 
 
 def openrlhf_path(get_cumulative_returns: Callable) -> Callable:
-    """OpenRLHF's way from a reward a sample to tokens' advantages, with one of its versions of the sum."""
+    """OpenRLHF's way from samples' advantages to those of tokens, with one of its versions of the sum."""
 
     def path(batch: dict[str, torch.Tensor], kl_coef: float) -> torch.Tensor:
         reward = compute_reward(batch["advantages"], kl_coef, batch["kl"], action_mask=batch["mask"])
         return get_cumulative_returns(None, reward, batch["mask"], 1.0).clone()  # returns, and advantages
 
     return path
-
-
-def closed_form(batch: dict[str, torch.Tensor], kl_coef: float) -> torch.Tensor:
-    return token_advantages(batch["advantages"], batch["mask"], batch["kl"] if kl_coef else None, kl_coef)
 
 
 def patched_sum() -> Callable:
@@ -88,16 +86,25 @@ def time_paths(samples: int, tokens: int, micro_batch: int) -> pd.DataFrame:
     shape = {"samples": samples, "tokens": tokens, "micro_batch": micro_batch}
     patched = patched_sum()
     rows = []
+    sizes = [GROUP_SIZE] * (samples // GROUP_SIZE) + [samples % GROUP_SIZE] * (samples % GROUP_SIZE > 0)
+    rewards = torch.rand(samples, generator=torch.Generator().manual_seed(0))
+    advantages, offsets = group_advantages(rewards, sizes), torch.tensor([0, *sizes]).cumsum(0)
     for kl_coef in (0.0, KL_COEF):
         sums = {"OpenRLHF": Timed(RemoteExperienceMaker.get_cumulative_returns), "OpenRLHF, patched": Timed(patched)}
         paths = {name: Timed(openrlhf_path(timed)) for name, timed in sums.items()}
-        paths["closed form"] = Timed(closed_form)
+        paths["closed form"] = Timed(rollout_advantages)  # the statistics, at a rollout's first batch, included
         difference, same_bits = dict.fromkeys(paths, 0.0), dict.fromkeys(paths, True)
         generator = torch.Generator().manual_seed(0)
         starts = range(-micro_batch, samples, micro_batch)  # the first one warms up
         for start in track(starts, f"KL {'in the reward' if kl_coef else 'left out'}", console=Console(stderr=True)):
-            batch = draw_batch(min(micro_batch, samples - start), tokens, generator)
-            made = {name: path(batch, kl_coef) for name, path in paths.items()}
+            if start <= 0:
+                rollout = RolloutRewards(rewards, offsets, "group_norm", None, kl_coef, shift=0.0, scale=1.0)
+            mine = range(max(start, 0), min(max(start, 0) + micro_batch, samples))
+            batch = draw_batch(len(mine), tokens, generator) | {"advantages": advantages[mine.start : mine.stop]}
+            made = {name: paths[name](batch, kl_coef) for name in sums}
+            info = {SAMPLE: [torch.tensor(sample) for sample in mine]}
+            experience = Experience(action_mask=batch["mask"], kl=batch["kl"] if kl_coef else None, info=info)
+            made["closed form"] = paths["closed form"](rollout, experience)
             loop = made["OpenRLHF"]
             for name, result in made.items():
                 error = (result - loop).abs().nan_to_num(nan=float("inf")).max().item()
@@ -136,8 +143,8 @@ def sent_bytes(samples: int, tokens: int, micro_batch: int) -> pd.DataFrame:
     token = batch["kl"]
     sizes = {
         "OpenRLHF": size({"group_reward_std": number.clone()}, advantages=token.clone(), returns=token.clone()),
-        "a reward a sample": size({"sample": number.long()}),
-        "a reward a sample, and the KL": size({"sample": number.long()}, kl=token.clone()),
+        "a reward a sample": size({SAMPLE: number.long()}),
+        "a reward a sample, and the KL": size({SAMPLE: number.long()}, kl=token.clone()),
     }
     rows = [
         {

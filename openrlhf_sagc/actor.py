@@ -1,7 +1,7 @@
 """What runs inside OpenRLHF's policy actors: each rollout's rewards come in, tokens' advantages are made of them."""
 
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 
 import torch
 from openrlhf.trainer.ppo_utils.experience import Experience
@@ -9,7 +9,7 @@ from openrlhf.trainer.ppo_utils.experience import Experience
 from openrlhf_sagc.advantages import group_statistics, token_advantages
 
 # Info key by which a sample carries its place in the rollout's rewards.
-SAMPLE = "sample"
+SAMPLE = "sagc/sample"
 
 
 @dataclass
@@ -33,6 +33,16 @@ class RolloutRewards:
     kl_coef: float
     shift: float
     scale: float
+
+    @cached_property
+    def statistics_N(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """[N] clipped advantages and [N] standard deviations of the samples' groups, worked out once."""
+        sizes_G = self.offsets_G1.diff()
+        groups_N = torch.repeat_interleave(sizes_G)
+        advantages_N, stds_G = group_statistics(self.rewards_N, sizes_G, groups_N, self.estimator)
+        if self.clip_range:
+            advantages_N = advantages_N.clamp(*self.clip_range)
+        return advantages_N, stds_G[groups_N]
 
 
 def receive_rollout(model_actor, progress: float, rollout: RolloutRewards) -> None:
@@ -61,14 +71,14 @@ def follow_schedule(model_actor, progress: float) -> None:
 
 
 def rollout_advantages(rollout: RolloutRewards, experience: Experience) -> torch.Tensor:
-    """Advantages [B, T] of a micro-batch, on its device: one kernel launch on a GPU, the closed form on a CPU.
+    """Advantages [B, T] of a micro-batch, on its device: one kernel launch on a GPU, else the closed form.
 
     The group's standard deviation, and whether the kernel ran, are left in the micro-batch's `info` for the metrics.
     """
     samples_B = torch.stack(experience.info.pop(SAMPLE))
-    mask = experience.action_mask
-    rollout.rewards_N, rollout.offsets_G1 = rollout.rewards_N.to(mask.device), rollout.offsets_G1.to(mask.device)
+    mask, kl = experience.action_mask, experience.kl
     if mask.is_cuda:
+        rollout.rewards_N, rollout.offsets_G1 = rollout.rewards_N.to(mask.device), rollout.offsets_G1.to(mask.device)
         from openrlhf_sagc.kernels.group_advantage import fused_group_advantages
 
         tokens, stds_B = fused_group_advantages(
@@ -78,20 +88,20 @@ def rollout_advantages(rollout: RolloutRewards, experience: Experience) -> torch
             samples_B,
             estimator=rollout.estimator,
             clip_range=rollout.clip_range,
-            kl=experience.kl,
+            kl=kl,
             kl_coef=rollout.kl_coef,
             shift=rollout.shift,
             scale=rollout.scale,
         )
     else:
-        sizes_G = rollout.offsets_G1.diff()
-        groups_N = torch.repeat_interleave(sizes_G)
-        advantages_N, stds_G = group_statistics(rollout.rewards_N, sizes_G, groups_N, rollout.estimator)
-        if rollout.clip_range:
-            advantages_N = advantages_N.clamp(*rollout.clip_range)
-        tokens = token_advantages(advantages_N[samples_B], mask, experience.kl, rollout.kl_coef)
-        tokens = (tokens - rollout.shift) * rollout.scale
-        stds_B = stds_G[groups_N[samples_B]]
+        samples_B = samples_B.cpu()
+        advantages_N, stds_N = rollout.statistics_N
+        tokens = token_advantages(
+            advantages_N[samples_B], mask.cpu(), None if kl is None else kl.cpu(), rollout.kl_coef
+        )
+        if rollout.shift or rollout.scale != 1:
+            tokens = (tokens - rollout.shift) * rollout.scale
+        tokens, stds_B = tokens.to(mask.device), stds_N[samples_B].to(mask.device)
     experience.info["group_reward_std"] = stds_B
     experience.info["advantage_kernel"] = torch.full_like(stds_B, float(mask.is_cuda))
     return tokens

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from functools import partial
 
+import numpy as np
 import torch
 
 GROUP_ESTIMATORS = ("group_norm", "dr_grpo", "rloo", "reinforce_baseline", "median")
@@ -18,8 +19,8 @@ def group_advantages(rewards: torch.Tensor, group_sizes: Sequence[int], estimato
         rewards: [N] rewards, samples of a group side by side, any real, bool or integer dtype.
         group_sizes: size of each group in order, sum N.
         estimator: group_norm ((r - mean) / (std + 1e-9), std with Bessel's correction; GRPO), dr_grpo and
-            reinforce_baseline (r - mean), rloo (r - mean of the others), median (r - median, the middle two averaged;
-            MC-GRPO).
+            reinforce_baseline (r - mean), rloo (r - mean of the others), median (r - median, the middle two averaged:
+            the baseline of MC-GRPO, arXiv 2601.22582, without its extra rollout and its scaling).
 
     Returns:
         [N] float32 advantages, worked out in float64.
@@ -102,11 +103,15 @@ def token_advantages(
     Returns:
         [B, T] float32.
     """
+    if not action_mask.numel():
+        return torch.zeros(action_mask.shape)
     ends = torch.arange(1, action_mask.size(1) + 1)
-    last_end = (action_mask * ends).amax(dim=1, keepdim=True) if len(ends) else ends.new_zeros(len(advantages), 1)
+    last_end = (action_mask * ends).amax(dim=1, keepdim=True).long()
     if kl is None:
-        return torch.where(ends <= last_end, advantages.unsqueeze(1), 0.0)
-    penalties = action_mask * (-kl_coef * kl)
-    rewards = torch.where(ends == last_end, advantages.unsqueeze(1) + penalties, penalties)
+        return torch.where(ends <= last_end, 0.0 + advantages.unsqueeze(1), 0.0)
+    rewards = (-kl_coef * kl).mul_(action_mask)
+    rewards.scatter_add_(1, (last_end - 1).clamp(min=0), torch.where(last_end > 0, advantages.unsqueeze(1), 0.0))
     # numpy adds in float32 and in the loop's order, from 0 on; torch.cumsum adds in float64.
-    return torch.from_numpy((0.0 + rewards).numpy()[:, ::-1].cumsum(axis=1)[:, ::-1].copy())
+    from_the_end = rewards.add_(0.0).numpy()[:, ::-1]
+    np.cumsum(from_the_end, axis=1, out=from_the_end)
+    return rewards

@@ -285,6 +285,11 @@ def _check_modes(args: SimpleNamespace) -> None:
             f"openrlhf_sagc: --algo.advantage.estimator {estimator} has no groups whose size could be chosen: use "
             "group_norm, dr_grpo, rloo, reinforce_baseline or median"
         )
+    if args.critic.freezing_steps >= 0:
+        raise SystemExit(
+            f"openrlhf_sagc: --critic.freezing_steps {args.critic.freezing_steps} holds the policy back while a critic "
+            f"learns, and {estimator} has none: drop it"
+        )
     if args.algo.advantage.gamma != 1:
         print(
             f"openrlhf_sagc: --algo.advantage.gamma {args.algo.advantage.gamma} is 1 for {estimator}, as in OpenRLHF"

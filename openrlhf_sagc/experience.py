@@ -65,13 +65,15 @@ class GroupExperienceMaker(RemoteExperienceMaker):
         self, experiences: list[Experience], advantages_N: torch.Tensor, kl_coef: float
     ) -> tuple[float, float]:
         """Mean of all actions' advantages and the reciprocal of their standard deviation (REINFORCE++, OpenRLHF's)."""
-        sums = torch.zeros(3, dtype=torch.float64)
+        sums = torch.zeros(3, dtype=torch.float64)  # of the actions, their advantages and these squared
         for experience in experiences:
             mask = experience.action_mask
             tokens = token_advantages(advantages_N[experience.index], mask, experience.kl, kl_coef)
             actions = tokens[mask.bool()].double()
             sums += torch.stack([mask.sum(), actions.sum(), actions.square().sum()])
         count, total, squares = sums.tolist()
+        if not count:
+            return 0.0, 1.0
         mean = total / count
         if self.args.algo.advantage.no_std_norm:
             return mean, 1.0

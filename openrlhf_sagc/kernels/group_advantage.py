@@ -35,7 +35,7 @@ def fused_group_advantages(
 
     One launch on the current stream, no synchronisation with the host, no memory besides the outputs: it can be
     captured in a CUDA graph. Statistics are worked out in float64, tokens in float32. Rewards are not checked, which
-    would synchronise: NaN spreads over its group; `group_advantages` is the one that raises.
+    would synchronise: NaN spreads over its group (median: over its own row); `group_advantages` is the one that raises.
 
     Args:
         rewards: [N] float32 rewards of a rollout, samples of a group side by side.
@@ -114,7 +114,8 @@ def fused_group_advantages(
 
 def compile_options(estimator: str) -> dict[str, int]:
     """Triton's options for the kernel; without a limit ptxas spills the median into 32 registers on sm_80."""
-    return {"num_warps": 4} | ({"maxnreg": 128} if estimator == "median" else {})
+    limited = estimator == "median" and not torch.version.hip  # AMD's compiler has no such option
+    return {"num_warps": 4} | ({"maxnreg": 128} if limited else {})
 
 
 def reference_group_advantages(
@@ -189,7 +190,7 @@ def _reward_of(key):
     return bits.to(tl.float32, bitcast=True).to(tl.float64)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_tokens", "num_groups"])
 def _group_advantage_kernel(
     rewards_ptr,
     offsets_ptr,
@@ -266,7 +267,7 @@ def _group_advantage_kernel(
         advantage = reward - mean
     advantage = advantage.to(tl.float32)
     if CLIP:
-        advantage = tl.minimum(tl.maximum(advantage, clip_low), clip_high)
+        advantage = tl.clamp(advantage, clip_low, clip_high, propagate_nan=tl.PropagateNan.ALL)
 
     mask_row = mask_ptr + row * mask_stride_b
     blocks = tl.cdiv(num_tokens, BLOCK_T)

@@ -29,7 +29,7 @@ SCALARS = dict(num_tokens="i32", num_groups="i32", clip_low="fp32", clip_high="f
 
 
 def variants():
-    """Every code path with aligned rows, and some with rows that start anywhere and columns of any stride."""
+    """Every code path with aligned rows; some with rows that start anywhere, far apart, unclipped, row i sample i."""
     estimators = ["group_norm", "dr_grpo", "rloo", "median"]
     yield from itertools.product(estimators, ["*i64", "lengths"], [None, "*fp32"], ["*fp32"], [True])
     yield from itertools.product(["group_norm", "median"], ["*i1"], [None, "*fp32"], ["*fp32", "*bf16"], [True])
@@ -37,11 +37,13 @@ def variants():
 
 
 def compile_variant(capability, estimator, mask, kl, out, aligned):
-    types = POINTERS | {stride: "i32" for stride in STRIDES} | SCALARS | dict(shift="fp32", scale="fp32")
+    types = POINTERS | dict.fromkeys(STRIDES, "i32" if aligned else "i64") | SCALARS | dict(shift="fp32", scale="fp32")
     types |= dict(mask_ptr="*i64" if mask == "lengths" else mask, kl_ptr=kl, advantages_ptr=out)
     constants = dict(
-        ESTIMATOR=estimator, CLIP=True, LENGTHS=mask == "lengths", EPS=EPS, BLOCK_G=BLOCK_G, BLOCK_T=BLOCK_T
+        ESTIMATOR=estimator, CLIP=aligned, LENGTHS=mask == "lengths", EPS=EPS, BLOCK_G=BLOCK_G, BLOCK_T=BLOCK_T
     )
+    if not aligned:
+        constants["samples_ptr"] = None
     if kl is None:
         constants["kl_ptr"] = None
     if aligned:

@@ -204,12 +204,15 @@ def test_a_group_alone_gives_the_bits_it_gives_in_a_batch(device, estimator):
         assert torch.equal(made[0], batch[0][rows]) and torch.equal(made[1], batch[1][rows])
 
 
+@pytest.mark.parametrize("clip_range", [None, (-0.5, 0.5)], ids=["", "clipped"])
 @pytest.mark.parametrize("estimator", GROUP_ESTIMATORS)
-def test_nan_stays_in_its_group(device, estimator):
+def test_nan_stays_in_its_group(device, estimator, clip_range):
     rewards = torch.tensor([1.0, 2.0, torch.nan, 1.0, 1.0, 0.0, 4.0]).to(device)
     mask = torch.ones(7, 4, dtype=torch.bool, device=device)
-    advantages, _ = fused_group_advantages(rewards, offsets_of([2, 3, 2]).to(device), mask, estimator=estimator)
-    assert advantages[2].isnan().all() and not advantages[[0, 1, 5, 6]].isnan().any()
+    settings = dict(estimator=estimator, clip_range=clip_range)
+    advantages, _ = fused_group_advantages(rewards, offsets_of([2, 3, 2]).to(device), mask, **settings)
+    poisoned = [2] if estimator == "median" else [2, 3, 4]
+    assert advantages[poisoned].isnan().all() and not advantages[[0, 1, 5, 6]].isnan().any()
 
 
 def test_no_rows_and_no_tokens(device):
@@ -254,7 +257,7 @@ def test_bfloat16_is_the_rounded_float32(device):
 
 
 @gpu_only
-def test_one_launch_without_synchronisation_or_memory_in_a_graph(device, monkeypatch):
+def test_no_synchronisation_or_memory_and_a_graph_can_hold_it(device, monkeypatch):
     monkeypatch.setattr(group_advantage, "torch", torch)  # torch.full would be a second launch
     mask, rewards, offsets = (
         draw(64, 999)[0].to(device),

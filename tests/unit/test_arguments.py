@@ -207,6 +207,11 @@ def test_an_estimator_of_the_package_needs_the_switch(run_trainer):
         run_trainer("--algo.advantage.estimator", "median")
 
 
+def test_a_policy_that_a_critic_would_hold_back_is_refused(run_trainer):
+    with pytest.raises(SystemExit, match="--critic.freezing_steps 5 .* group_norm has none: drop it"):
+        run_trainer("--rollout.sagc.enable", "--critic.freezing_steps", "5")
+
+
 def test_a_gamma_without_effect_is_said(run_trainer, capsys):
     with pytest.raises(RayStarted):
         run_trainer("--rollout.sagc.enable", "--algo.advantage.gamma", "0.9")

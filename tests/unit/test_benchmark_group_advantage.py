@@ -48,8 +48,8 @@ def test_figures_are_measured_and_kept(tmp_path):
 
 @pytest.mark.parametrize("error", [2e-5, float("nan")])
 def test_no_speed_up_is_reported_for_another_result(benchmark, error, tmp_path, monkeypatch, capsys):
-    right = benchmark.closed_form
-    monkeypatch.setattr(benchmark, "closed_form", lambda *inputs: right(*inputs) + error)
+    right = benchmark.rollout_advantages
+    monkeypatch.setattr(benchmark, "rollout_advantages", lambda *inputs: right(*inputs) + error)
     monkeypatch.setattr(benchmark.inspect, "getsource", lambda function: "")  # as if OpenRLHF were unpatched
     with pytest.raises(SystemExit, match="parity is red: no speed-up is reported"):  # a message: exit code 1
         benchmark.main()

@@ -124,6 +124,15 @@ def test_nothing_of_a_tokens_size_is_sent_but_the_kl_of_the_reward(train_batches
         assert all(value.shape == (8,) for value in experience.info.values())
 
 
+def test_whitening_of_a_step_without_an_action_is_finite(train_batches):
+    maker = experience_maker(GroupExperienceMaker, "reinforce_baseline")
+    experiences = experiences_of(torch.rand(32), list(range(32)), batch=8)
+    for experience in experiences:
+        experience.action_mask.zero_()
+    for batch in train_batches(maker, experiences, micro_batch=8):
+        assert not batch.advantages.any()
+
+
 def test_a_bad_reward_is_named_before_anything_is_sent(train_batches):
     maker = experience_maker(GroupExperienceMaker)
     rewards = torch.rand(32)
