@@ -83,7 +83,7 @@ def summary(output: Path, data: str, variant: str, code: int, seconds: int) -> d
     log = (output / "train.log").read_text(errors="replace")
     scores: dict[str, list[float]] = {}
     for line in (output / "rewards.log").read_text().splitlines():
-        prompt, score = line.split()
+        prompt, score, *_ = line.split()
         scores.setdefault(prompt, []).append(float(score))
     steps = read_run(output / "tensorboard" / "run") if "Global step 1:" in log else pd.DataFrame()
     trained = int(steps["rollout/num_samples"].sum()) // SIZE if len(steps) else 0

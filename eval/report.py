@@ -19,18 +19,21 @@ ENDS = 10  # steps that are averaged at the start and the end of the run
 def read_run(folder: Path) -> pd.DataFrame:
     """Scalars of the one run below `folder`, a row a step, a column a metric without the leading "train/".
 
+    `wall_time` is the time of day at which the step was logged.
+
     Raises:
         SystemExit: there is no run with steps below `folder`.
     """
     events = EventAccumulator(str(folder), size_guidance={"scalars": 0})
     events.Reload()
+    tags = [tag for tag in events.Tags()["scalars"] if tag.startswith("train/")]
     columns = {
         tag.removeprefix("train/"): pd.Series({event.step: event.value for event in events.Scalars(tag)})
-        for tag in events.Tags()["scalars"]
-        if tag.startswith("train/")
+        for tag in tags
     }
     if not columns:
         raise SystemExit(f"eval/report.py: no training steps in {folder}: did the run reach its first step?")
+    columns["wall_time"] = pd.Series({event.step: event.wall_time for event in events.Scalars(tags[0])})
     return pd.DataFrame(columns).sort_index()
 
 
@@ -38,10 +41,10 @@ def summary(run: pd.DataFrame, before: dict, after: dict, limit: float) -> dict[
     """The figures of the table."""
     return {
         "steps": len(run),
-        "heldout_reward_before": before["reward"],
-        "heldout_reward_after": after["reward"],
-        "heldout_solved_before": before["solved_share"],
-        "heldout_solved_after": after["solved_share"],
+        "heldout_reward_before": before["reward"]["value"],
+        "heldout_reward_after": after["reward"]["value"],
+        "heldout_solved_before": before["solved by most"]["value"],
+        "heldout_solved_after": after["solved by most"]["value"],
         "train_reward_first": run["rollout/reward_mean"].head(ENDS).mean(),
         "train_reward_last": run["rollout/reward_mean"].tail(ENDS).mean(),
         "group_size_mean": run["sagc/group_size"].mean(),
@@ -114,14 +117,17 @@ def plot(run: pd.DataFrame, limit: float, folder: Path) -> list[Path]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tensorboard", type=Path, required=True, help="log folder of one run")
-    parser.add_argument("--heldout", type=Path, required=True, help="JSON list: results before and after the run")
+    parser.add_argument(
+        "--heldout", type=Path, required=True, help="JSON of eval/evaluate.py: before and after the run"
+    )
     parser.add_argument("--max_straggler_rate", type=float, required=True, help="the run's limit")
     parser.add_argument("--output", type=Path, required=True, help="folder for report.json and the plots")
     arguments = parser.parse_args()
     run = read_run(arguments.tensorboard)
-    before, after = json.loads(arguments.heldout.read_text())
+    heldout = json.loads(arguments.heldout.read_text())
+    before, after = (model["figures"] for model in heldout["models"])
     figures = summary(run, before, after, arguments.max_straggler_rate)
-    print_table(figures, before["prompts"], before["samples"])
+    print_table(figures, heldout["problems"], heldout["samples"])
     (arguments.output / "report.json").write_text(json.dumps(figures, indent=2) + "\n")
     for path in plot(run, arguments.max_straggler_rate, arguments.output):
         print(path)

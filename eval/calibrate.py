@@ -1,0 +1,199 @@
+"""Calibrates the engine model to the CPU stack, and shows what it predicts for group sizes that it has not seen.
+
+Trains the Countdown model of a folder that train_scripts/quickstart.sh has made, at learning rate 0, with every fixed
+group size of group_sizes.py at a constant number of samples and of prompts, in rounds of alternating order; started
+again, it keeps the runs that are finished. The seconds of a step are linear in its longest response, its tokens and a
+constant, since one engine admits all rollouts of these steps at once: non-negative least squares. For each size, costs
+fitted on the other sizes and a trace of that model's response lengths give a prediction of its mean seconds a step.
+Writes calibration.csv, calibration.md and calibration.png, and the costs fitted on all sizes to --engine.
+"""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+import pandas as pd
+from engine_model import CostModel
+from group_sizes import PROMPTS, ROOT, SAMPLES, SIZES, flags_of, run
+from rich.progress import track
+from rollout_lengths import Trace
+from scipy.optimize import nnls
+from simulated_training import SimulatedTraining
+
+from openrlhf_sagc.controller import StragglerAwareGroupController
+from openrlhf_sagc.dynamic_sampling import DynamicSampler
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt  # noqa: E402
+
+PARTS = {
+    "generation": "timing/generation",
+    "experience": "timing/make_experience",
+    "train": "timing/ppo_train",
+    "sync": "timing/broadcast",
+}
+# The costs of each part of a step, and what they are multiplied with.
+TERMS = {
+    "generation": {
+        "generation_base": "one",
+        "decode_base": "tokens_max",
+        "decode_per_request": "tokens",
+        "prefill_per_token": "prompt_tokens",
+    },
+    "experience": {"experience_base": "one", "experience_per_token": "all_tokens"},
+    "train": {"train_base": "one", "train_per_token": "all_tokens"},
+    "sync": {"sync": "one"},
+}
+# Not fitted: the cache has 1 GiB (1,152 bytes a token), vLLM runs 128 at once, contexts are too short to tell a cost.
+GIVEN = {"decode_per_kv_token": 0.0, "max_running": 128, "kv_limit": 931968, "gpus_per_engine": 1}
+HOLDS = ("samples", "prompts")
+SIMULATED_STEPS = 1000
+
+
+def measure(task: Path, output: Path, rounds: int, steps: int) -> pd.DataFrame:
+    """Train with every hold and size in each round; a row a step without the warm-up, see `features`."""
+    pairs = [(hold, size) for size in SIZES for hold in HOLDS]
+    plan = [(number, *pair) for number in range(rounds) for pair in (pairs[::-1] if number % 2 else pairs)]
+    frames = []
+    for number, hold, size in track(plan, "training runs"):
+        folder = output / f"round-{number}" / f"{hold}-fixed-{size}"
+        log = run(task, folder, flags_of(hold, [size], steps))
+        frames.append(features(log).assign(round=number, hold=hold, size=size))
+    return pd.concat(frames, ignore_index=True)
+
+
+def features(log: pd.DataFrame) -> pd.DataFrame:
+    """What a step's seconds are fitted to, in tokens of the whole step, and its measured seconds by part."""
+    samples = log["rollout/num_samples"]
+    frame = pd.DataFrame(
+        {
+            "one": 1.0,
+            "samples": samples,
+            "tokens_max": log["rollout/response_length_max"],
+            "tokens": log["response_length"] * samples,
+            "all_tokens": log["total_length"] * samples,
+        }
+    )
+    frame["prompt_tokens"] = frame["all_tokens"] - frame["tokens"]
+    seconds = log[list(PARTS.values())].set_axis([f"{part}_seconds" for part in PARTS], axis=1)
+    return pd.concat([frame, seconds], axis=1).assign(seconds=log["timing/step_total"])
+
+
+def fit(steps: pd.DataFrame) -> CostModel:
+    """Costs with the least squares of relative errors: each step's error over the mean of its hold and size."""
+    fitted = {}
+    for part, terms in TERMS.items():
+        seconds = steps[f"{part}_seconds"]
+        scale = seconds.groupby([steps["hold"], steps["size"]]).transform("mean")
+        matrix = steps[list(terms.values())].div(scale, axis=0)
+        fitted |= zip(terms, nnls(matrix.to_numpy(), (seconds / scale).to_numpy())[0].tolist())
+    return CostModel(**fitted, **GIVEN)
+
+
+def predict(costs: CostModel, trace: Trace, hold: str, size: int, prompt_tokens: int) -> pd.Series:
+    """Mean seconds of a simulated step, and of its parts, with this fixed group size."""
+    training = SimulatedTraining(
+        StragglerAwareGroupController([size]),
+        DynamicSampler(tolerance=None),
+        trace,
+        costs,
+        gpus=1,
+        hold=hold,
+        samples=SAMPLES,
+        prompts=PROMPTS,
+        prompt_tokens=prompt_tokens,
+    )
+    return pd.DataFrame(training.step() for _ in range(SIMULATED_STEPS)).mean()
+
+
+def leave_one_size_out(steps: pd.DataFrame, trace: Trace) -> pd.DataFrame:
+    """A row for each size and hold: measured seconds, and predicted ones from costs fitted on the other sizes."""
+    rows = []
+    names = ["seconds", *(f"{part}_seconds" for part in PARTS)]
+    prompt_tokens = round((steps["prompt_tokens"] / steps["samples"]).mean())
+    for (size, hold), own in steps.groupby(["size", "hold"]):
+        predicted = predict(fit(steps[steps["size"] != size]), trace, hold, size, prompt_tokens)
+        measured = own[names].mean()
+        of_rounds = own.groupby("round")["seconds"].mean()
+        row = {"size": size, "hold": hold, "steps": len(own), "measured": measured["seconds"]}
+        row |= {"lowest_round": of_rounds.min(), "highest_round": of_rounds.max(), "predicted": predicted["seconds"]}
+        row["error_percent"] = 100 * (predicted["seconds"] / measured["seconds"] - 1)
+        for name in names[1:]:
+            row |= {f"measured_{name}": measured[name], f"predicted_{name}": predicted[name]}
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def markdown(table: pd.DataFrame) -> str:
+    header = ["group size", "hold", "steps", "measured s a step (rounds)", "predicted", "error", *PARTS]
+    lines = [f"| {' | '.join(header)} |", "| ---: | --- | ---: | ---: | ---: | ---: |" + " ---: |" * len(PARTS)]
+    for row in table.itertuples():
+        cells = [row.size, row.hold, row.steps, f"{row.measured:.2f} ({row.lowest_round:.2f}-{row.highest_round:.2f})"]
+        cells += [f"{row.predicted:.2f}", f"{row.error_percent:+.1f} %"]
+        for part in PARTS:
+            measured, predicted = getattr(row, f"measured_{part}_seconds"), getattr(row, f"predicted_{part}_seconds")
+            cells.append(f"{measured:.2f} → {predicted:.2f}")
+        lines.append(f"| {' | '.join(map(str, cells))} |")
+    return "\n".join(lines) + "\n"
+
+
+def plot(table: pd.DataFrame, path: Path) -> None:
+    figure, axes = plt.subplots(1, 2, figsize=(11, 4.2), sharey=True, layout="constrained")
+    for axis, hold in zip(axes, HOLDS):
+        rows = table[table["hold"] == hold]
+        x, bottom = np.arange(len(rows)), np.zeros(len(rows))
+        for i, part in enumerate(PARTS):
+            seconds = rows[f"predicted_{part}_seconds"].to_numpy()
+            axis.bar(x, seconds, 0.6, bottom=bottom, label=f"predicted: {part}", color=plt.cm.Blues(0.8 - 0.18 * i))
+            bottom += seconds
+        spread = np.array([rows["measured"] - rows["lowest_round"], rows["highest_round"] - rows["measured"]])
+        axis.errorbar(
+            x, rows["measured"], spread.clip(min=0), fmt="o", color="C3", capsize=5, label="measured, and its rounds"
+        )
+        axis.set_xticks(x, rows["size"])
+        axis.set_title(f"constant {hold}", fontsize="medium")
+        axis.set_xlabel("group size, left out of the fit")
+        axis.grid(alpha=0.3, axis="y")
+    axes[0].set_ylabel("mean s a step")
+    handles = axes[0].get_legend_handles_labels()
+    figure.legend(*handles, loc="outside right center", fontsize="small")
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    results = ROOT / "eval/results/simulate"
+    parser.add_argument("--task", type=Path, default=ROOT / "build/quickstart/seed-0", help="warm-started task folder")
+    parser.add_argument("--trace", type=Path, default=results / "countdown.csv", help="lengths of the task's model")
+    parser.add_argument("--runs", type=Path, default=ROOT / "build/calibration", help="folder for the training runs")
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--steps", type=int, default=25, help="of a run, about")
+    parser.add_argument("--results", type=Path, default=results, help="folder for table and plot")
+    parser.add_argument("--engine", type=Path, default=ROOT / "eval/engines/cpu-2-cores.json", help="fitted costs")
+    arguments = parser.parse_args()
+    if not (arguments.task / "model").is_dir():
+        sys.exit(f"eval/calibrate.py: --task {arguments.task} holds no model: run train_scripts/quickstart.sh")
+    for name in ("rounds", "steps"):
+        if getattr(arguments, name) < 1:
+            sys.exit(f"eval/calibrate.py: --{name} must be at least 1, got {getattr(arguments, name)}")
+    arguments.results.mkdir(parents=True, exist_ok=True)
+    try:
+        trace = Trace(arguments.trace)
+    except ValueError as error:
+        sys.exit(f"eval/calibrate.py: --trace {error}")
+    steps = measure(arguments.task.resolve(), arguments.runs.resolve(), arguments.rounds, arguments.steps)
+    table = leave_one_size_out(steps, trace)
+    table.to_csv(arguments.results / "calibration.csv", index=False, float_format="%.4g")
+    (arguments.results / "calibration.md").write_text(markdown(table))
+    plot(table, arguments.results / "calibration.png")
+    about = "Two CPU cores and the quickstart's model: made by eval/calibrate.py, see eval/results/simulate/README.md."
+    arguments.engine.write_text(json.dumps({"about": about, **vars(fit(steps))}, indent=2) + "\n")
+    print(markdown(table))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,303 @@
+"""A discrete-event model of continuous-batching engines: vLLM's scheduler, OpenRLHF's placement.
+
+A step of an engine admits what waits and fits, prefills it, and gives every running rollout a token, those just
+prefilled included. It takes
+
+    decode_base + decode_per_request * running + decode_per_kv_token * kv + prefill_per_token * prefilled
+
+seconds, where kv is the tokens (of prompts and responses) of all that run. Between two events the same rollouts run, so
+that kv grows by their number every step and the seconds of any number of steps have a closed form.
+
+As vLLM does it: first come, first served; at most `max_running` at once; where the KV cache is full, the rollout
+admitted last is preempted, waits in front and is prefilled again later, prompt and response. Every rollout of a group
+has a prompt of its own in the cache and prefills it (OpenRLHF's --vllm.enable_prefix_caching is off by default). Left
+out: blocks (the cache is counted in tokens), a limit on the tokens of one step (a long prefill is one long step), and
+the way of a result to the driver.
+"""
+
+import dataclasses
+import heapq
+import itertools
+import json
+import math
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class CostModel:
+    """What a training step costs, in seconds; a file of eval/engines holds one.
+
+    Generation is spread over engines of `gpus_per_engine`. Experience and training are linear in the tokens (prompts
+    and responses) of a step, in GPU-seconds that all GPUs share evenly, since they take turns with the engines.
+    """
+
+    decode_base: float
+    decode_per_request: float
+    decode_per_kv_token: float
+    prefill_per_token: float
+    max_running: int  # vLLM's max_num_seqs
+    kv_limit: int  # tokens in the KV cache of an engine
+    gpus_per_engine: int
+    generation_base: float  # a training step, as the next ones
+    experience_base: float
+    experience_per_token: float
+    train_base: float
+    train_per_token: float
+    sync: float  # of the weights to the engines
+
+    @classmethod
+    def load(cls, path: Path) -> "CostModel":
+        """Read a JSON object with these fields, and `about`.
+
+        Raises:
+            ValueError: it is not one; the message begins with the path.
+        """
+        try:
+            fields = json.loads(path.read_text())
+        except (OSError, ValueError) as error:
+            raise ValueError(f"{path} is not a JSON file that can be read: {error}") from None
+        types = {field.name: field.type for field in dataclasses.fields(cls)}
+        names = set(fields) - {"about"} if isinstance(fields, dict) else set()
+        if names != set(types):
+            missing, unknown = sorted(set(types) - names), sorted(names - set(types))
+            raise ValueError(f"{path}: fields missing: {missing}, unknown: {unknown}; see eval/engines")
+        for name in names:
+            value, whole = fields[name], types[name] is int
+            lowest = 1 if whole else 0
+            number = isinstance(value, int if whole else (int, float)) and not isinstance(value, bool)
+            if not number or not lowest <= value < math.inf:
+                kind = "a whole number of at least 1" if whole else "a finite number of at least 0"
+                raise ValueError(f"{path}: {name} must be {kind}, got {value}")
+        if not fields["decode_base"]:
+            raise ValueError(f"{path}: decode_base must be above 0: a step takes time")
+        return cls(**{name: fields[name] for name in names})
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """One rollout on its way through an engine; seconds on the cluster's clock."""
+
+    prompt_tokens: int
+    tokens: int  # that it decodes before it ends, at least 1
+    group: int = 0
+    decoded: int = 0  # when it was admitted or preempted last
+    finish_step: int = 0  # of the engine's steps; 0 while it waits
+    started: float | None = None  # admitted for the first time
+    ended: float | None = None
+
+
+class Engine:
+    """One engine; `next_event` and `run_to_event` move it from one change of its running rollouts to the next.
+
+    `decoded` and `prefilled` count tokens since the start, `preemptions` rollouts.
+    """
+
+    def __init__(self, costs: CostModel):
+        self.costs = costs
+        self.clock = 0.0  # seconds at the end of step number `steps`
+        self.steps = 0
+        self.waiting: deque[Request] = deque()
+        self.running: dict[Request, None] = {}  # in the order of admission
+        self.kv = 0  # tokens in the cache during the next step
+        self.decoded = self.prefilled = self.preemptions = 0
+        self._to_prefill = 0  # in the next step
+        self._planned = 0  # steps until something changes
+        self._finishing: list[tuple[int, int, Request]] = []  # heap; stale where a rollout was preempted
+        self._admissions = itertools.count()
+
+    @property
+    def unfinished(self) -> int:
+        """Rollouts that run or wait, which OpenRLHF balances."""
+        return len(self.running) + len(self.waiting)
+
+    @property
+    def next_event(self) -> float:
+        """Seconds at which a rollout ends or is preempted; inf for an idle engine."""
+        return self.clock + self._seconds(self._planned) if self.running else math.inf
+
+    def submit(self, requests: Sequence[Request], now: float) -> None:
+        """Queue requests that arrive at `now`, which is not after `next_event`; a step under way is not interrupted."""
+        if not self.running:
+            self.clock = max(self.clock, now)
+        self.waiting.extend(requests)
+        steps = self._steps_until(now)
+        if steps < self._planned or not self.running:
+            self._advance(steps)
+            self._schedule()
+
+    def run_to_event(self) -> list[Request]:
+        """Decode to the next event; the requests that ended there."""
+        self._advance(self._planned)
+        ended = []
+        while self._finishing and self._finishing[0][0] <= self.steps:
+            finish_step, _, request = heapq.heappop(self._finishing)
+            if finish_step == request.finish_step:
+                del self.running[request]
+                self.kv -= request.prompt_tokens + request.tokens
+                request.ended = self.clock
+                ended.append(request)
+        self._schedule()
+        return ended
+
+    def stop(self, now: float) -> None:
+        """Drop everything at `now`, after the step under way."""
+        self._advance(self._steps_until(now))
+        self.waiting.clear()
+        self.running.clear()
+        self._finishing.clear()
+        self.kv = self._to_prefill = self._planned = 0
+
+    def _schedule(self) -> None:
+        """Preempt what no longer fits, or else admit what does, for the next step; plan up to the next change."""
+        costs, steps = self.costs, self.steps
+        fits = self.kv <= costs.kv_limit
+        while self.kv > costs.kv_limit:
+            request, _ = self.running.popitem()
+            request.decoded = request.tokens - (request.finish_step - steps)
+            request.finish_step = 0
+            self.kv -= request.prompt_tokens + request.decoded
+            self.waiting.appendleft(request)
+            self.preemptions += 1
+        while fits and self.waiting and len(self.running) < costs.max_running:
+            request = self.waiting[0]
+            context = request.prompt_tokens + request.decoded
+            if self.kv + context > costs.kv_limit:
+                break
+            self.running[self.waiting.popleft()] = None
+            self.kv += context
+            self._to_prefill += context
+            request.finish_step = steps + request.tokens - request.decoded
+            heapq.heappush(self._finishing, (request.finish_step, next(self._admissions), request))
+            if request.started is None:
+                request.started = self.clock
+        while self._finishing and self._finishing[0][0] != self._finishing[0][2].finish_step:
+            heapq.heappop(self._finishing)
+        if self.running:
+            steps_that_fit = (costs.kv_limit - self.kv) // len(self.running) + 1
+            self._planned = min(self._finishing[0][0] - steps, steps_that_fit)
+        else:
+            self._planned = 0
+
+    def _advance(self, steps: int) -> None:
+        if not steps:
+            return
+        self.clock += self._seconds(steps)
+        self.steps += steps
+        self._planned -= steps
+        self.kv += steps * len(self.running)
+        self.decoded += steps * len(self.running)
+        self.prefilled += self._to_prefill
+        self._to_prefill = 0
+
+    def _seconds(self, steps: int) -> float:
+        """Of the next `steps` steps, up to the planned ones."""
+        if not steps:
+            return 0.0
+        costs, running = self.costs, len(self.running)
+        kv_tokens = steps * self.kv + running * (steps * (steps - 1) // 2)
+        return (
+            steps * (costs.decode_base + costs.decode_per_request * running)
+            + costs.decode_per_kv_token * kv_tokens
+            + costs.prefill_per_token * self._to_prefill
+        )
+
+    def _steps_until(self, now: float) -> int:
+        """Fewest steps after which the clock has reached `now`, at most the planned ones; the root of a quadratic."""
+        remaining = now - self.clock
+        if remaining <= 0 or not self._planned:
+            return 0
+        costs, running = self.costs, len(self.running)
+        remaining -= costs.prefill_per_token * self._to_prefill
+        square = costs.decode_per_kv_token * running / 2
+        linear = costs.decode_base + costs.decode_per_request * running + costs.decode_per_kv_token * self.kv - square
+        # The form of the root that does not cancel where `square` is small.
+        root = 2 * remaining / (linear + math.sqrt(linear**2 + 4 * square * max(remaining, 0.0)))
+        steps = min(max(math.ceil(root), 1), self._planned)
+        while steps > 1 and self.clock + self._seconds(steps - 1) >= now:  # rounding
+            steps -= 1
+        while steps < self._planned and self.clock + self._seconds(steps) < now:
+            steps += 1
+        return steps
+
+
+class Cluster:
+    """Engines that share a clock, and groups of rollouts placed on them whole."""
+
+    def __init__(self, costs: CostModel, engines: int):
+        self.costs = costs
+        self.now = 0.0
+        self.engines = [Engine(costs) for _ in range(engines)]
+        self._due = [math.inf] * engines
+        self._events: list[tuple[float, int]] = []  # heap; stale where it is not what is due
+        self._groups: dict[int, list[Request]] = {}  # not taken back yet, in the order of dispatch
+        self._unfinished: dict[int, int] = {}  # rollouts of each of them
+        self._whole: deque[int] = deque()  # groups that have ended and can be taken back
+
+    def dispatch(self, groups: dict[int, list[Request]]) -> list[int]:
+        """Send groups, by number, to the engines with the fewest unfinished rollouts; the engine of each.
+
+        OpenRLHF's `_dispatch_prompts_to_vllm`: loads are counted once, then every group adds its size.
+
+        Raises:
+            ValueError: a rollout does not fit an engine's KV cache.
+        """
+        lengths = (request.prompt_tokens + request.tokens for requests in groups.values() for request in requests)
+        longest = max(lengths, default=0)
+        if longest > self.costs.kv_limit:
+            raise ValueError(
+                f"kv_limit {self.costs.kv_limit} is less than a rollout of {longest} tokens, prompt included"
+            )
+        loads = [(engine.unfinished, index) for index, engine in enumerate(self.engines)]
+        heapq.heapify(loads)
+        placement = []
+        arrivals: dict[int, list[Request]] = {}
+        for group, requests in groups.items():
+            load, index = loads[0]
+            heapq.heapreplace(loads, (load + len(requests), index))
+            placement.append(index)
+            arrivals.setdefault(index, []).extend(requests)
+            self._groups[group] = requests
+            self._unfinished[group] = len(requests)
+            for request in requests:
+                request.group = group
+        for index, requests in arrivals.items():
+            self.engines[index].submit(requests, self.now)
+            self._plan(index)
+        return placement
+
+    def next_group(self) -> tuple[int, list[Request]]:
+        """Move the clock to the end of the next group and take it back."""
+        while not self._whole:
+            time, index = heapq.heappop(self._events)
+            if time != self._due[index]:
+                continue
+            self.now = time
+            for request in self.engines[index].run_to_event():
+                self._unfinished[request.group] -= 1
+                if not self._unfinished[request.group]:
+                    self._whole.append(request.group)
+            self._plan(index)
+        group = self._whole.popleft()
+        del self._unfinished[group]
+        return group, self._groups.pop(group)
+
+    def stop(self) -> dict[int, list[Request]]:
+        """Stop what runs; all groups not taken back yet, in the order of dispatch, some of which may be whole."""
+        for engine in self.engines:
+            engine.stop(self.now)
+        left, self._groups = self._groups, {}
+        self._unfinished.clear()
+        self._whole.clear()
+        self._events.clear()
+        self._due = [math.inf] * len(self.engines)
+        return left
+
+    def _plan(self, index: int) -> None:
+        due = self.engines[index].next_event
+        if due != self._due[index]:
+            self._due[index] = due
+            if due < math.inf:
+                heapq.heappush(self._events, (due, index))
