@@ -91,8 +91,6 @@ def summaries(steps: pd.DataFrame, evaluations: pd.DataFrame, settings: dict) ->
             taken = steps[(steps["algorithm"] == algorithm) & (steps["policy"] == policy)]
             runs = [run for _, run in taken.groupby("seed")]
             later = pd.concat([run.iloc[1:] for run in runs])  # the first step warms vLLM up
-            with np.errstate(invalid="ignore"):
-                speedup = draws[best]["time"] / draws[policy]["time"] if best else np.array([np.nan, np.nan])
             row = {
                 "algorithm": algorithm,
                 "policy": policy,
@@ -101,7 +99,7 @@ def summaries(steps: pd.DataFrame, evaluations: pd.DataFrame, settings: dict) ->
                     np.isfinite([once(mine, policy, run, settings) for run in taken["seed"].unique()]).sum()
                 ),
                 "time_to_target": draws[policy]["time"],
-                "speedup": np.nan_to_num(speedup, nan=1.0) if best else speedup,
+                "speedup": speedup_of(draws[best]["time"], draws[policy]["time"]) if best else np.full(2, np.nan),
                 "best_fixed": best,
                 "reward": draws[policy]["reward"],
                 "solved": draws[policy]["solved"],
@@ -114,6 +112,13 @@ def summaries(steps: pd.DataFrame, evaluations: pd.DataFrame, settings: dict) ->
             phases = later.assign(decoding=later["generation"] - later["idle_tail"])[PHASES].mean()
             rows.append(row | {f"s_{name}": value for name, value in phases.items()})
     return rows
+
+
+def speedup_of(best_B: np.ndarray, times_B: np.ndarray) -> np.ndarray:
+    """best / times; a draw in which neither reaches the target is a tie, and the data themselves give NaN then."""
+    with np.errstate(invalid="ignore"):
+        ratios_B = best_B / times_B
+    return np.concatenate([ratios_B[:1], np.where(np.isnan(ratios_B[1:]), 1.0, ratios_B[1:])])
 
 
 def once(evaluations: pd.DataFrame, policy: str, seed: int, settings: dict) -> float:
@@ -171,6 +176,8 @@ def verdict(rows: list[dict], target: float) -> str:
         low, high = np.quantile(row["speedup"][1:], [(1 - LEVEL) / 2, (1 + LEVEL) / 2], method="nearest")
         if not np.isfinite(row["time_to_target"][0]):
             what = f"did not reach {target} in every run"
+        elif not np.isfinite(row["speedup"][0]):
+            what = f"reached {target} in every run, which no fixed size did"
         elif low > 1:
             what = f"reached {target} sooner than the best fixed size ({row['best_fixed']})"
         elif high < 1:

@@ -235,6 +235,12 @@ def test_the_report_says_what_was_not_reached(tmp_path):
     assert "sagc did not reach 0.75 in every run" in text and "| – [–, –] |" in text
 
 
+def test_the_report_says_that_no_fixed_size_reached_it(tmp_path):
+    text, rows = report_of(tmp_path, learning("unpatched:8", 400.0), learning("sagc", 64.0))
+    assert rows["sagc"]["speedup"]["value"] is None and "e+" not in text
+    assert "sagc reached 0.75 in every run, which no fixed size did" in text
+
+
 def test_problems_and_seeds_widen_the_interval(tmp_path):
     steps, evaluations = learning("unpatched:8", 64.0)
     generator = np.random.default_rng(1)
