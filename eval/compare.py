@@ -184,7 +184,7 @@ def main() -> None:
     parser.add_argument("--straggler_ratio", type=float, default=2.5)
     parser.add_argument("--tradeoff", type=float, default=2.0)
     parser.add_argument("--output", type=Path, default=ROOT / "build/compare", help="folder for runs and results")
-    parser.add_argument("--quick", action="store_true", help="five minutes: GRPO, seed 0, unpatched:8 against sagc")
+    parser.add_argument("--quick", action="store_true", help="six minutes: GRPO, seed 0, unpatched:8 against sagc")
     arguments = parser.parse_args()
     if arguments.quick:
         arguments.policies, arguments.algorithms, arguments.seeds = ["unpatched:8", "sagc"], ["grpo"], [0]
