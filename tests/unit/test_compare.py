@@ -223,6 +223,24 @@ def test_the_report_says_who_is_sooner(tmp_path):
     assert all((tmp_path / name).stat().st_size > 10_000 for name in ("reward.png", "control.png", "seconds.png"))
 
 
+def test_rewards_are_compared_after_the_same_seconds():
+    seconds_E, values_BE = np.array([10.0, 30.0, 60.0]), np.array([[0.0, 0.4, 1.0], [0.1, 0.1, 0.7]])
+    for seconds, expected in ((5, [0.0, 0.1]), (10, [0.0, 0.1]), (20, [0.2, 0.1]), (45, [0.7, 0.4]), (99, [1.0, 0.7])):
+        assert compare_report.value_at(seconds, seconds_E, values_BE) == pytest.approx(expected)
+    assert compare_report.value_at(9, seconds_E[:1], values_BE[:, :1]) == pytest.approx([0.0, 0.1])
+
+
+def test_the_report_says_what_other_rewards_took_and_what_the_idle_tail_could_give(tmp_path):
+    text, rows = report_of(tmp_path, learning("unpatched:8", 64.0), learning("sagc", 32.0))
+    times = rows["sagc"]["times"]
+    assert list(times) == ["0.65", "0.7", "0.75", "0.8", "0.85"] and times["0.75"] == pytest.approx(
+        rows["sagc"]["time_to_target"]["value"]
+    )
+    row = rows["sagc"]
+    assert 1 < row["bound"] == pytest.approx(row["step_seconds"] / (row["step_seconds"] - row["idle_tail"]))
+    assert "| policy | 0.65 | 0.7 | 0.75 | 0.8 | 0.85 |" in text
+
+
 def test_the_report_says_where_a_fixed_size_wins(tmp_path):
     text, rows = report_of(tmp_path, learning("unpatched:8", 32.0), learning("sagc", 64.0))
     assert "sagc reached 0.75 later than the best fixed size (unpatched:8): the fixed size wins" in text
@@ -245,8 +263,8 @@ def test_problems_and_seeds_widen_the_interval(tmp_path):
     steps, evaluations = learning("unpatched:8", 64.0)
     generator = np.random.default_rng(1)
     noisy = evaluations.assign(right=[" ".join(map(str, generator.integers(0, 9, 32))) for _ in evaluations["right"]])
-    draws = compare_report.resample(noisy, 0.75, np.random.default_rng(0))
-    again = compare_report.resample(noisy, 0.75, np.random.default_rng(0))
+    draws = compare_report.resample(noisy, SETTINGS | {"seconds": 1e9}, np.random.default_rng(0))
+    again = compare_report.resample(noisy, SETTINGS | {"seconds": 1e9}, np.random.default_rng(0))
     assert np.array_equal(draws["reward"], again["reward"])
     last = [compare_report.right_of(run)[-1] for _, run in noisy.groupby("seed")]
     assert draws["reward"][0] == pytest.approx(np.mean(last))
