@@ -227,4 +227,9 @@ def of_draws(value: object) -> object:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="that eval/compare.py has written")
-    print(write_report(parser.parse_args().folder))
+    parser.add_argument("--target", type=float, help="another held-out reward than the comparison's")
+    arguments = parser.parse_args()
+    if arguments.target:
+        settings = json.loads((arguments.folder / "settings.json").read_text()) | {"target": arguments.target}
+        (arguments.folder / "settings.json").write_text(json.dumps(settings, indent=2) + "\n")
+    print(write_report(arguments.folder))
