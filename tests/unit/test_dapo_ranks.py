@@ -15,12 +15,9 @@ CASES = [  # --actor.loss_agg_mode, --train.dynamic_batch_enable, --ds.zero_stag
     ("token-mean", False, 2),
     ("token-mean", True, 3),
     ("seq-mean-token-mean", False, 2),
-    ("token-mean", True, 2),
+    ("token-mean", True, 2),  # OpenRLHF #1131
+    ("token-mean", True, 1),
 ]
-LAST_ONLY = pytest.mark.xfail(
-    strict=True, reason="OpenRLHF #1131: under ZeRO-1 and 2 only the last dynamic micro-batch of a step has a gradient"
-)
-
 RANKS = """
 import json, os
 rank = int(os.fork() == 0)
@@ -32,6 +29,7 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.distributed.device_mesh import init_device_mesh
 from openrlhf.models import PolicyLoss
 from openrlhf.trainer.ppo_utils.replay_buffer import NaiveReplayBuffer
+from openrlhf.utils.deepspeed import DeepspeedStrategy
 from openrlhf.utils.loss_utils import get_loss_batch_info, iter_grad_accum_global_norm
 
 
@@ -98,7 +96,8 @@ def gradient(mode, dynamic, stage):
     engine, *_ = deepspeed.initialize(model=policy, optimizer=optimizer, config=config)
     loss = PolicyLoss(clip_eps_low=0.2, clip_eps_high=0.28, token_level_loss=mode == "token-mean")
     for (ids, old, advantages, mask), info, end in zip(batches, infos, ends):
-        engine.backward(loss(engine(ids), old, advantages, mask, **info)[0])
+        boundary = end if dynamic else None
+        DeepspeedStrategy.backward(None, loss(engine(ids), old, advantages, mask, **info)[0], engine, None, boundary)
         if end:
             engine.step()
     with deepspeed.zero.GatheredParameters([policy.log_probs], enabled=stage == 3):
@@ -141,7 +140,7 @@ def gradients(tmp_path_factory):
     return dict(zip(CASES, json.loads(result.stdout.splitlines()[-1])))
 
 
-@pytest.mark.parametrize("case", [*CASES[:3], pytest.param(CASES[3], marks=LAST_ONLY)], ids=str)
+@pytest.mark.parametrize("case", CASES, ids=str)
 def test_weight_of_a_token_in_the_gradient_of_a_step(gradients, case):
     """token-mean: 1 / tokens of the step; seq-mean-token-mean, GRPO's: 1 / (samples of the step x its tokens)."""
     samples = sum(draw(), [])
