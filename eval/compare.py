@@ -2,7 +2,8 @@
 
 Trains the Countdown model on the CPU stack, each run for a number of training seconds, with OpenRLHF's own evaluation on
 held-out problems in between (which does not count). A policy is unpatched:N (OpenRLHF with n_samples_per_prompt N and
-the CPU patches alone), fixed:N (this project with N as its only size) or sagc (all sizes); @prompts after it holds the
+the CPU patches alone), fixed:N (this project with N as its only size) or sagc (all sizes). After the latter two, +tail is
+tail batching, +tail:R the same with a response_ratio of R, +lengths length-aware dispatch; @prompts at the end holds the
 prompts of a step instead of its samples. Started again, it keeps the runs that are finished.
 """
 
@@ -39,6 +40,10 @@ ALGORITHMS = {
         "reward.overlong_penalty_factor": 0.5,
     },
 }
+POLICY = re.compile(
+    r"(?:unpatched:(?P<unpatched>\d+)|(?:fixed:(?P<fixed>\d+)|sagc)(?P<tail>\+tail(?::(?P<ratio>[\d.]+))?)?"
+    r"(?P<lengths>\+lengths)?)(?:@(?P<hold>samples|prompts))?"
+)
 STEP = re.compile(r"Global step \d+: .*'timing/step_total': ([\d.]+)")
 console = Console(stderr=True)
 
@@ -55,12 +60,14 @@ def flags_of(policy: str, algorithm: str, seed: int, control: dict[str, float]) 
     Raises:
         SystemExit: a policy that is none.
     """
-    found = re.fullmatch(r"(?:(unpatched|fixed):(\d+)|sagc)(?:@(samples|prompts))?", policy)
+    found = POLICY.fullmatch(policy)
     if not found:
         raise SystemExit(
-            f"eval/compare.py: --policies {policy}: use unpatched:N, fixed:N or sagc, and @prompts after it"
+            f"eval/compare.py: --policies {policy}: use unpatched:N, fixed:N or sagc; after the latter two +tail or "
+            "+tail:RESPONSE_RATIO, then +lengths; and @prompts at the end"
         )
-    kind, size, hold = found[1] or "sagc", int(found[2] or SAMPLES // PROMPTS), found[3] or "samples"
+    patched, hold = found["unpatched"] is None, found["hold"] or "samples"
+    size = int(found["unpatched"] or found["fixed"] or SAMPLES // PROMPTS)
     prompts = PROMPTS if hold == "prompts" else SAMPLES // size
     if not prompts or prompts * size % SAMPLES and hold == "samples":
         raise SystemExit(
@@ -79,13 +86,19 @@ def flags_of(policy: str, algorithm: str, seed: int, control: dict[str, float]) 
         **EVALUATION,
         **ALGORITHMS[algorithm],
     }
-    if kind != "unpatched":
+    if patched:
         settings |= {"rollout.sagc.enable": None, "rollout.sagc.hold": hold}
         settings |= {f"rollout.sagc.{name}": value for name, value in control.items()}
+    if found["tail"]:
+        settings["rollout.tail_batching.enable"] = None
+    if found["ratio"]:
+        settings["rollout.tail_batching.response_ratio"] = found["ratio"]
+    if found["lengths"]:
+        settings["rollout.length_aware_dispatch"] = None
     words = [word for name, value in settings.items() for word in (f"--{name}", value) if word is not None]
-    if kind != "unpatched":
-        words += ["--rollout.sagc.group_sizes", *(SIZES if kind == "sagc" else [size])]
-    return "cpu-base" if kind == "unpatched" else "cpu-patched", list(map(str, words))
+    if patched:
+        words += ["--rollout.sagc.group_sizes", *([size] if found["fixed"] else SIZES)]
+    return "cpu-patched" if patched else "cpu-base", list(map(str, words))
 
 
 def make_task(folder: Path, seed: int) -> Path:
@@ -155,7 +168,7 @@ def run(arguments: argparse.Namespace, control: dict[str, float]) -> tuple[pd.Da
             task = output / f"task-{seed}"
             task.mkdir(parents=True, exist_ok=True)
             make_task(task, seed)
-            folder = output / f"seed-{seed}" / algorithm / policy.replace(":", "-").replace("@", "-")
+            folder = output / f"seed-{seed}" / algorithm / re.sub(r"[^a-z0-9]", "-", policy)
             tree, flags = plans[seed, algorithm, policy]
             done, plan = folder / "done.json", {"tree": tree, "flags": flags, "seconds": arguments.seconds}
             if not done.exists() or json.loads(done.read_text()) != plan:

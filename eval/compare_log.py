@@ -37,10 +37,12 @@ def read_steps(folder: Path, evaluated: Path, straggler_ratio: float) -> pd.Data
         straggler_ratio: max / median from which a group has a straggler event.
 
     Returns:
-        step; `seconds` of training up to its end, from the end of the first step on, which warms vLLM up; `generation`, `experience`, `training` and `sync` in s, with
-        `idle_tail`, the part of `generation` that a rollout of the step waited for the last one, on average;
-        `groups`, `group_size`, `straggler_rate`, `reward` (mean), `length_{mean,median,max}` (tokens) of all
-        rollouts, before any filter; `trained` samples; `virtual_queue` where there is one.
+        step; `seconds` of training up to its end, from the end of the first step on, which warms vLLM up; `generation`,
+        `experience`, `training` and `sync` in s, with `idle_tail`, the part of `generation` that a rollout of the step
+        waited for the last one, on average; `groups`, `reward` (mean), `length_{mean,median,max}` (tokens) of all that
+        finished, before any filter; `group_size` and `straggler_rate` of the same groups, or as control logs them, which
+        counts stopped groups with their chance; `trained` samples and their mean `trained_length`; `virtual_queue`
+        where there is one.
     """
     logged = read_run(folder / "tensorboard" / "run")
     samples = read_samples(folder, evaluated)
@@ -61,13 +63,14 @@ def read_steps(folder: Path, evaluated: Path, straggler_ratio: float) -> pd.Data
                 **{name: log[tag] for tag, name in PHASES.items()},
                 "idle_tail": (ends[step] - mine["time"]).clip(0, log["timing/generation"]).mean(),
                 "groups": len(groups),
-                "group_size": size,
-                "straggler_rate": np.mean(events),
+                "group_size": log.get("sagc/group_size", size),
+                "straggler_rate": log.get("sagc/straggler_rate", np.mean(events)),
                 "reward": mine["score"].mean(),
                 "length_mean": mine["tokens"].mean(),
                 "length_median": mine["tokens"].median(),
                 "length_max": mine["tokens"].max(),
                 "trained": log["rollout/num_samples"],
+                "trained_length": log["rollout/response_length_mean"],
                 "virtual_queue": log.get("sagc/virtual_queue", np.nan),
             }
         )

@@ -50,7 +50,7 @@ def plot_reward(evaluations: pd.DataFrame, settings: dict, path: Path) -> None:
 def plot_steps(steps: pd.DataFrame, settings: dict, path: Path) -> None:
     """Straggler rate so far against the limit, group size, virtual queue and response length over steps, by seed."""
     panels = {"straggler rate so far": "rate", "group size": "group_size", "virtual queue": "virtual_queue"}
-    panels |= {"mean response length (tokens)": "length_mean"}
+    panels |= {"mean trained response (tokens)": "trained_length"}
     steps = steps.assign(rate=steps.groupby(["seed", "algorithm", "policy"])["straggler_rate"].transform(so_far))
     algorithms = list(steps["algorithm"].unique())
     figure, axes = plt.subplots(len(panels), len(algorithms), figsize=(6.5 * len(algorithms), 10), squeeze=False)
@@ -59,7 +59,7 @@ def plot_steps(steps: pd.DataFrame, settings: dict, path: Path) -> None:
         for policy, color in colors_of(list(mine["policy"].unique())).items():
             for number, (_, run) in enumerate(mine[mine["policy"] == policy].groupby("seed")):
                 for axis, name in zip(column, panels.values()):
-                    line = run[name].rolling(5, 1).mean() if name == "length_mean" else run[name]
+                    line = run[name].rolling(5, 1).mean() if name == "trained_length" else run[name]
                     axis.plot(run["step"], line, color=color, alpha=0.8, label=policy if not number else None)
         column[0].axhline(settings["max_straggler_rate"], color="black", linestyle="--", linewidth=1, label="limit")
         column[0].legend(fontsize="small", ncol=2)

@@ -13,6 +13,7 @@ from compare_plots import PHASES, plot_reward, plot_seconds, plot_steps, right_o
 
 RESAMPLES = 2000
 LEVEL = 0.95
+ENDS = 10  # steps at a run's start and end whose lengths are averaged
 OTHER_TARGETS = (-0.1, -0.05, 0, 0.05, 0.1)  # beside the target
 
 
@@ -104,8 +105,8 @@ def summaries(steps: pd.DataFrame, evaluations: pd.DataFrame, settings: dict) ->
                 "solved": draws[policy]["solved"],
                 "steps": float(np.mean([len(run) for run in runs])),
                 "step_seconds": later[["generation", "experience", "training", "sync"]].sum(axis=1).mean(),
-                "length_first": np.mean([run["length_mean"].head(5).mean() for run in runs]),
-                "length_last": np.mean([run["length_mean"].tail(5).mean() for run in runs]),
+                "length_first": np.mean([run["trained_length"].head(ENDS).mean() for run in runs]),
+                "length_last": np.mean([run["trained_length"].tail(ENDS).mean() for run in runs]),
             }
             row["bound"] = row["step_seconds"] / (row["step_seconds"] - later["idle_tail"].mean())
             row |= {name: later[name].mean() for name in ("group_size", "straggler_rate", "idle_tail", "length_max")}
@@ -142,7 +143,7 @@ def markdown(rows: list[dict], settings: dict) -> str:
         f"held-out reward after {settings['seconds']:.0f} s",
     ]
     titles += ["solved", "steps", "mean group size", "straggler rate", "s a step", "of it idle tail"]
-    titles += ["times as fast without any", "mean length"]
+    titles += ["times as fast without any", "trained length, first and last steps"]
     text = [
         f"Mean over seeds [{LEVEL:.0%} bootstrap interval over seeds and held-out problems]; {settings['seconds']:.0f} s of "
         f"training a run, limit of the straggler rate {settings['max_straggler_rate']} at max / median "

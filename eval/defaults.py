@@ -54,6 +54,7 @@ PANELS = {
 def arguments_of(setting: dict, hold: str, flags: dict[str, float], seed: int) -> argparse.Namespace:
     """The arguments of simulate.py."""
     fixed = {"n_samples_per_prompt": 8, "group_sizes": [4, 8, 16, 32], "signal": "tokens", "max_gen_batches": 10}
+    fixed |= {"prompt_ratio": 1.25, "response_ratio": 1.25}  # not used: no policy has tail batching
     taken = {name: setting[name] for name in ("batch_size", "prompt_tokens", "engine")}
     return argparse.Namespace(**fixed, **taken, **flags, hold=hold, dynamic_sampling=False, seed=seed)
 

@@ -1,4 +1,4 @@
-"""A discrete-event model of continuous-batching engines: vLLM's scheduler, OpenRLHF's placement.
+"""A discrete-event model of continuous-batching engines: vLLM's scheduler; cluster.py places groups on them.
 
 A step of an engine admits what waits and fits, prefills it, and gives every running rollout a token, those just
 prefilled included. It takes
@@ -83,7 +83,7 @@ class Request:
     prompt_tokens: int
     tokens: int  # that it decodes before it ends, at least 1
     group: int = 0
-    decoded: int = 0  # when it was admitted or preempted last
+    decoded: int = 0  # when it was admitted, preempted or stopped last
     finish_step: int = 0  # of the engine's steps; 0 while it waits
     started: float | None = None  # admitted for the first time
     ended: float | None = None
@@ -126,10 +126,10 @@ class Engine:
         steps = self._steps_until(now)
         if steps < self._planned or not self.running:
             self._advance(steps)
-            self._schedule()
+            self.schedule()
 
     def run_to_event(self) -> list[Request]:
-        """Decode to the next event; the requests that ended there."""
+        """Decode to the next event; the requests that ended there. `schedule` is to follow."""
         self._advance(self._planned)
         ended = []
         while self._finishing and self._finishing[0][0] <= self.steps:
@@ -139,26 +139,39 @@ class Engine:
                 self.kv -= request.prompt_tokens + request.tokens
                 request.ended = self.clock
                 ended.append(request)
-        self._schedule()
         return ended
+
+    def drop(self, requests: Sequence[Request]) -> None:
+        """Stop these after the last step; `schedule` is to follow."""
+        for request in requests:
+            if request in self.running:
+                del self.running[request]
+                self._preempt(request)
+            else:
+                self.waiting.remove(request)
 
     def stop(self, now: float) -> None:
         """Drop everything at `now`, after the step under way."""
         self._advance(self._steps_until(now))
+        for request in self.running:
+            self._preempt(request)
         self.waiting.clear()
         self.running.clear()
         self._finishing.clear()
         self.kv = self._to_prefill = self._planned = 0
 
-    def _schedule(self) -> None:
+    def _preempt(self, request: Request) -> None:
+        request.decoded = request.tokens - (request.finish_step - self.steps)
+        request.finish_step = 0
+        self.kv -= request.prompt_tokens + request.decoded
+
+    def schedule(self) -> None:
         """Preempt what no longer fits, or else admit what does, for the next step; plan up to the next change."""
         costs, steps = self.costs, self.steps
         fits = self.kv <= costs.kv_limit
         while self.kv > costs.kv_limit:
             request, _ = self.running.popitem()
-            request.decoded = request.tokens - (request.finish_step - steps)
-            request.finish_step = 0
-            self.kv -= request.prompt_tokens + request.decoded
+            self._preempt(request)
             self.waiting.appendleft(request)
             self.preemptions += 1
         while fits and self.waiting and len(self.running) < costs.max_running:
@@ -221,83 +234,3 @@ class Engine:
         while steps < self._planned and self.clock + self._seconds(steps) < now:
             steps += 1
         return steps
-
-
-class Cluster:
-    """Engines that share a clock, and groups of rollouts placed on them whole."""
-
-    def __init__(self, costs: CostModel, engines: int):
-        self.costs = costs
-        self.now = 0.0
-        self.engines = [Engine(costs) for _ in range(engines)]
-        self._due = [math.inf] * engines
-        self._events: list[tuple[float, int]] = []  # heap; stale where it is not what is due
-        self._groups: dict[int, list[Request]] = {}  # not taken back yet, in the order of dispatch
-        self._unfinished: dict[int, int] = {}  # rollouts of each of them
-        self._whole: deque[int] = deque()  # groups that have ended and can be taken back
-
-    def dispatch(self, groups: dict[int, list[Request]]) -> list[int]:
-        """Send groups, by number, to the engines with the fewest unfinished rollouts; the engine of each.
-
-        OpenRLHF's `_dispatch_prompts_to_vllm`: loads are counted once, then every group adds its size.
-
-        Raises:
-            ValueError: a rollout does not fit an engine's KV cache.
-        """
-        lengths = (request.prompt_tokens + request.tokens for requests in groups.values() for request in requests)
-        longest = max(lengths, default=0)
-        if longest > self.costs.kv_limit:
-            raise ValueError(
-                f"kv_limit {self.costs.kv_limit} is less than a rollout of {longest} tokens, prompt included"
-            )
-        loads = [(engine.unfinished, index) for index, engine in enumerate(self.engines)]
-        heapq.heapify(loads)
-        placement = []
-        arrivals: dict[int, list[Request]] = {}
-        for group, requests in groups.items():
-            load, index = loads[0]
-            heapq.heapreplace(loads, (load + len(requests), index))
-            placement.append(index)
-            arrivals.setdefault(index, []).extend(requests)
-            self._groups[group] = requests
-            self._unfinished[group] = len(requests)
-            for request in requests:
-                request.group = group
-        for index, requests in arrivals.items():
-            self.engines[index].submit(requests, self.now)
-            self._plan(index)
-        return placement
-
-    def next_group(self) -> tuple[int, list[Request]]:
-        """Move the clock to the end of the next group and take it back."""
-        while not self._whole:
-            time, index = heapq.heappop(self._events)
-            if time != self._due[index]:
-                continue
-            self.now = time
-            for request in self.engines[index].run_to_event():
-                self._unfinished[request.group] -= 1
-                if not self._unfinished[request.group]:
-                    self._whole.append(request.group)
-            self._plan(index)
-        group = self._whole.popleft()
-        del self._unfinished[group]
-        return group, self._groups.pop(group)
-
-    def stop(self) -> dict[int, list[Request]]:
-        """Stop what runs; all groups not taken back yet, in the order of dispatch, some of which may be whole."""
-        for engine in self.engines:
-            engine.stop(self.now)
-        left, self._groups = self._groups, {}
-        self._unfinished.clear()
-        self._whole.clear()
-        self._events.clear()
-        self._due = [math.inf] * len(self.engines)
-        return left
-
-    def _plan(self, index: int) -> None:
-        due = self.engines[index].next_event
-        if due != self._due[index]:
-            self._due[index] = due
-            if due < math.inf:
-                heapq.heappush(self._events, (due, index))

@@ -59,33 +59,38 @@ class LogNormal(NamedTuple):
     between: float  # standard deviations of log tokens
     within: float
     cap: int  # tokens at which a response is cut off
+    prompts: int = 0  # that are drawn again and again, as in many episodes; 0: each is a new one
     has_correct = False
 
     @classmethod
     def parse(cls, words: str) -> "LogNormal":
-        """From `lognormal:median=..,between=..,within=..,cap=..`.
+        """From `lognormal:median=..,between=..,within=..,cap=..[,prompts=..]`.
 
         Raises:
             ValueError: it does not have this form, or a number is out of its range.
         """
         kind, _, settings = words.partition(":")
-        form = "lognormal:median=TOKENS,between=SD,within=SD,cap=TOKENS"
+        form = "lognormal:median=TOKENS,between=SD,within=SD,cap=TOKENS[,prompts=N]"
         try:
             numbers = {name: float(number) for name, number in (word.split("=") for word in settings.split(","))}
         except ValueError:
             raise ValueError(f"{words} does not have the form {form}") from None
-        if kind != "lognormal" or numbers.keys() != set(cls._fields):
+        if kind != "lognormal" or numbers.keys() | {"prompts"} != set(cls._fields):
             raise ValueError(f"{words} does not have the form {form}")
         if (
             not all(0 <= number < math.inf for number in numbers.values())
             or min(numbers["median"], numbers["cap"]) < 1
         ):
             raise ValueError(f"{words}: median and cap must be at least 1, between and within at least 0, all finite")
-        return cls(**{**numbers, "cap": int(numbers["cap"])})
+        return cls(**{**numbers, "cap": int(numbers["cap"]), "prompts": int(numbers.get("prompts", 0))})
 
     def draw_prompts(self, count: int, generator: np.random.Generator) -> list[float]:
         """As Trace's; a prompt is the logarithm of its median length."""
-        return (math.log(self.median) + self.between * generator.standard_normal(count)).tolist()
+        normals = generator.standard_normal(count)
+        if self.prompts:
+            normals = np.random.default_rng(self.prompts).standard_normal(self.prompts)
+            normals = normals[generator.integers(self.prompts, size=count)]
+        return (math.log(self.median) + self.between * normals).tolist()
 
     def draw_rollouts(
         self, prompts_B: list[float], size: int, generator: np.random.Generator

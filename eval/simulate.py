@@ -1,16 +1,17 @@
-"""Seconds a step, idle fraction and straggler rate of group control and of fixed group sizes, without the hardware.
+"""Seconds a step, idle fraction and straggler rate of group control, tail batching and fixed sizes, without the hardware.
 
-A discrete-event simulation of continuous-batching engines (engine_model.py) drives the controller and the dynamic sampler
-of training, on a trace of rollout lengths or on a distribution:
+A discrete-event simulation of continuous-batching engines (engine_model.py) drives the controller, the dynamic sampler
+and the tail batcher of training, on a trace of rollout lengths or on a distribution:
 
-    python eval/simulate.py --trace FILE --policies fixed:8,fixed:16,sagc --json OUT
+    python eval/simulate.py --trace FILE --policies fixed:8,fixed:16,sagc,sagc+tail --json OUT
 
-A policy is `fixed:N` or `sagc`, with `@samples` or `@prompts` behind it for what a step keeps at every group size
-(else --hold). Same flags, same seed: same JSON. How a trace is drawn from: rollout_lengths.py.
+A policy is `fixed:N` or `sagc`; `+tail` behind it is tail batching, `+lengths` length-aware dispatch, and `@samples` or
+`@prompts` what a step keeps at every group size (else --hold). Same flags, same seed: same JSON. How a trace is drawn from: rollout_lengths.py.
 """
 
 import argparse
 import json
+import re
 import sys
 import time
 from pathlib import Path
@@ -26,9 +27,12 @@ from rich.table import Table
 from rollout_lengths import LogNormal, Trace
 from simulated_training import SimulatedTraining
 
-from openrlhf_sagc.arguments import FILTER, PREFIX, add_arguments
+from openrlhf_sagc.argument_checks import FILTER, PREFIX, TAIL
+from openrlhf_sagc.arguments import add_arguments
 from openrlhf_sagc.controller import StragglerAwareGroupController
 from openrlhf_sagc.dynamic_sampling import DynamicSampler
+from openrlhf_sagc.length_prediction import LengthPredictor
+from openrlhf_sagc.tail_batching import TailBatcher
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402
@@ -37,6 +41,8 @@ from matplotlib.ticker import LogLocator, NullFormatter  # noqa: E402
 ROOT = Path(__file__).parents[1]
 CONTROL = ("group_sizes", "straggler_ratio", "max_straggler_rate", "tradeoff", "discount", "hold", "signal")
 SAMPLING = ("max_gen_batches",)
+BATCHING = ("prompt_ratio", "response_ratio")
+POLICY = re.compile(r"(sagc|fixed:\d+)((?:\+(?:tail|lengths))*)(?:@(samples|prompts))?")
 PANELS = {
     "seconds": "s a step",
     "idle_fraction": "idle fraction",
@@ -52,19 +58,23 @@ class Policy(NamedTuple):
     sizes: tuple[int, ...]
     initial: int
     hold: str
+    tail: bool
+    lengths: bool
 
 
 def parse_policy(word: str, arguments: argparse.Namespace) -> Policy:
-    """From `fixed:N` or `sagc`, each with `@samples` or `@prompts` or neither.
+    """As the module's docstring has it.
 
     Raises:
-        ValueError: it is neither, or its sizes do not fit the step; the message names the flag.
+        ValueError: it is none, or its sizes do not fit the step; the message names the flag.
     """
-    kind, at, hold = word.partition("@")
-    hold = hold if at else arguments.hold
-    fixed, colon, size = kind.partition(":")
-    if hold not in ("samples", "prompts") or not (kind == "sagc" or (fixed == "fixed" and size.isdecimal())):
-        raise ValueError(f"--policies {word} must be fixed:N or sagc, with @samples or @prompts behind it or nothing")
+    found = POLICY.fullmatch(word)
+    if not found:
+        raise ValueError(
+            f"--policies {word} must be fixed:N or sagc, with +tail, +lengths, @samples or @prompts behind it or nothing"
+        )
+    kind, additions, hold = found[1], found[2].split("+"), found[3] or arguments.hold
+    _, colon, size = kind.partition(":")
     sizes = (int(size),) if colon else tuple(arguments.group_sizes)
     initial = int(size) if colon else arguments.n_samples_per_prompt
     if initial not in sizes:
@@ -78,7 +88,7 @@ def parse_policy(word: str, arguments: argparse.Namespace) -> Policy:
             f"--policies {word}: a group size of {wrong[0]} is below 2 or does not divide the {samples} samples of a step "
             f"(--batch_size {arguments.batch_size} x --n_samples_per_prompt {arguments.n_samples_per_prompt})"
         )
-    return Policy(f"{kind}@{hold}", sizes, initial, hold)
+    return Policy(f"{kind}{found[2]}@{hold}", sizes, initial, hold, "tail" in additions, "lengths" in additions)
 
 
 def train(policy: Policy, gpus: int, source: Trace | LogNormal, costs: CostModel, arguments) -> SimulatedTraining:
@@ -98,6 +108,7 @@ def train(policy: Policy, gpus: int, source: Trace | LogNormal, costs: CostModel
             arguments.discount,
             initial_group_size=policy.initial,
         )
+        batcher = TailBatcher(prompt_ratio=arguments.prompt_ratio, response_ratio=arguments.response_ratio)
     except ValueError as error:
         raise ValueError(f"--{error}") from None
     return SimulatedTraining(
@@ -111,6 +122,8 @@ def train(policy: Policy, gpus: int, source: Trace | LogNormal, costs: CostModel
         prompts=arguments.batch_size,
         prompt_tokens=arguments.prompt_tokens,
         signal=arguments.signal,
+        batcher=batcher if policy.tail else None,
+        predictor=LengthPredictor() if policy.lengths else None,
         seed=arguments.seed,
     )
 
@@ -160,6 +173,7 @@ def print_table(rows: pd.DataFrame) -> None:
         "seconds": "s a step",
         "generation_seconds": "generation s",
         "idle_fraction": "idle fraction",
+        "long_round": "long rounds",
         "straggler_rate": "straggler rate",
         "prompts_an_hour": "prompts an hour",
         "samples_an_hour": "samples an hour",
@@ -188,8 +202,9 @@ def plot(rows: pd.DataFrame, limit: float, path: Path) -> None:
     for line, hold in zip(axes, holds):
         for axis, (name, label) in zip(line, panels.items()):
             for kind, run in rows[names["hold"] == hold].groupby(names["kind"], sort=False):
-                color, marker = ("C3", "D") if kind == "sagc" else (shades[kind], "o")
-                axis.plot(run[x], run[name], marker=marker, markersize=5, color=color, label=kind)
+                color, marker = ("C3", "D") if kind.startswith("sagc") else (shades[kind], "o")
+                style = ":" if "+tail" in kind else "-"
+                axis.plot(run[x], run[name], style, marker=marker, markersize=5, color=color, label=kind)
             if name == "straggler_rate":
                 axis.axhline(limit, color="black", linestyle="--", linewidth=1)
             axis.set_xscale("log", base=2)
@@ -214,10 +229,11 @@ def plot(rows: pd.DataFrame, limit: float, path: Path) -> None:
 
 
 def add_package_flags(parser: argparse.ArgumentParser) -> None:
-    """Training's own flags of group control and dynamic sampling, without their prefixes, with their defaults."""
+    """Training's own flags of the scheduler, without their prefixes, with their defaults."""
     training = argparse.ArgumentParser()
     add_arguments(training)
-    names = {PREFIX[2:] + name: name for name in CONTROL} | {FILTER[2:] + name: name for name in SAMPLING}
+    taken = {PREFIX: CONTROL, FILTER: SAMPLING, TAIL: BATCHING}
+    names = {prefix[2:] + name: name for prefix, of_prefix in taken.items() for name in of_prefix}
     for action in training._actions:
         if action.dest in names:
             options = {"type": action.type, "nargs": action.nargs, "choices": action.choices}
@@ -229,7 +245,7 @@ def parse_arguments() -> argparse.Namespace:
     lengths = parser.add_mutually_exclusive_group(required=True)
     lengths.add_argument("--trace", type=Path, help="CSV: prompt_id,sample_id,tokens[,correct][,truncated]")
     lengths.add_argument("--lengths", help="lognormal:median=..,between=..,within=..,cap=.. (log-sd; tokens)")
-    parser.add_argument("--policies", default="fixed:8,sagc", help="comma-separated: fixed:N, sagc, each [@hold]")
+    parser.add_argument("--policies", default="fixed:8,sagc", help="comma-separated, as above")
     parser.add_argument("--engine", type=Path, default=ROOT / "eval/engines/h100-7b.json", help="JSON of eval/engines")
     parser.add_argument("--gpus", type=int, nargs="+", default=[8], help="numbers of GPUs, a table section each")
     parser.add_argument("--steps", type=int, default=100)

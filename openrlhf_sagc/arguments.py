@@ -1,21 +1,30 @@
-"""The flags: --rollout.sagc.*, dynamic sampling and rewards; their checks and what switching them on changes.
+"""The flags: --rollout.sagc.*, tail batching, dynamic sampling and rewards; their checks, what switching them on changes.
 
 OpenRLHF calls `add_arguments` and `check_arguments` through the "openrlhf.plugins" entry point. Everything is checked
 in the driver before Ray starts; an error is one line that names the flag, the value and what would work.
 """
 
 import argparse
-import math
 import operator
 from types import SimpleNamespace
 
-from openrlhf_sagc.advantages import GROUP_ESTIMATORS
+from openrlhf_sagc.argument_checks import (
+    FILTER,
+    LENGTH_AWARE,
+    PREFIX,
+    REWARD,
+    TAIL,
+    check_batch,
+    check_modes,
+    check_prompts,
+    check_reward,
+    samples_per_step,
+    words,
+)
 from openrlhf_sagc.controller import StragglerAwareGroupController
 from openrlhf_sagc.dynamic_sampling import DynamicSampler
+from openrlhf_sagc.tail_batching import TailBatcher
 
-PREFIX = "--rollout.sagc."
-FILTER = "--algo.dynamic_filtering_"
-REWARD = "--reward."
 ANY_MEAN = (0, 1)  # OpenRLHF's default of the filter's range
 
 
@@ -61,7 +70,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="tokens",
         help="what a rollout's length is: its response tokens, or its seconds in the engine without vLLM's queue",
     )
-    group = parser.add_argument_group("dynamic sampling and rewards, with --rollout.sagc.enable (openrlhf_sagc)")
+    group = parser.add_argument_group("tail batching (openrlhf_sagc)")
+    group.add_argument(
+        TAIL + "enable",
+        action="store_true",
+        help="close a step with the first groups that are done; the prompts of the others wait for a long round. Without "
+        "--rollout.sagc.enable the group size is n_samples_per_prompt",
+    )
+    group.add_argument(
+        TAIL + "prompt_ratio", type=float, default=1.25, help="prompts dispatched in a short round over those needed"
+    )
+    group.add_argument(
+        TAIL + "response_ratio",
+        type=float,
+        default=1.25,
+        help="rollouts dispatched a prompt in a short round over the group size; above 1 it selects short responses",
+    )
+    group.add_argument(
+        LENGTH_AWARE,
+        action="store_true",
+        help="balance engines by expected tokens, long prompts first, from what earlier rollouts of a prompt showed; "
+        "with group control or tail batching",
+    )
+    group = parser.add_argument_group(
+        "dynamic sampling and rewards, with group control or tail batching (openrlhf_sagc)"
+    )
     group.add_argument(
         FILTER + "tolerance",
         type=float,
@@ -103,7 +136,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def check_arguments(args: SimpleNamespace) -> None:
-    """Check the flags against the run's and switch the scheduler on, with --rollout.sagc.enable.
+    """Check the flags against the run's and switch the scheduler on, with group control or tail batching.
 
     Args:
         args: OpenRLHF's arguments, nested by the dots in their names.
@@ -112,15 +145,18 @@ def check_arguments(args: SimpleNamespace) -> None:
         SystemExit: a flag cannot work; the message is one line.
     """
     if not args.rollout.sagc.enable:
-        return _refuse_idle_flags(args)
-    for prefix, build in ((PREFIX, build_controller), (FILTER, build_sampler), (REWARD, _check_reward)):
+        if not args.rollout.tail_batching.enable:
+            return _refuse_idle_flags(args)
+        args.rollout.sagc.group_sizes = [args.rollout.n_samples_per_prompt]
+    builds = ((PREFIX, build_controller), (FILTER, build_sampler), (TAIL, build_batcher), (REWARD, check_reward))
+    for prefix, build in builds:
         try:
             build(args)
         except ValueError as error:
             raise SystemExit(f"openrlhf_sagc: {prefix}{error}") from None
-    _check_modes(args)
-    _check_batch(args)
-    _check_prompts(args)
+    check_modes(args)
+    check_batch(args)
+    check_prompts(args)
     print(f"openrlhf_sagc: {describe(args)}")
     args.rollout.samples_generator = "openrlhf_sagc.rollout:StragglerAwareSamplesGenerator"
     args.rollout.experience_maker = "openrlhf_sagc.experience:GroupExperienceMaker"
@@ -135,7 +171,7 @@ def build_controller(args: SimpleNamespace) -> StragglerAwareGroupController:
     flags = args.rollout.sagc
     if flags.group_sizes and args.rollout.n_samples_per_prompt not in flags.group_sizes:
         raise ValueError(
-            f"group_sizes {_words(flags.group_sizes)} do not hold --rollout.n_samples_per_prompt "
+            f"group_sizes {words(flags.group_sizes)} do not hold --rollout.n_samples_per_prompt "
             f"{args.rollout.n_samples_per_prompt}, the size of the first step: add it or set it to one of them"
         )
     return StragglerAwareGroupController(
@@ -163,17 +199,23 @@ def build_sampler(args: SimpleNamespace) -> DynamicSampler:
     )
 
 
-def data_parallel_actors(args: SimpleNamespace) -> int:
-    """Ranks that share the samples of a step."""
-    actors = args.actor.num_nodes * args.actor.num_gpus_per_node
-    return max(actors // (args.ds.ring_attn_size * args.ds.tensor_parallel_size), 1)
+def build_batcher(args: SimpleNamespace) -> TailBatcher | None:
+    """The tail batcher that the flags describe; None without --rollout.tail_batching.enable.
+
+    Raises:
+        ValueError: a flag is out of range; the message begins with its name.
+    """
+    flags = args.rollout.tail_batching
+    if not flags.enable:
+        return None
+    return TailBatcher(prompt_ratio=flags.prompt_ratio, response_ratio=flags.response_ratio)
 
 
 def describe(args: SimpleNamespace) -> str:
     """What the flags come to, in words, for the start of a run."""
     flags = args.rollout.sagc
     sizes = sorted(set(flags.group_sizes))
-    samples, product = _samples_per_step(args)
+    samples, product = samples_per_step(args)
     if flags.hold == "samples":
         combinations = ", ".join(f"{samples // size} x {size}" for size in sizes)
         held = f"every step has {samples} samples ({product}), as prompts x group size {combinations}"
@@ -181,56 +223,21 @@ def describe(args: SimpleNamespace) -> str:
         combinations = ", ".join(f"{size} = {args.rollout.batch_size * size}" for size in sizes)
         held = f"every step has {args.rollout.batch_size} prompts (--rollout.batch_size), at group size {combinations} samples"
     unit = "response tokens" if flags.signal == "tokens" else "seconds"
-    return (
-        f"{held}; the first size is {args.rollout.n_samples_per_prompt}, each next one the largest that pays while in "
-        f"the long run at most {100 * flags.max_straggler_rate:g} % of the groups have a straggler, a rollout of "
-        f"{flags.straggler_ratio:g} times the group's median {unit}; at most {samples // args.train.batch_size} optimizer "
-        f"step(s) a rollout and epoch, and the learning rate follows the prompts used"
+    steps = (
+        f"at most {samples // args.train.batch_size} optimizer step(s) a rollout and epoch, and the learning rate "
+        "follows the prompts used"
     )
-
-
-def _words(sizes: list[int]) -> str:
-    return " ".join(map(str, sizes))
-
-
-def _samples_per_step(args: SimpleNamespace) -> tuple[int, str]:
-    batch_size, n_samples = args.rollout.batch_size, args.rollout.n_samples_per_prompt
-    return batch_size * n_samples, f"--rollout.batch_size {batch_size} x --rollout.n_samples_per_prompt {n_samples}"
-
-
-def _check_batch(args: SimpleNamespace) -> None:
-    samples, product = _samples_per_step(args)
-    sizes = args.rollout.sagc.group_sizes
-    wrong = [size for size in sizes if samples % size]
-    if wrong and args.rollout.sagc.hold == "samples":
-        fitting = [size for size in range(2, min(samples, max(sizes) * 2) + 1) if samples % size == 0]
-        raise SystemExit(
-            f"openrlhf_sagc: {PREFIX}group_sizes {_words(wrong)} does not divide the {samples} samples of a step "
-            f"({product}): sizes that do are {_words(fitting)}"
-        )
-    if samples % args.train.batch_size:
-        raise SystemExit(
-            f"openrlhf_sagc: --train.batch_size {args.train.batch_size} does not divide the {samples} samples of a "
-            f"step ({product}): use {samples} or a divisor of it"
-        )
-    ranks = data_parallel_actors(args)
-    fewest = args.rollout.batch_size * min(sizes) if args.rollout.sagc.hold == "prompts" else samples
-    if fewest < ranks:
-        raise SystemExit(
-            f"openrlhf_sagc: --rollout.batch_size {args.rollout.batch_size} x the smallest of {PREFIX}group_sizes, "
-            f"{min(sizes)}, gives {fewest} samples to {ranks} data-parallel actors: raise either until there is one each"
-        )
-    if args.train.batch_size % ranks:
-        raise SystemExit(
-            f"openrlhf_sagc: {ranks} data-parallel actors do not divide --train.batch_size {args.train.batch_size}: "
-            f"use a multiple of {ranks}"
-        )
-    micro_batch = args.train.micro_batch_size
-    if not args.train.dynamic_batch_enable and args.train.batch_size % (micro_batch * ranks):
-        raise SystemExit(
-            f"openrlhf_sagc: --train.micro_batch_size {micro_batch} x {ranks} data-parallel actors does not divide "
-            f"--train.batch_size {args.train.batch_size}: use a divisor of {args.train.batch_size // ranks}"
-        )
+    control = (
+        f"; the first size is {args.rollout.n_samples_per_prompt}, each next one the largest that pays while in the long "
+        f"run at most {100 * flags.max_straggler_rate:g} % of the groups have a straggler, a rollout of "
+        f"{flags.straggler_ratio:g} times the group's median {unit}"
+    )
+    tail = args.rollout.tail_batching
+    rounds = (
+        f"; short rounds dispatch {tail.prompt_ratio:g} times the prompts and {tail.response_ratio:g} times the rollouts "
+        "a prompt, and the prompts they leave behind are run to the end in long rounds"
+    )
+    return f"{held}{control if len(sizes) > 1 else ''}{rounds if tail.enable else ''}; {steps}"
 
 
 def _refuse_idle_flags(args: SimpleNamespace) -> None:
@@ -239,97 +246,13 @@ def _refuse_idle_flags(args: SimpleNamespace) -> None:
     add_arguments(parser)
     for name, default in vars(parser.parse_args([])).items():
         value = operator.attrgetter(name)(args)
-        if value != default and not name.startswith("rollout.sagc."):
+        if value != default and not name.startswith(("rollout.sagc.", "rollout.tail_batching.")):
             raise SystemExit(
-                f"openrlhf_sagc: --{name} {value} does nothing without {PREFIX}enable: add that flag or drop this one"
+                f"openrlhf_sagc: --{name} {value} does nothing without {PREFIX}enable or {TAIL}enable: add one of them "
+                "or drop this one"
             )
     if args.algo.advantage.estimator == "median":
         raise SystemExit(
-            f"openrlhf_sagc: --algo.advantage.estimator median needs {PREFIX}enable: add that flag or use group_norm, "
+            f"openrlhf_sagc: --algo.advantage.estimator median needs {PREFIX}enable or {TAIL}enable: use group_norm, "
             "dr_grpo, rloo or reinforce_baseline"
         )
-
-
-def _check_reward(args: SimpleNamespace) -> None:
-    reward = args.reward
-    if not 0 < reward.timeout < math.inf:
-        raise ValueError(f"timeout must be a number of seconds above 0, got {reward.timeout}")
-    if reward.retries < 0:
-        raise ValueError(f"retries must be at least 0, got {reward.retries}")
-    if not 0 <= reward.max_failure_share <= 1:
-        raise ValueError(f"max_failure_share must lie between 0 and 1, got {reward.max_failure_share}")
-
-
-def _check_modes(args: SimpleNamespace) -> None:
-    rollout = args.rollout
-    if args.algo.dynamic_filtering_surplus == "keep" and args.vllm.enable_sleep:
-        raise SystemExit(
-            f"openrlhf_sagc: {FILTER}surplus keep does not work with --vllm.enable_sleep, which drops what vLLM is "
-            f"generating: use {FILTER}surplus discard"
-        )
-    conflicts = [
-        (
-            rollout.vllm_generate_batch_size != rollout.batch_size,
-            f"--rollout.vllm_generate_batch_size {rollout.vllm_generate_batch_size}",
-        ),
-    ]
-    for name in ("samples_generator", "experience_maker"):
-        value = getattr(rollout, name)
-        conflicts.append((not value.startswith("openrlhf."), f"--rollout.{name} {value}"))
-    for conflict, flag in conflicts:
-        if conflict:
-            raise SystemExit(f"openrlhf_sagc: --rollout.sagc.enable does not work with {flag}: drop one of them")
-    estimator = args.algo.advantage.estimator
-    if estimator not in GROUP_ESTIMATORS:
-        raise SystemExit(
-            f"openrlhf_sagc: --algo.advantage.estimator {estimator} has no groups whose size could be chosen: use "
-            "group_norm, dr_grpo, rloo, reinforce_baseline or median"
-        )
-    if args.critic.freezing_steps >= 0:
-        raise SystemExit(
-            f"openrlhf_sagc: --critic.freezing_steps {args.critic.freezing_steps} holds the policy back while a critic "
-            f"learns, and {estimator} has none: drop it"
-        )
-    if args.algo.advantage.gamma != 1:
-        print(
-            f"openrlhf_sagc: --algo.advantage.gamma {args.algo.advantage.gamma} is 1 for {estimator}, as in OpenRLHF"
-        )
-
-
-def _check_prompts(args: SimpleNamespace) -> None:
-    samples, product = _samples_per_step(args)
-    smallest = min(args.rollout.sagc.group_sizes)
-    needed = samples // smallest if args.rollout.sagc.hold == "samples" else args.rollout.batch_size
-    try:
-        prompts = count_prompts(args)
-    except Exception as error:
-        raise SystemExit(
-            f"openrlhf_sagc: --data.prompt_dataset {args.data.prompt_dataset} cannot be loaded: {_one_line(error)}"
-        ) from error
-    if prompts < needed:
-        raise SystemExit(
-            f"openrlhf_sagc: --data.prompt_dataset {args.data.prompt_dataset} gives {prompts} prompts (at most "
-            f"--data.max_samples {args.data.max_samples}), fewer than the {needed} of a step at group size {smallest} "
-            f"({product}, {PREFIX}hold {args.rollout.sagc.hold}): use more prompts, a smaller --rollout.batch_size or a "
-            "larger smallest group size"
-        )
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(f"{type(error).__name__}: {error}".split())
-
-
-def count_prompts(args: SimpleNamespace) -> int:
-    """Number of training prompts, counted the way OpenRLHF loads them."""
-    from openrlhf.datasets.utils import blending_datasets
-
-    quiet = SimpleNamespace(args=args, print=lambda *_: None, is_rank_0=lambda: False)
-    data = blending_datasets(
-        args.data.prompt_dataset,
-        args.data.prompt_probs,
-        quiet,
-        args.train.seed,
-        max_count=args.data.max_samples,
-        dataset_split=args.data.prompt_split,
-    )
-    return min(args.data.max_samples, len(data))

@@ -10,6 +10,8 @@ to us by its abstract only; the event, the hazard model, the utility and the rul
   every step. Stragglers *cluster* in some prompts: with rate r = -log(1 - h) and clustering c, a group of G has an event
   with probability q_G = 1 - (1 + c * r * (G - 1))^(-1 / c), the gamma frailty model of survival analysis. c -> 0 is
   independence, q_G = 1 - (1 - h)^(G - 1). c is the value at which h predicts as many events as were observed.
+- A group that was stopped before all its rollouts had finished counts as well, since such groups are the slow ones: its
+  stopped rollouts with the chance that, having come so far, they would have become stragglers.
 - The *virtual queue* Q <- max(Q + s - limit, 0) bounds the sum of s - limit over the run, s being a step's share of
   groups with an event. The *balance* Z <- max(Z + s - limit, -limit / (1 - discount)) is the same sum with credit for
   steps under the limit, at most what the evidence remembers; Z <= Q.
@@ -28,6 +30,8 @@ from collections.abc import Iterable, Sequence
 from numbers import Real
 
 import numpy as np
+
+from openrlhf_sagc.stopped_rollouts import StragglerChance
 
 PRIOR_A, PRIOR_B = 1.0, 20.0
 BACKLOG_LEFT = 0.5  # part of V that the balance itself has to hold: below it, the noise of single steps moves the size
@@ -90,6 +94,7 @@ class StragglerAwareGroupController:
         self._group_size = int(initial_group_size or self.group_sizes[0])
         self._a, self._b = PRIOR_A, PRIOR_B
         self._seen: dict[int, tuple[float, float]] = {}  # size -> discounted groups, discounted events
+        self._chance = StragglerChance(self.straggler_ratio, self.discount)
         self._queue = 0.0
         self._balance = 0.0
         self._steps = 0
@@ -119,31 +124,53 @@ class StragglerAwareGroupController:
         error = INFEASIBLE_Z * math.sqrt(max(share * (1 - share), 0.0) / groups + z2 / (2 * groups) ** 2)
         return (share + z2 / (2 * groups) - error) / (1 + z2 / groups) <= self.max_straggler_rate
 
-    def observe(self, groups: Iterable[Sequence[float]]) -> None:
+    def observe(self, groups: Iterable[Sequence[float]], running: Iterable[Sequence[bool]] | None = None) -> None:
         """Learn from one step and choose the size of the next.
 
         Args:
             groups: for each dispatched group, before any filtering, its rollout lengths (tokens or seconds, >= 0).
                 A group counts with the size it has here. A step without groups changes nothing.
+            running: for each of these groups, which rollouts were stopped while they ran, at the length given; None
+                where all have finished.
 
         Raises:
-            ValueError: a length is negative, NaN or infinite, or a group is empty; the state is unchanged.
+            ValueError: a length is negative, NaN or infinite, a group is empty, or `running` has another shape than
+                `groups`; the state is unchanged.
         """
-        by_size = _lengths_by_size(list(groups))
+        groups = list(groups)
+        by_size = _lengths_by_size(groups)
         if not by_size:
             return
-        stragglers = {size: _stragglers(lengths, self.straggler_ratio) for size, lengths in by_size.items()}
-        events = {size: int(np.count_nonzero(counts)) for size, counts in stragglers.items()}
-        hits = sum(int(counts.sum()) for counts in stragglers.values())
-        trials = sum((size - 1) * len(counts) for size, counts in stragglers.items())
+        running_by_size = _running_by_size(groups, running) if running is not None else {}
+        events, hits, trials = {}, 0.0, 0
+        ratios_N, finished_N = [], []
+        for size, lengths in by_size.items():
+            median = _medians(lengths)
+            ratios = _ratios(lengths, median)
+            stragglers = _stragglers(lengths, median, self.straggler_ratio).astype(np.float64)
+            finished = np.ones(lengths.shape, dtype=bool)
+            if size in running_by_size:
+                finished = ~running_by_size[size]
+                # No more than half of a group can lie above its median, which may not be known yet.
+                ranks = np.argsort(np.lexsort((~finished, lengths), axis=1), axis=1)
+                may_be = ~finished & (ranks >= (size + 1) // 2)
+                stragglers[may_be] = np.maximum(stragglers, self._chance.estimate(ratios))[may_be]
+            # Exact sums: the order of the groups does not matter.
+            events[size] = math.fsum(1 - np.prod(1 - stragglers, axis=1))
+            hits += math.fsum(stragglers.ravel())
+            trials += (size - 1) * len(lengths)
+            ratios_N.append(ratios.ravel())
+            finished_N.append(finished.ravel())
 
+        self._chance.observe(np.concatenate(ratios_N), np.concatenate(finished_N))
+        hits = min(hits, float(trials))
         self._a = PRIOR_A + self.discount * (self._a - PRIOR_A) + hits
         self._b = PRIOR_B + self.discount * (self._b - PRIOR_B) + trials - hits
         self._seen = {size: (self.discount * n, self.discount * e) for size, (n, e) in self._seen.items()}
-        for size, counts in stragglers.items():
+        for size, lengths in by_size.items():
             n, e = self._seen.get(size, (0.0, 0.0))
-            self._seen[size] = (n + len(counts), e + events[size])
-        self._rate = sum(events.values()) / sum(map(len, stragglers.values()))
+            self._seen[size] = (n + len(lengths), e + events[size])
+        self._rate = sum(events.values()) / len(groups)
         excess = self._rate - self.max_straggler_rate
         self._queue = max(self._queue + excess, 0.0)
         self._balance = max(self._balance + excess, -self._most_credit)
@@ -179,6 +206,7 @@ class StragglerAwareGroupController:
             "hazard_a": self._a,
             "hazard_b": self._b,
             "seen": {str(size): list(counts) for size, counts in sorted(self._seen.items())},
+            "stopped": self._chance.state_dict(),
             "virtual_queue": self._queue,
             "balance": self._balance,
             "steps": self._steps,
@@ -207,6 +235,7 @@ class StragglerAwareGroupController:
         if wrong:
             raise ValueError(f"controller state holds numbers that are not finite or too small: {wrong}")
         seen = _seen_from(state["seen"])
+        self._chance.load_state_dict(state["stopped"])  # the last to raise
         self._group_size, self._steps = int(state["group_size"]), int(state["steps"])
         self._a, self._b, self._seen = float(state["hazard_a"]), float(state["hazard_b"]), seen
         self._queue, self._balance = float(state["virtual_queue"]), float(state["balance"])
@@ -261,21 +290,23 @@ def _slope_at_limit(probabilities: list[float], utilities: list[float], limit: f
     return max(edges, key=lambda edge: edge[0] + edge[1] * (limit - edge[2]))[1]
 
 
-def _stragglers(lengths: np.ndarray, ratio: float) -> np.ndarray:
-    """Number of rollouts of each group that reach `ratio` times its median; equal lengths have none.
+def _stragglers(lengths: np.ndarray, median: np.ndarray, ratio: float) -> np.ndarray:
+    """Which rollouts reach `ratio` times the median of their group; equal lengths never do. [groups, size] bool."""
+    with np.errstate(over="ignore"):
+        return (lengths >= ratio * median) & (lengths > median)
 
-    Args:
-        lengths: [groups, size].
 
-    Returns:
-        [groups] integers.
-    """
+def _ratios(lengths: np.ndarray, median: np.ndarray) -> np.ndarray:
+    """[groups, size] lengths over the median of their group; 1 where both are 0."""
+    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+        return np.where(lengths == median, 1.0, lengths / median)
+
+
+def _medians(lengths: np.ndarray) -> np.ndarray:
+    """[groups, 1]; the middle two averaged: the lower one would make a group of two an event at random."""
     ordered, size = np.sort(lengths, axis=1), lengths.shape[1]
     low, high = ordered[:, (size - 1) // 2], ordered[:, size // 2]
-    # The middle two averaged: the lower one would make a group of two an event at random.
-    median = (low + (high - low) / 2)[:, None]
-    with np.errstate(over="ignore"):
-        return ((ordered >= ratio * median) & (ordered > median)).sum(axis=1)
+    return (low + (high - low) / 2)[:, None]
 
 
 def _lengths_by_size(groups: list[Sequence[float]]) -> dict[int, np.ndarray]:
@@ -292,6 +323,17 @@ def _lengths_by_size(groups: list[Sequence[float]]) -> dict[int, np.ndarray]:
     for index, group in enumerate(groups):
         _check(group, index)
     return {size: np.array([[float(x) for x in row] for row in rows]) for size, rows in by_size.items()}
+
+
+def _running_by_size(groups: list[Sequence[float]], running: Iterable[Sequence[bool]]) -> dict[int, np.ndarray]:
+    """Group size -> [groups of that size, size] bool, in the order of `_lengths_by_size`."""
+    rows = list(running)
+    if [len(row) for row in rows] != [len(group) for group in groups]:
+        raise ValueError("running must have an entry for every rollout of every group")
+    by_size: dict[int, list[Sequence[bool]]] = {}
+    for row in rows:
+        by_size.setdefault(len(row), []).append(row)
+    return {size: np.array(rows, dtype=bool) for size, rows in by_size.items()}
 
 
 def _is_valid(lengths: np.ndarray) -> bool:

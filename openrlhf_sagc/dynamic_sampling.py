@@ -80,12 +80,18 @@ class DynamicSampler:
         self._pairs = 0.0
         self.begin(1, 2)
 
-    def begin(self, num_groups: int, group_size: int, *, accepted: int = 0, in_flight: int = 0) -> None:
-        """Open a step that needs `num_groups` of `group_size` each; some may be there or under way already."""
+    def begin(
+        self, num_groups: int, group_size: int, *, accepted: int = 0, in_flight: int = 0, over_dispatch: float = 1.0
+    ) -> None:
+        """Open a step that needs `num_groups` of `group_size` each; some may be there or under way already.
+
+        `over_dispatch` times the groups that are expected to fill it are asked for.
+        """
         self.num_groups = num_groups
         self.group_size = group_size
         self.accepted = accepted
         self.in_flight = in_flight
+        self.over_dispatch = over_dispatch
         self.dispatched = 0
         self.withdrawn = 0
         self.dropped: Counter[str] = Counter()
@@ -107,6 +113,7 @@ class DynamicSampler:
         asked = 0
         if not self.full:
             asked = groups_to_ask(self.num_groups - self.accepted, self.acceptance_rate(self.group_size))
+            asked = math.ceil(self.over_dispatch * asked - 1e-9)
         allowed = self.max_gen_batches * self.num_groups - self.dispatched
         count = max(min(asked - self.in_flight, allowed), 0)
         self.dispatched += count

@@ -8,7 +8,10 @@ import threading
 import time
 import traceback
 from contextvars import ContextVar
+from dataclasses import dataclass, field
 from pathlib import Path
+from uuid import uuid4
+from weakref import WeakKeyDictionary
 
 import aiohttp
 from openrlhf.utils.agent import SingleTurnAgentExecutor
@@ -36,6 +39,13 @@ def stop_rollouts(engine_actor) -> None:
         stopping.add_done_callback(lambda stopping: stopping.result())  # which logs what it raises
 
 
+def keep_first(engine_actor, count: int | None) -> None:
+    """Run in an engine's actor after `watch_rollouts`: of the rollouts of a prompt that is dispatched from now on, the
+    first `count` to finish with a reward stop the others; None lets all of them finish.
+    """
+    engine_actor.executor.keep = count
+
+
 class RolloutExecutor:
     """Agent executor of OpenRLHF around another one; arguments as for `watch_rollouts`.
 
@@ -50,7 +60,9 @@ class RolloutExecutor:
         self._llm = llm
         self._timeout = timeout
         self._retries = retries
+        self.keep: int | None = None  # see `keep_first`
         self._running: set[_Rollout] = set()
+        self._groups: WeakKeyDictionary[asyncio.Task, _Group] = WeakKeyDictionary()
         self._threads = asyncio.Semaphore(min(32, (os.cpu_count() or 1) + 4))  # as many as asyncio.to_thread has
         self._single_turn = type(executor) is SingleTurnAgentExecutor
         self._reward_model = self._single_turn and not executor.reward_endpoints
@@ -58,36 +70,47 @@ class RolloutExecutor:
             if getattr(type(executor), name, None) is getattr(SingleTurnAgentExecutor, name):
                 setattr(executor, name, self._fetch_rewards)
 
-    async def execute(self, *args, llm_engine, **kwargs) -> dict:
+    def execute(self, *args, llm_engine, **kwargs):
         """What the inner executor returns, reward and scores as floats, with these fields added:
 
         - `seconds` from the dispatch inside the engine's actor to the finished response with its reward; of these,
           `queue_seconds` is what the rollout's requests waited for vLLM's scheduler;
         - `tokens` of the response; of one that is not complete, those generated so far in its last attempt;
-        - `stopped`: whether `stop` ended it. If so, the rest is only prompt, label and images as in `kwargs`;
+        - `stopped`: whether `stop` or its group ended it. If so, the rest is only prompt, label and images as in `kwargs`;
         - `failure`: None, or in one line why there is no reward after all attempts; reward and scores are then None.
           If the failure is an agent's, the rest is as for a stopped one.
 
         Raises:
             Exception: of OpenRLHF's own single-turn executor outside of the reward, or of any once vLLM is dead.
         """
+        # OpenRLHF calls this for all rollouts of a prompt in one task.
+        group = self._groups.setdefault(asyncio.current_task(), _Group(self.keep))
+        return self._execute(group, llm_engine, args, kwargs)
+
+    async def _execute(self, group: "_Group", llm_engine, args: tuple, kwargs: dict) -> dict:
         self.loop = asyncio.get_running_loop()
         rollout = _Rollout(llm_engine)
         start = time.perf_counter()
         rollout.task = asyncio.create_task(self._sample(rollout, args, kwargs))
         rollout.task.add_done_callback(rollout.end)
-        self._running.add(rollout)
+        for running in (self._running, group.running):
+            running.add(rollout)
         try:
             await rollout.ended
         except asyncio.CancelledError:
             rollout.task.cancel()
             raise
         finally:
-            self._running.remove(rollout)
+            for running in (self._running, group.running):
+                running.remove(rollout)
+        seconds = time.perf_counter() - start
         response = None if rollout.stopped else rollout.task.result()
+        group.finished += not rollout.stopped and rollout.failure is None
+        if group.finished == group.keep:
+            await self._stop(group.running)
         if response is None:
             response = {name: kwargs.get(name) for name in ("prompt", "label", "images")}
-        response["seconds"] = time.perf_counter() - start
+        response["seconds"] = seconds
         response["queue_seconds"] = rollout.queue_seconds
         response["tokens"] = rollout.tokens
         response["stopped"] = rollout.stopped
@@ -96,10 +119,14 @@ class RolloutExecutor:
 
     async def stop(self) -> None:
         """End all rollouts, also those that begin meanwhile; when it returns none is left, and new ones run normally."""
-        while running := [rollout for rollout in self._running if not rollout.ended.done()]:
+        await self._stop(self._running)
+
+    async def _stop(self, rollouts: set["_Rollout"]) -> None:
+        """End all of them, also those added meanwhile."""
+        while running := [rollout for rollout in rollouts if not rollout.ended.done()]:
             for rollout in running:
                 rollout.stop()
-            await self._llm.abort(list(self._llm.output_processor.request_states), internal=True)
+            await self._llm.abort([request for rollout in running for request in rollout.requests])
             # Again soon: a request that was just being submitted is not yet among vLLM's.
             await asyncio.wait([rollout.ended for rollout in running], timeout=0.005)
 
@@ -164,12 +191,21 @@ class RolloutExecutor:
         return answer
 
 
+@dataclass(eq=False)
+class _Group:
+    """The rollouts of one prompt."""
+
+    keep: int | None
+    finished: int = 0
+    running: set["_Rollout"] = field(default_factory=set)
+
+
 class _Rollout:
     """The engine as one rollout sees it: counts tokens and seconds in vLLM's queue, and can end the rollout."""
 
     def __init__(self, engine):
         self._engine = engine
-        self._requests = 0  # in vLLM or on the way there
+        self.requests: set[str] = set()  # in vLLM or on the way there
         self.tokens = 0
         self.queue_seconds = 0.0
         self.failure: str | None = None
@@ -183,12 +219,12 @@ class _Rollout:
     async def generate(self, *args, **kwargs):
         if self.stopped:
             raise asyncio.CancelledError
-        start = time.perf_counter()
-        self._requests += 1
+        start, request = time.perf_counter(), uuid4().hex
+        self.requests.add(request)
         try:
-            output = await self._engine.generate(*args, **kwargs)
+            output = await self._engine.generate(*args, request_id=request, **kwargs)
         finally:
-            self._requests -= 1
+            self.requests.remove(request)
         self.tokens += len(output.outputs[0].token_ids)
         stats = output.metrics
         if stats is not None:  # None where vLLM logs no statistics; all 0 where it was aborted before its first token
@@ -196,7 +232,7 @@ class _Rollout:
             self.queue_seconds += max(wait, 0.0)
         if self.stopped or output.outputs[0].finish_reason == "abort":
             self.stopped = True
-            if not self._requests:
+            if not self.requests:
                 self.end()
             raise asyncio.CancelledError  # which agents let pass, and which ends the task in any case
         return output
@@ -205,7 +241,7 @@ class _Rollout:
         """Mark it as stopped, and end it unless vLLM still owes it the tokens of a request."""
         if not self.task.done():
             self.stopped = True
-            if not self._requests:
+            if not self.requests:
                 self.task.cancel()
                 self.end()
 

@@ -1,4 +1,4 @@
-"""The queue of training prompts: those that were put back, then the dataloader, episode after episode."""
+"""The queue of training prompts: those that were put back, and the dataloader, episode after episode."""
 
 from collections import deque
 from typing import NamedTuple
@@ -37,12 +37,15 @@ class PromptQueue:
         """Prompts that were put back and wait."""
         return len(self._returned)
 
-    def draw(self, count: int, *, cross: bool) -> list[Prompt]:
-        """`count` prompts, from later episodes where this one has too few; without `cross` none if it has none."""
-        prompts = [self._returned.popleft() for _ in range(min(count, len(self._returned)))]
+    def draw(self, count: int, *, cross: bool, waiting: int) -> list[Prompt]:
+        """`count` prompts, from later episodes where this one has too few; without `cross` none if it has none.
+
+        The first are prompts that were put back, but at most `waiting` of them.
+        """
+        prompts = [self._returned.popleft() for _ in range(min(count, waiting, len(self._returned)))]
         while len(prompts) < count:
             if self._iterator is None:
-                if self._drained and not prompts and not cross:
+                if self.drained and not prompts and not cross:
                     break
                 self._dataloader.generator.manual_seed(self._seed + self._drawn_episode)
                 self._drawn_episode += 1
@@ -54,17 +57,18 @@ class PromptQueue:
         return prompts
 
     def put_back(self, prompt: Prompt) -> None:
-        """To be drawn before any new prompt."""
+        """To be drawn again, before any new prompt if it may be."""
         self._returned.append(prompt._replace(owed=True))
 
     def close_episode(self, under_way: list[Prompt]) -> bool:
         """Go on to the next episode if all prompts of this one are drawn and none waits or is `under_way`."""
-        done = self._drained and all(prompt.episode > self.episode for prompt in [*self._returned, *under_way])
+        done = self.drained and all(prompt.episode > self.episode for prompt in [*self._returned, *under_way])
         self.episode += done
         return done
 
     @property
-    def _drained(self) -> bool:
+    def drained(self) -> bool:
+        """Whether all prompts of the trainer's episode have been drawn."""
         return self._drawn_episode > self.episode - (self._iterator is None)
 
     def state_dict(self, under_way: list[Prompt]) -> dict:

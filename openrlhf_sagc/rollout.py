@@ -1,10 +1,12 @@
-"""The rollout scheduler: OpenRLHF's samples generator with a group size per step and DAPO's dynamic sampling.
+"""The rollout scheduler: OpenRLHF's samples generator with group control, dynamic sampling and tail batching.
 
-One step: ask the controller for the size, dispatch prompts, judge every group that comes back, dispatch more while
-others still run, close the step with exactly the groups it needs, show the controller what was rolled out.
+One step: ask the controller for the size and the tail batcher for the kind of round, dispatch prompts, judge every group
+that comes back, dispatch more while others still run, close the step with exactly the groups it needs, stop the rest
+and queue their prompts, show the controller what was rolled out.
 """
 
 import itertools
+import math
 import statistics
 from typing import NamedTuple
 
@@ -16,11 +18,15 @@ from openrlhf.trainer.ray.vllm_engine import batch_vllm_engine_call
 from openrlhf.utils.logging_utils import init_logger
 from tqdm import tqdm
 
-from openrlhf_sagc.arguments import build_controller, build_sampler, data_parallel_actors
-from openrlhf_sagc.engine import stop_rollouts, watch_rollouts
+from openrlhf_sagc.argument_checks import data_parallel_actors
+from openrlhf_sagc.arguments import build_batcher, build_controller, build_sampler
+from openrlhf_sagc.engine import keep_first, stop_rollouts, watch_rollouts
 from openrlhf_sagc.experience import GROUP_SIZE, PROGRESS
-from openrlhf_sagc.measurements import Rollouts, rollout_metrics, rollouts_of
+from openrlhf_sagc.length_prediction import LengthPredictor, balance
+from openrlhf_sagc.measurements import Rollouts, control_warnings, rollout_metrics, rollouts_of
 from openrlhf_sagc.prompts import Prompt, PromptQueue
+from openrlhf_sagc.reward_failures import RewardFailures
+from openrlhf_sagc.tail_batching import Round
 
 logger = init_logger(__name__)
 
@@ -32,6 +38,8 @@ class Group(NamedTuple):
     step: int
     prompt: Prompt
     samples: list[Experience] = []
+    engine: int = -1  # where the scheduler has chosen it
+    load: float = 0.0  # expected tokens
 
 
 class StragglerAwareSamplesGenerator(SamplesGenerator):
@@ -44,6 +52,8 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
         super().__init__(*args, **kwargs)
         self.controller = build_controller(self.args)
         self.sampler = build_sampler(self.args)
+        self.batcher = build_batcher(self.args)
+        self.predictor = LengthPredictor() if self.args.rollout.length_aware_dispatch else None
         self.queue = PromptQueue(self.prompts_dataloader, self.args.train.seed)
         self.metrics: dict[str, float] = {}
         self._keep_surplus = self.args.algo.dynamic_filtering_surplus == "keep"
@@ -53,10 +63,15 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
         self._dispatched = 0
         self._running: dict[ray.ObjectRef, Group] = {}
         self._accepted: list[Group] = []
-        self._lengths: list[Rollouts] = []  # of the step's groups that came back whole
+        self._round = Round(True, 1.0, 0)
+        self._keep: int | None = None  # rollouts of a prompt that end the others, as the engines know it
+        self._lengths: list[Rollouts] = []  # of groups that came back, for the controller
         self._aborted_tokens = 0
-        self._failures: list[str] = []  # of the step's rewards
+        self._failures = RewardFailures(self.args, logger.warning)
         self._paused = False
+        self._single_engines = [
+            SamplesGenerator(self.strategy, None, None, self.tokenizer, [engine]) for engine in self.vllm_engines
+        ]
         self._warned: set[str] = set()
         reward = self.args.reward
         self._watching = [
@@ -76,23 +91,22 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
         """
         ray.get(self._watching)
         group_size = self.controller.group_size
-        self._lengths, self._failures, self._aborted_tokens = [], [], 0
+        self._failures.begin()
+        self._aborted_tokens = 0
+        self._begin(group_size)
         carried = len(self._accepted) + len(self._running)
-        self.sampler.begin(
-            self._groups_a_step(group_size), group_size, accepted=len(self._accepted), in_flight=len(self._running)
-        )
-        prompts = self.queue.draw(self.sampler.decide(), cross=carried > 0)
+        prompts = self._draw(cross=carried > 0)
         if not prompts and not carried:
             return [], None, 0, self.queue.close_episode([])
 
         if self.args.vllm.enable_sleep:
             batch_vllm_engine_call(self.vllm_engines, "wake_up")
+        self._keep_first(group_size if self._round.rollouts > group_size else None)
         self._resume()
         self._run_step(prompts, **generate_kwargs)
         if not self._keep_surplus:
             self._stop_running(**generate_kwargs)
-        signal = self.args.rollout.sagc.signal
-        self.controller.observe([getattr(group, signal) for group in self._lengths])
+        lengths = self._show_controller()
         if self.controller.group_size != group_size:
             self._stop_running(**generate_kwargs)  # the groups of a step have one size
         self._pause()
@@ -104,13 +118,15 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
         discarded = surplus[len(self._accepted) :]
         for group in discarded:
             self.queue.put_back(group.prompt)
+        if self.batcher:
+            self.batcher.observe(len(self.queue))
         samples = list(itertools.chain.from_iterable(group.samples for group in trained))
         for sample in samples:
             sample.info[GROUP_SIZE] = group_size
             sample.info[PROGRESS] = min(self._prompts_consumed / self._run_prompts, 1.0)
         consumed = len(trained) + self.sampler.dropped.total()
         self._prompts_consumed += consumed
-        self._set_metrics(group_size, trained, len(discarded))
+        self._set_metrics(group_size, lengths, trained, len(discarded))
         self._warn()
         self._steps += 1
         self.sampler.end()
@@ -126,11 +142,12 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
             RuntimeError: too many rewards failed.
         """
         ray.get(self._watching)
-        self._failures = []
+        self._failures.begin()
+        self._keep_first(None)
         self._resume()
         samples = super().generate_eval_samples(**generate_kwargs)
         self._pause()
-        self._check_rewards(len(samples))
+        self._failures.check(len(samples))
         size = generate_kwargs.get("n_samples_per_prompt", self.args.rollout.n_samples_per_prompt)
         groups = [samples[start : start + size] for start in range(0, len(samples), size)]
         return [sample for group in groups if all(sample is not None for sample in group) for sample in group]
@@ -143,10 +160,12 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
             **self.queue.state_dict(running),
             "controller": self.controller.state_dict(),
             "sampler": self.sampler.state_dict(),
+            "batcher": self.batcher.state_dict() if self.batcher else None,
+            "predictor": self.predictor.state_dict() if self.predictor else None,
             "steps": self._steps,
             "dispatched": self._dispatched,
             "prompts_consumed": self._prompts_consumed,
-            "accepted": [tuple(group) for group in self._accepted],
+            "accepted": [tuple(group[:4]) for group in self._accepted],
         }
 
     def load_state_dict(self, state: dict) -> None:
@@ -161,6 +180,10 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
             )
         self.controller.load_state_dict(state["controller"])
         self.sampler.load_state_dict(state["sampler"])
+        if self.batcher and state["batcher"]:
+            self.batcher.load_state_dict(state["batcher"])
+        if self.predictor and state["predictor"]:
+            self.predictor.load_state_dict(state["predictor"])
         self.queue.load_state_dict(state)
         self._steps = state["steps"]
         self._dispatched = state["dispatched"]
@@ -169,11 +192,23 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
             Group(order, step, Prompt(*prompt), samples) for order, step, prompt, samples in state["accepted"]
         ]
 
-    def _groups_a_step(self, group_size: int) -> int:
+    def _begin(self, group_size: int) -> None:
+        """Open a step; without tail batching every round is one that leaves no prompt behind twice."""
         rollout = self.args.rollout
-        if rollout.sagc.hold == "prompts":
-            return rollout.batch_size
-        return rollout.batch_size * rollout.n_samples_per_prompt // group_size
+        needed = rollout.batch_size
+        if rollout.sagc.hold == "samples":
+            needed = rollout.batch_size * rollout.n_samples_per_prompt // group_size
+        self._round = Round(True, 1.0, group_size)
+        if self.batcher:
+            waiting, drained = len(self.queue), self.queue.drained
+            self._round = self.batcher.decide(needed, group_size, waiting=waiting, drained=drained)
+        self.sampler.begin(
+            needed,
+            group_size,
+            accepted=len(self._accepted),
+            in_flight=len(self._running),
+            over_dispatch=self._round.prompt_ratio,
+        )
 
     def _run_step(self, prompts: list[Prompt], **generate_kwargs) -> None:
         """Roll out `prompts`, and more as the sampler asks, until the step is full or may not ask for more.
@@ -189,40 +224,68 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
                 ready, _ = ray.wait(list(self._running), num_returns=1, timeout=10.0)
                 for ref in ready:
                     self._take_back(ref, **generate_kwargs)
-                self._dispatch(self.queue.draw(self.sampler.decide(), cross=True), **generate_kwargs)
+                self._dispatch(self._draw(cross=True), **generate_kwargs)
                 progress.update(min(self.sampler.accepted, total) - progress.n)
+
+    def _draw(self, *, cross: bool) -> list[Prompt]:
+        """As many prompts as the sampler asks for; of those that are owed no more than the step can train."""
+        under_way = sum(group.prompt.owed for group in [*self._accepted, *self._running.values()])
+        waiting = max(self.sampler.num_groups - under_way, 0) if self._round.long else 0
+        return self.queue.draw(self.sampler.decide(), cross=cross, waiting=waiting)
 
     def _dispatch(self, prompts: list[Prompt], **generate_kwargs) -> None:
         if not prompts:
             return
-        texts, labels, images, *_ = map(list, zip(*prompts))
-        size = self.sampler.group_size
-        refs = self._dispatch_prompts_to_vllm(
-            texts, labels, images=images, n_samples_per_prompt=size, **generate_kwargs
-        )
-        for ref, prompt in zip(refs, prompts):
-            self._running[ref] = Group(self._dispatched, self._steps, prompt)
-            self._dispatched += 1
+        groups = [Group(self._dispatched + i, self._steps, prompt) for i, prompt in enumerate(prompts)]
+        self._dispatched += len(groups)
+        shares = [(self, groups)] if self.predictor is None else self._shares(groups)
+        for generator, share in shares:
+            texts, labels, images, *_ = map(list, zip(*(group.prompt for group in share)))
+            refs = generator._dispatch_prompts_to_vllm(
+                texts, labels, images=images, n_samples_per_prompt=self._round.rollouts, **generate_kwargs
+            )
+            self._running |= zip(refs, share)
+
+    def _shares(self, groups: list[Group]) -> list[tuple[SamplesGenerator, list[Group]]]:
+        """Every engine's generator with the groups it is to run, the long ones first."""
+        loads = [0.0] * len(self._single_engines)
+        for group in self._running.values():
+            loads[group.engine] += group.load
+        expected = [self._round.rollouts * self.predictor.predict(group.prompt.text) for group in groups]
+        shares = [(generator, []) for generator in self._single_engines]
+        for index, engine in balance(loads, expected):
+            shares[engine][1].append(groups[index]._replace(engine=engine, load=expected[index]))
+        return [(generator, share) for generator, share in shares if share]
 
     def _take_back(self, ref: ray.ObjectRef, **generate_kwargs) -> None:
-        """Measure and judge a group that is back; the prompt of a stopped one is put back, and measured then."""
+        """Measure and judge a group that is back; the prompt of a stopped one is put back.
+
+        Of more rollouts than a group has, the first to finish are the group.
+        """
         group = self._running.pop(ref)
-        responses = ray.get(ref)
+        size, dispatched = self.sampler.group_size, ray.get(ref)
+        responses = sorted(dispatched, key=order_of_finish)[:size] if len(dispatched) > size else dispatched
+        self._lengths.append(rollouts_of(responses))
+        if self.predictor:
+            self.predictor.observe(group.prompt.text, self._lengths[-1].tokens, self._lengths[-1].stopped)
+        self._aborted_tokens += sum(response["tokens"] for response in dispatched)
+        for response in dispatched:
+            if response["failure"] and all(response is not member for member in responses):
+                self._failures.observe(response["failure"])
         if any(response["stopped"] for response in responses):
-            self._aborted_tokens += sum(response["tokens"] for response in responses)
             self.sampler.withdraw()
             self.queue.put_back(group.prompt)
             return
-        self._lengths.append(rollouts_of(responses))
+        self._aborted_tokens -= sum(response["tokens"] for response in responses)
         samples = [self._process_response_into_experience(response, **generate_kwargs) for response in responses]
         if self.sampler.observe([raw_score(sample) for sample in samples]) is None:
             self._accepted.append(group._replace(samples=samples))
-        self._check_rewards(self.sampler.num_groups * self.sampler.group_size)
+        self._failures.check(self.sampler.num_groups * self._round.rollouts)
 
     def _process_response_into_experience(self, response: dict, **generate_kwargs) -> Experience | None:
         """OpenRLHF's, or None for a sample whose reward failed."""
         if response["failure"]:
-            self._failures.append(response["failure"])
+            self._failures.observe(response["failure"])
             return None
         return super()._process_response_into_experience(response, **generate_kwargs)
 
@@ -232,6 +295,18 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
             ready, _ = ray.wait(list(self._running), num_returns=len(self._running), timeout=1.0)
             for ref in ready:
                 self._take_back(ref, **generate_kwargs)
+
+    def _keep_first(self, count: int | None) -> None:
+        if count != self._keep:
+            ray.get([engine.__ray_call__.remote(keep_first, count) for engine in self.vllm_engines])
+        self._keep = count
+
+    def _show_controller(self) -> list[Rollouts]:
+        """What it was shown; groups that are stopped from here on count in the next step."""
+        lengths, self._lengths = self._lengths, []
+        signal = self.args.rollout.sagc.signal
+        self.controller.observe([getattr(group, signal) for group in lengths], [group.stopped for group in lengths])
+        return lengths
 
     def _resume(self) -> None:
         if self._paused:
@@ -245,13 +320,13 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
             batch_vllm_engine_call(self.vllm_engines, "pause_generation")
 
     def _close_step(self) -> tuple[list[Group], list[Group]]:
-        """The groups to train and those beyond, both in the order of dispatch.
+        """The groups to train and those beyond, owed ones first and else in the order of dispatch.
 
         Raises:
             RuntimeError: there are too few.
         """
         needed = self.sampler.num_groups
-        groups = sorted(self._accepted, key=lambda group: group.order)
+        groups = sorted(self._accepted, key=lambda group: (not group.prompt.owed, group.order))
         if len(groups) < needed:
             algo, sampler = self.args.algo, self.sampler
             enough = len(groups) * sampler.group_size >= data_parallel_actors(self.args)
@@ -265,23 +340,7 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
                 )
         return groups[:needed], groups[needed:]
 
-    def _check_rewards(self, num_samples: int) -> None:
-        """Say once that a reward failed, and stop where more than the allowed share of `num_samples` have none."""
-        if not self._failures:
-            return
-        reward, agent = self.args.reward, self.args.train.agent_func_path
-        source = f"--train.agent_func_path {agent}" if agent else f"--reward.remote_url {','.join(reward.remote_url)}"
-        message = (
-            f"{source}: {len(self._failures)} of {num_samples} samples have no reward after {reward.retries + 1} "
-            f"attempts, first: {self._failures[0]}"
-        )
-        if len(self._failures) > reward.max_failure_share * num_samples:
-            raise RuntimeError(f"{message}; --reward.max_failure_share {reward.max_failure_share:g} allows fewer")
-        if "reward" not in self._warned:
-            logger.warning(message)
-        self._warned.add("reward")
-
-    def _set_metrics(self, group_size: int, trained: list[Group], discarded: int) -> None:
+    def _set_metrics(self, group_size: int, lengths: list[Rollouts], trained: list[Group], discarded: int) -> None:
         ages = [self._steps - group.step for group in trained]
         sampling = {
             **self.sampler.metrics(),
@@ -301,8 +360,9 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
             **{f"dynamic_filtering/{name}": float(value) for name, value in sampling.items()},
             "rollout/reward_failures": float(len(self._failures)),
         }
-        if self._lengths:
-            self.metrics |= rollout_metrics(self._lengths, self._longest_response())
+        if self.batcher:
+            self.metrics |= {f"tail_batching/{name}": value for name, value in self.batcher.metrics().items()}
+        self.metrics |= rollout_metrics(lengths, self._longest_response())
 
     def _longest_response(self) -> int:
         """Tokens a response may have; an upper bound for agents, whose turns share data.max_len."""
@@ -311,24 +371,18 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
 
     def _warn(self) -> None:
         """Say once what keeps the controller from doing its work."""
-        flags = self.args.rollout.sagc
-        warnings = {}
-        if not self.controller.feasible:
-            warnings["infeasible"] = (
-                f"--rollout.sagc.max_straggler_rate {flags.max_straggler_rate} is out of reach: even groups of "
-                f"{self.controller.group_sizes[0]} are seen to exceed it (hazard {self.controller.hazard:.3f}); "
-                "raise the limit or --rollout.sagc.straggler_ratio"
-            )
-        headroom = self.metrics.get("sagc/length_headroom", flags.straggler_ratio)
-        if flags.signal == "tokens" and headroom < flags.straggler_ratio:
-            warnings["censored"] = (
-                f"the longest response allowed, {self._longest_response()} tokens, is {headroom:.2f} times the median "
-                f"one, so that hardly a response can reach --rollout.sagc.straggler_ratio {flags.straggler_ratio}: stragglers are cut off before they count; "
-                "allow longer responses or lower the ratio"
-            )
+        if not self.args.rollout.sagc.enable:  # tail batching alone
+            return
+        headroom = self.metrics.get("sagc/length_headroom", math.inf)
+        warnings = control_warnings(self.controller, self.args.rollout.sagc.signal, headroom, self._longest_response())
         for kind in warnings.keys() - self._warned:
             logger.warning(warnings[kind])
         self._warned |= warnings.keys()
+
+
+def order_of_finish(response: dict) -> tuple[bool, bool, float]:
+    """Sorts rollouts of a prompt: with a reward, in the order of time; stopped; without a reward."""
+    return response["failure"] is not None, response["stopped"], response["seconds"]
 
 
 def raw_score(sample: Experience | None) -> float | None:

@@ -15,6 +15,7 @@ from pathlib import Path
 import pandas as pd
 import psutil
 import pytest
+from one_engine import engine, make_scheduler  # noqa: F401
 
 ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent

@@ -1,6 +1,7 @@
 """Agent of the sampling tests: a prompt's label, "TOKENS SCORES", says how long its responses are and what they score.
 
-TOKENS is a length, SCORES one word: mixed, right, wrong, half, nan, raise (always) or flaky (a sample in four raises).
+TOKENS is a length, or two as in 8+200: that of every fifth sample comes second. SCORES is one word: mixed, right, wrong,
+half, nan, raise (always) or flaky (a sample in four raises).
 """
 
 from collections import Counter
@@ -22,7 +23,8 @@ class AgentExecutor(SingleTurnAgentExecutor):
         self._drawn[prompt] += 1
         sampling_params = deepcopy(sampling_params)
         sampling_params.ignore_eos = True
-        sampling_params.max_tokens = sampling_params.min_tokens = int(tokens)
+        usual, _, fifth = tokens.partition("+")
+        sampling_params.max_tokens = sampling_params.min_tokens = int(fifth if fifth and place % 5 == 4 else usual)
         response = await super().execute(prompt, label, sampling_params, **kwargs)
         if scores == "raise" or (scores == "flaky" and place % 4 == 0):
             raise KeyError("answer")

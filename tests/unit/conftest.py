@@ -3,6 +3,7 @@
 And the way of experiences from the driver to a micro-batch in an actor, without Ray.
 """
 
+from functools import reduce
 from types import SimpleNamespace
 
 import pytest
@@ -13,6 +14,7 @@ from openrlhf.trainer.ppo_utils.experience import (
     remove_padding_in_sequences,
     split_experience_batch,
 )
+from openrlhf.utils.agent import SingleTurnAgentExecutor
 
 import openrlhf_sagc.experience as experience
 import openrlhf_sagc.rollout as rollout
@@ -42,9 +44,11 @@ class Prompts:
 class Dispatched:
     """What stands for the Ray reference of a group."""
 
-    def __init__(self, prompt, answers, start):
+    def __init__(self, prompt, answers, start, keep):
         self.prompt, self.answers, self.start = prompt, answers, start
-        self.end = start + max(tokens for tokens, *_ in answers)
+        rewarded = sorted(tokens for tokens, _, *rest in answers if not any(rest[1:]))
+        every = max(tokens for tokens, *_ in answers)
+        self.end = start + (rewarded[keep - 1] if keep and len(rewarded) >= keep else every)
 
 
 class FakeRay:
@@ -68,16 +72,39 @@ class FakeRay:
     def respond(self, ref):
         return [self.response(ref, *answer) for answer in ref.answers]
 
-    def response(self, ref, tokens, score, seconds=1.0, failure=None):
-        ticks = min(tokens, self.clock - ref.start)
+    def response(self, ref, tokens, score, seconds=None, failure=None):
+        ticks = min(tokens, self.clock - ref.start, ref.end - ref.start)
         fields = {"prompt": ref.prompt, "label": "", "images": None, "failure": failure}
-        fields |= {"tokens": ticks, "seconds": seconds + 0.5, "queue_seconds": 0.5, "stopped": ticks < tokens}
+        fields |= {
+            "tokens": ticks,
+            "seconds": (ticks if seconds is None else seconds) + 0.5,
+            "queue_seconds": 0.5,
+            "stopped": ticks < tokens,
+        }
         if fields["stopped"]:
             return fields
         reward = None if failure else score
         ranges, sequence = [(PROMPT_TOKENS, PROMPT_TOKENS + tokens)], [1] * (PROMPT_TOKENS + tokens)
         fields |= {"observation_tokens": sequence, "action_ranges": ranges, "rollout_log_probs": None}
         return fields | {"reward": reward, "scores": reward, "truncated": False, "extra_logs": {}}
+
+
+@pytest.fixture
+def reward_file(tmp_path):
+    """reward_file(body) -> executor with a reward function of this body; its module's names are in `reward_func`."""
+
+    def make(body):
+        path = tmp_path / "reward.py"
+        text = "import time, threading, numpy, torch\nfree, calls = threading.Event(), []\n"
+        path.write_text(text + f"def reward_func(queries, prompts, labels):\n    calls.append(labels)\n    {body}\n")
+        executor = SingleTurnAgentExecutor(str(path))
+        modules.append(executor.reward_func.__globals__)
+        return executor
+
+    modules = []
+    yield make
+    for module in modules:
+        module["free"].set()
 
 
 @pytest.fixture
@@ -93,14 +120,23 @@ def make_generator(monkeypatch):
     monkeypatch.setattr(rollout.ray, "get", ray.get)
     monkeypatch.setattr(rollout, "batch_vllm_engine_call", lambda engines, method: ray.calls.append(method))
 
-    def make(prompts, respond=lambda prompt, size: [(10, 1.0)] * size, filtering=False, **flags):
-        sagc = dict(group_sizes=[4, 8], hold="samples", signal="tokens", straggler_ratio=2.5, max_straggler_rate=0.2)
+    def make(prompts, respond=lambda prompt, size: [(10, 1.0)] * size, filtering=False, engines=0, **flags):
+        sagc = dict(
+            enable=True,
+            group_sizes=[4, 8],
+            hold="samples",
+            signal="tokens",
+            straggler_ratio=2.5,
+            max_straggler_rate=0.2,
+        )
         args = SimpleNamespace(
             rollout=SimpleNamespace(
                 batch_size=4,
                 n_samples_per_prompt=4,
                 max_new_tokens=100,
+                length_aware_dispatch=False,
                 sagc=SimpleNamespace(**sagc, tradeoff=2.0, discount=0.98),
+                tail_batching=SimpleNamespace(enable=False, prompt_ratio=1.25, response_ratio=1.25),
             ),
             train=SimpleNamespace(
                 batch_size=8, num_episodes=2, max_epochs=1, seed=1, agent_func_path=None, partial_rollout_enable=False
@@ -120,16 +156,20 @@ def make_generator(monkeypatch):
             data=SimpleNamespace(max_len=200),
         )
         for name, value in flags.items():
-            section, _, flag = name.rpartition("__")
-            setattr(getattr(args, section) if section else args.rollout.sagc, flag, value)
-        generator = StragglerAwareSamplesGenerator(SimpleNamespace(args=args), Prompts(prompts), None, None, [])
-        generator.ray, generator.drawn = ray, []
+            *sections, flag = name.split("__")
+            setattr(reduce(getattr, sections or ["rollout", "sagc"], args), flag, value)
+        engines = [SimpleNamespace(__ray_call__=SimpleNamespace(remote=lambda *_, **__: None))] * engines
+        generator = StragglerAwareSamplesGenerator(SimpleNamespace(args=args), Prompts(prompts), None, None, engines)
+        generator.ray, generator.drawn, generator.dispatched_to = ray, [], []
 
         def dispatch(prompts, labels, *, images, n_samples_per_prompt):
             generator.drawn += map(int, prompts)
-            return [Dispatched(p, respond(int(p), n_samples_per_prompt), ray.clock) for p in prompts]
+            generator.dispatched_to.append(prompts)
+            answers = (respond(int(prompt), n_samples_per_prompt) for prompt in prompts)
+            return [Dispatched(p, answer, ray.clock, generator._keep) for p, answer in zip(prompts, answers)]
 
-        generator._dispatch_prompts_to_vllm = dispatch
+        for dispatching in [generator, *generator._single_engines]:
+            dispatching._dispatch_prompts_to_vllm = dispatch
         return generator
 
     return make

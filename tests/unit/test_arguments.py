@@ -139,6 +139,31 @@ CASES = {
         "--reward.max_failure_share must lie between 0 and 1",
         "got 10",
     ),
+    "fewer prompts than needed": (
+        ["--rollout.tail_batching.enable", "--rollout.tail_batching.prompt_ratio", "0.9"],
+        "--rollout.tail_batching.prompt_ratio must be a finite number of at least 1",
+        "got 0.9",
+    ),
+    "fewer rollouts than a group": (
+        ["--rollout.tail_batching.enable", "--rollout.tail_batching.response_ratio", "nan"],
+        "--rollout.tail_batching.response_ratio must be a finite number of at least 1",
+        "got nan",
+    ),
+    "tail batching that keeps its tail": (
+        ["--rollout.tail_batching.enable", "--algo.dynamic_filtering_surplus", "keep"],
+        "--algo.dynamic_filtering_surplus keep does not work with --rollout.tail_batching.enable",
+        "use --algo.dynamic_filtering_surplus discard",
+    ),
+    "tail batching under weights that change": (
+        ["--rollout.tail_batching.enable", "--train.async_enable", "--train.partial_rollout_enable"],
+        "--rollout.tail_batching.enable does not work with --train.partial_rollout_enable",
+        "drop one",
+    ),
+    "a cap below the over-dispatch": (
+        ["--rollout.tail_batching.enable", "--algo.dynamic_filtering_max_gen_batches", "1"],
+        "--algo.dynamic_filtering_max_gen_batches 1 does not allow --rollout.tail_batching.prompt_ratio 1.25",
+        "use 2 or more",
+    ),
     "another samples generator": (
         ["--rollout.samples_generator", "mine:Generator"],
         "--rollout.sagc.enable does not work with --rollout.samples_generator mine:Generator",
@@ -166,6 +191,10 @@ def test_bad_input_is_one_line_before_ray_starts(run_trainer, flags, what, remed
         ["--rollout.sagc.enable", "--train.async_enable", "--train.partial_rollout_enable"],
         ["--rollout.sagc.enable", "--rollout.sagc.hold", "prompts", SIZES, "4", "8", "12"],
         ["--rollout.sagc.enable", "--algo.advantage.estimator", "median"],
+        ["--rollout.tail_batching.enable"],
+        ["--rollout.tail_batching.enable", "--algo.dynamic_filtering_enable", "--algo.advantage.estimator", "median"],
+        ["--rollout.sagc.enable", "--rollout.tail_batching.enable", "--rollout.length_aware_dispatch"],
+        ["--rollout.tail_batching.prompt_ratio", "2"],  # off with its switch
         ["--algo.dynamic_filtering_enable"],
         ["--rollout.sagc.enable", "--algo.dynamic_filtering_enable", "--algo.dynamic_filtering_surplus", "keep"],
     ],
@@ -181,6 +210,7 @@ def test_good_flags_get_as_far_as_ray(run_trainer, flags):
         ([], ["every step has 64 samples", "16 x 4, 8 x 8, 4 x 16, 2 x 32", "response tokens"]),
         (["--rollout.sagc.hold", "prompts"], ["every step has 8 prompts", "4 = 32, 8 = 64, 16 = 128, 32 = 256"]),
         (["--rollout.sagc.signal", "seconds"], ["2.5 times the group's median seconds"]),
+        (["--rollout.tail_batching.enable"], ["dispatch 1.25 times the prompts and 1.25 times the rollouts a prompt"]),
     ],
 )
 def test_start_says_once_what_was_chosen(run_trainer, capsys, flags, words):
@@ -191,13 +221,26 @@ def test_start_says_once_what_was_chosen(run_trainer, capsys, flags, words):
         assert word in line
 
 
+def test_tail_batching_alone_has_the_fixed_group_size(run_trainer, capsys):
+    with pytest.raises(RayStarted):
+        run_trainer("--rollout.tail_batching.enable", "--rollout.sagc.group_sizes", "4", "8")
+    out = capsys.readouterr().out
+    assert "every step has 64 samples" in out and "as prompts x group size 8 x 8; short rounds dispatch" in out
+    assert "straggler" not in out
+
+
+def test_length_aware_dispatch_without_a_scheduler_is_refused(run_trainer):
+    with pytest.raises(SystemExit, match="--rollout.length_aware_dispatch True does nothing without --rollout.sagc"):
+        run_trainer("--rollout.length_aware_dispatch")
+
+
 def test_flags_are_checked_only_when_switched_on(run_trainer):
     with pytest.raises(RayStarted):
         run_trainer(SIZES, "7", "--rollout.sagc.max_straggler_rate", "7")
 
 
 def test_sampling_flags_without_the_switch_are_refused(run_trainer):
-    message = "--algo.dynamic_filtering_max_gen_batches 5 does nothing without --rollout.sagc.enable: add that flag"
+    message = "--algo.dynamic_filtering_max_gen_batches 5 does nothing without --rollout.sagc.enable or"
     with pytest.raises(SystemExit, match=message):
         run_trainer("--algo.dynamic_filtering_enable", "--algo.dynamic_filtering_max_gen_batches", "5")
 
@@ -224,6 +267,9 @@ def test_flags_are_in_the_help(run_trainer, capsys):
     text = capsys.readouterr().out
     for flag in "enable group_sizes straggler_ratio max_straggler_rate tradeoff discount hold signal".split():
         assert f"--rollout.sagc.{flag}" in text
+    for flag in "enable prompt_ratio response_ratio".split():
+        assert f"--rollout.tail_batching.{flag}" in text
+    assert "--rollout.length_aware_dispatch" in text
     for flag in "tolerance max_gen_batches at_cap surplus".split():
         assert f"--algo.dynamic_filtering_{flag}" in text
     for flag in "timeout retries max_failure_share".split():

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import re
 import shutil
 import sys
 import time
@@ -42,6 +43,8 @@ def value_of(flags: list[str], name: str) -> str:
         ("fixed:16", "cpu-patched", 8, 16, ["16"]),
         ("sagc", "cpu-patched", 16, 8, ["4", "8", "16", "32"]),
         ("sagc@prompts", "cpu-patched", 16, 8, ["4", "8", "16", "32"]),
+        ("fixed:8+tail:1", "cpu-patched", 16, 8, ["8"]),
+        ("sagc+tail+lengths@prompts", "cpu-patched", 16, 8, ["4", "8", "16", "32"]),
     ],
 )
 def test_policies(policy, tree, prompts, size, sizes):
@@ -60,6 +63,16 @@ def test_policies(policy, tree, prompts, size, sizes):
         assert value_of(flags, "rollout.sagc.max_straggler_rate") == "0.3"
 
 
+@pytest.mark.parametrize("policy, ratio", [("sagc", None), ("sagc+tail", None), ("fixed:8+tail:1", "1")])
+def test_tail_batching_and_its_ratio(policy, ratio):
+    flags = compare.flags_of(policy, "grpo", 0, CONTROL)[1]
+    assert ("--rollout.tail_batching.enable" in flags) == ("+tail" in policy)
+    assert ("--rollout.tail_batching.response_ratio" in flags) == (ratio is not None)
+    assert ratio is None or value_of(flags, "rollout.tail_batching.response_ratio") == ratio
+    assert "--rollout.length_aware_dispatch" not in flags
+    assert "--rollout.length_aware_dispatch" in compare.flags_of(f"{policy}+lengths", "grpo", 0, CONTROL)[1]
+
+
 def test_dapo_is_the_same_work_in_two_optimizer_steps():
     flags = {name: compare.flags_of("unpatched:8", name, 0, CONTROL)[1] for name in compare.ALGORITHMS}
     assert [value_of(flags[name], "train.batch_size") for name in ("grpo", "dapo")] == ["128", "64"]
@@ -73,12 +86,14 @@ def test_dapo_is_the_same_work_in_two_optimizer_steps():
     [
         ("fixed", "use unpatched:N, fixed:N or sagc"),
         ("sagc:8", "use unpatched:N, fixed:N or sagc"),
+        ("unpatched:8+tail", "after the latter two"),
+        ("fixed:8+lengths+tail", "after the latter two"),
         ("fixed:12", "12 does not divide the 128 samples of a step"),
         ("unpatched:256", "256 does not divide the 128 samples of a step"),
     ],
 )
 def test_a_bad_policy_is_named(policy, words):
-    with pytest.raises(SystemExit, match=f"--policies {policy}: .*{words}"):
+    with pytest.raises(SystemExit, match=f"--policies {re.escape(policy)}: .*{words}"):
         compare.flags_of(policy, "grpo", 0, CONTROL)
 
 
@@ -127,7 +142,8 @@ def write_run(folder: Path, samples: list[tuple], logs: list[tuple[float, dict]]
 
 def scalars(generation, trained, **more):
     times = {"make_experience": 1.0, "ppo_train": 2.0, "broadcast": 0.5, "generation": generation}
-    return {f"timing/{name}": value for name, value in times.items()} | {"rollout/num_samples": trained} | more
+    rollout = {"rollout/num_samples": trained, "rollout/response_length_mean": 14.0}
+    return {f"timing/{name}": value for name, value in times.items()} | rollout | more
 
 
 @pytest.fixture
@@ -152,7 +168,15 @@ def test_steps_are_read_from_the_logs(recorded):
     assert steps["idle_tail"][1] == pytest.approx(np.mean(waits), abs=1e-3)
     assert steps["reward"].tolist() == pytest.approx([0.5, 3 / 5])
     assert steps["length_max"].tolist() == [25, 30] and steps["trained"].tolist() == [8, 4]
+    assert steps["trained_length"].tolist() == [14, 14]
     assert np.isnan(steps["virtual_queue"][1]) and steps["virtual_queue"][2] == pytest.approx(0.7)
+
+
+def test_control_says_itself_what_the_groups_were(tmp_path):
+    control = {"sagc/straggler_rate": 0.125, "sagc/group_size": 8.0}
+    evaluated = write_run(tmp_path, [("a", 1.0, 10, 101.0)] * 4, [(108.5, scalars(4.0, 4.0, **control))])
+    steps = compare_log.read_steps(tmp_path, evaluated, straggler_ratio=2.5)
+    assert steps["straggler_rate"].tolist() == [0.125] and steps["group_size"].tolist() == [8]
 
 
 def test_evaluations_are_read_from_the_logs(recorded):
@@ -195,7 +219,7 @@ def learning(policy: str, reach: float, seeds=(0, 1, 2), problems=32) -> tuple[p
             )
             phases = dict(generation=4.0, idle_tail=1.0, experience=1.0, training=3.0, sync=0.5)
             shape = dict(groups=16, group_size=8, straggler_rate=0.25, reward=0.5, trained=128, virtual_queue=0.1)
-            lengths = dict(length_mean=60.0, length_median=50.0, length_max=150.0)
+            lengths = dict(length_mean=60.0, length_median=50.0, length_max=150.0, trained_length=60.0)
             steps.append({"step": step, "seconds": 10.0 * step, "seed": seed, **phases, **shape, **lengths})
     arm = {"algorithm": "grpo", "policy": policy}
     return pd.DataFrame(steps).assign(**arm), pd.DataFrame(evaluations).assign(**arm)

@@ -1,149 +1,26 @@
 """Rollouts in the engine's actor without Ray or vLLM: OpenRLHF's executor, real reward files and HTTP servers."""
 
 import asyncio
-import itertools
 import json
 import socket
 import threading
-import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
 
 import pytest
 import torch
+from engine_actor import STOPPED_FIELDS, Actor, Agent, calls, run
 from openrlhf.utils.agent import AgentInstanceBase, MultiTurnAgentExecutor, SingleTurnAgentExecutor
 
 import openrlhf_sagc.engine as engine
-from openrlhf_sagc.engine import RolloutExecutor, stop_rollouts, watch_rollouts
+from openrlhf_sagc.engine import RolloutExecutor, watch_rollouts
 
 pytestmark = pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
-
-ENDLESS = 10**6  # tokens
-STOPPED_FIELDS = {"prompt", "label", "images", "seconds", "queue_seconds", "tokens", "stopped", "failure"}
-
-
-class Actor:
-    """OpenRLHF's engine actor: vLLM takes `submit` seconds to register a request and 5 ms for each token."""
-
-    kind = "engine"
-
-    def __init__(self, executor, submit=0.0, statistics=True, timeout=5.0, retries=0):
-        self.executor = executor
-        self.submit, self.statistics = submit, statistics
-        self.requests = {}
-        self.llm = SimpleNamespace(
-            errored=False, abort=self._abort, output_processor=SimpleNamespace(request_states=self.requests)
-        )
-        self._numbers = itertools.count()
-        watch_rollouts(self, timeout=timeout, retries=retries)
-
-    async def _abort(self, request_ids, internal):
-        assert internal
-        for request_id in request_ids:
-            self.requests.pop(request_id).set()
-
-    async def generate(self, tokens, sampling_params, multi_modal_data=None):
-        await asyncio.sleep(self.submit)
-        number, aborted, token_ids = next(self._numbers), asyncio.Event(), []
-        self.requests[number] = aborted
-        while len(token_ids) < sampling_params.max_tokens and not aborted.is_set():
-            await asyncio.sleep(0.005)
-            token_ids.append(7)
-        self.requests.pop(number, None)
-        reason = "abort" if aborted.is_set() else "stop"
-        output = SimpleNamespace(token_ids=token_ids, text="text", finish_reason=reason, logprobs=None)
-        stats = SimpleNamespace(queued_ts=5.0, scheduled_ts=5.3) if self.statistics else None
-        return SimpleNamespace(outputs=[output], metrics=stats)
-
-    def rollout(self, label="", max_tokens=5):
-        return self.executor.execute(
-            prompt="prompt",
-            label=label,
-            sampling_params=SimpleNamespace(max_tokens=max_tokens, logprobs=None),
-            max_length=2 * ENDLESS,
-            hf_tokenizer=Tokenizer(),
-            llm_engine=self,
-            images=None,
-        )
-
-    async def stopped_when(self, condition, rollouts):
-        """The rollouts' responses, all stopped once `condition` holds; and nothing of them is left."""
-        tasks = [asyncio.ensure_future(rollout) for rollout in rollouts]
-        while not condition():
-            await asyncio.sleep(0.005)
-        await asyncio.sleep(0.02)
-        await asyncio.to_thread(stop_rollouts, self)  # as Ray does
-        responses = await asyncio.wait_for(asyncio.gather(*tasks), 1)
-        for response in responses:
-            assert response["stopped"] and response["failure"] is None and response.keys() == STOPPED_FIELDS
-        return responses
-
-
-class Tokenizer:
-    def __call__(self, text, add_special_tokens, return_tensors):
-        return {"input_ids": torch.tensor([[1, 2, 3]])}
-
-    def decode(self, tokens, skip_special_tokens):
-        return f"{len(tokens)} tokens"
-
-
-class Agent:
-    """Executor whose `attempts` say what each call does after one request: an exception, or the reward returned."""
-
-    def __init__(self, *attempts):
-        self.attempts = iter(attempts)
-
-    async def execute(self, prompt, sampling_params, llm_engine, **kwargs):
-        assert llm_engine.kind == "engine"
-        output = await llm_engine.generate([1, 2], sampling_params)
-        attempt = next(self.attempts)
-        if isinstance(attempt, Exception):
-            raise attempt
-        tokens = output.outputs[0].token_ids
-        return {"prompt": prompt, "reward": attempt, "action_ranges": [(2, 2 + len(tokens)), (9, 10)]}
-
-
-def run(coroutine):
-    """Its result; fails where it hangs."""
-    return asyncio.run(asyncio.wait_for(coroutine, 10))
-
-
-def until(condition):
-    """The condition as a function that fails after a second."""
-    end = time.monotonic() + 1
-
-    def check():
-        assert time.monotonic() < end
-        return condition()
-
-    return check
 
 
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch):
     monkeypatch.setattr(engine, "PAUSE", 0.01)
-
-
-@pytest.fixture
-def reward_file(tmp_path):
-    """reward_file(body) -> executor with a reward function of this body; its module's names are in `reward_func`."""
-
-    def make(body):
-        path = tmp_path / "reward.py"
-        text = "import time, threading, numpy, torch\nfree, calls = threading.Event(), []\n"
-        path.write_text(text + f"def reward_func(queries, prompts, labels):\n    calls.append(labels)\n    {body}\n")
-        executor = SingleTurnAgentExecutor(str(path))
-        modules.append(executor.reward_func.__globals__)
-        return executor
-
-    modules = []
-    yield make
-    for module in modules:
-        module["free"].set()
-
-
-def calls(executor):
-    return executor.reward_func.__globals__["calls"]
 
 
 @pytest.fixture
@@ -364,7 +241,7 @@ def test_an_agent_that_recovers_gives_its_response():
 @pytest.mark.parametrize(
     "attempt, failure",
     [
-        (ValueError("no tool"), "ValueError: no tool (test_engine.py:"),
+        (ValueError("no tool"), "ValueError: no tool (engine_actor.py:"),
         (None, "the agent returned reward None"),
         (float("nan"), "the agent returned reward nan"),
     ],
@@ -418,190 +295,3 @@ def test_an_error_of_vllm_ends_the_run(executor, dead):
     with pytest.raises(ConnectionError, match="EngineCore died"):
         run(actor.rollout())
     assert len(requests) == 1
-
-
-# Stopping
-
-
-def test_stop_while_vllm_generates():
-    async def check():
-        actor = Actor(SingleTurnAgentExecutor("http://unused"))
-        rollouts = [actor.rollout("label", ENDLESS) for _ in range(3)]
-        responses = await actor.stopped_when(until(lambda: len(actor.requests) == 3), rollouts)
-        assert all(1 <= response["tokens"] < 200 for response in responses)
-        assert (responses[0]["prompt"], responses[0]["label"]) == ("prompt", "label")
-        assert responses[0]["queue_seconds"] == pytest.approx(0.3)
-
-    run(check())
-
-
-def test_stop_before_the_request_is_submitted():
-    async def check():
-        actor = Actor(SingleTurnAgentExecutor("http://unused"), submit=0.2)
-        await actor.stopped_when(lambda: True, [actor.rollout(max_tokens=ENDLESS)])
-
-    run(check())
-
-
-def test_stop_while_the_reward_is_computed(reward_file):
-    executor = reward_file("free.wait(5)")
-
-    async def check():
-        actor = Actor(executor)
-        (response,) = await actor.stopped_when(until(lambda: calls(executor)), [actor.rollout()])
-        assert response["tokens"] == 5
-        assert all(thread.daemon for thread in threading.enumerate() if thread.name == "reward")
-
-    run(check())
-
-
-def test_stop_between_two_attempts_at_a_reward(reward_file, monkeypatch):
-    monkeypatch.setattr(engine, "PAUSE", 30)
-    executor = reward_file("raise ValueError")
-
-    async def check():
-        actor = Actor(executor, retries=1)
-        await actor.stopped_when(until(lambda: calls(executor)), [actor.rollout()])
-
-    run(check())
-
-
-def test_rollouts_that_begin_during_a_stop_are_stopped_and_later_ones_run(reward_file):
-    async def check():
-        actor = Actor(reward_file("return dict(rewards=1.0)"), submit=0.2)
-        early = asyncio.create_task(actor.rollout(max_tokens=ENDLESS))
-        await asyncio.sleep(0.02)
-        await asyncio.to_thread(stop_rollouts, actor)
-        await asyncio.sleep(0.05)
-        late = asyncio.create_task(actor.rollout(max_tokens=ENDLESS))
-        assert all(response["stopped"] for response in await asyncio.gather(early, late))
-        response = await actor.rollout()
-        assert (response["reward"], response["tokens"], response["stopped"]) == (1.0, 5, False)
-
-    run(check())
-
-
-def test_a_rollout_that_was_queued_all_the_time_has_no_seconds_of_its_own():
-    async def check():
-        actor = Actor(Agent())
-        generate = actor.generate
-
-        async def queued(*args, **kwargs):
-            output = await generate(*args, **kwargs)
-            output.outputs[0].token_ids, output.metrics = [], SimpleNamespace(queued_ts=0.0, scheduled_ts=0.0)
-            return output
-
-        actor.generate = queued
-        (response,) = await actor.stopped_when(until(lambda: actor.requests), [actor.rollout(max_tokens=ENDLESS)])
-        assert response["seconds"] >= response["queue_seconds"] > 0.015 and response["tokens"] == 0
-
-    run(check())
-
-
-def test_no_agent_turns_a_stop_into_a_response():
-    """One that swallows the end of its request, and one that swallows the end of its tool and works on."""
-
-    class Stubborn(Agent):
-        napping = worked_on = False
-
-        async def execute(self, label, llm_engine, sampling_params, **kwargs):
-            try:
-                await llm_engine.generate([1], sampling_params)
-                self.napping = True
-                await asyncio.sleep(30)
-            except BaseException:
-                pass
-            if label == "tool":
-                await asyncio.sleep(0.3)
-                self.worked_on = True
-            with pytest.raises(asyncio.CancelledError):
-                await llm_engine.generate([1], sampling_params)
-            return {"reward": 1.0, "action_ranges": [(1, 2)]}
-
-    async def check():
-        agent = Stubborn()
-        actor = Actor(agent, retries=3)
-        rollouts = [actor.rollout("tool", 5), actor.rollout("request", ENDLESS)]
-        await actor.stopped_when(until(lambda: agent.napping), rollouts)
-        assert not agent.worked_on and not actor.requests
-
-    run(check())
-
-
-def test_a_stopped_agent_cleans_up_undisturbed_and_is_not_rerun():
-    class Careful(Agent):
-        executed = cleaned = 0
-        worked_on = False
-
-        async def execute(self, llm_engine, sampling_params, **kwargs):
-            self.executed += 1
-            try:
-                await llm_engine.generate([1], sampling_params)
-                await asyncio.sleep(30)
-            except Exception:
-                self.worked_on = True
-            finally:
-                await asyncio.sleep(0.05)
-                self.cleaned += 1
-                raise OSError("the sandbox is gone")
-
-    async def check():
-        agent = Careful()
-        actor = Actor(agent, retries=1)
-        rollouts = [actor.rollout(max_tokens=1), actor.rollout(max_tokens=ENDLESS)]
-        await actor.stopped_when(until(lambda: len(actor.requests) == 1), rollouts)
-        await asyncio.sleep(0.2)
-        assert agent.cleaned == agent.executed == 2 and not agent.worked_on
-
-    run(check())
-
-
-def test_stopping_before_the_first_rollout_and_between_rollouts_does_nothing():
-    async def check():
-        actor = Actor(Agent(0.0, 1.0))
-        for reward in (0.0, 1.0):
-            await asyncio.to_thread(stop_rollouts, actor)
-            await asyncio.sleep(0.02)
-            assert (await actor.rollout())["reward"] == reward
-
-    run(check())
-
-
-def test_an_error_of_the_stop_is_logged(caplog):
-    async def check():
-        actor = Actor(SingleTurnAgentExecutor("http://unused"))
-        actor.llm.abort = None
-        task = asyncio.create_task(actor.rollout(max_tokens=20))
-        await asyncio.sleep(0.02)
-        await asyncio.to_thread(stop_rollouts, actor)
-        assert (await task)["stopped"]
-
-    run(check())
-    assert "'NoneType' object is not callable" in caplog.text
-
-
-def test_a_cancelled_rollout_is_cancelled_inside():
-    class Waiting(Agent):
-        state = None
-
-        async def execute(self, **kwargs):
-            self.state = "waiting"
-            try:
-                await asyncio.sleep(30)
-            except asyncio.CancelledError:
-                self.state = "cancelled"
-                raise
-
-    async def check():
-        agent = Waiting()
-        actor = Actor(agent, retries=1)
-        task = asyncio.create_task(actor.rollout())
-        await asyncio.sleep(0.02)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        await asyncio.sleep(0.02)
-        assert agent.state == "cancelled"
-        await actor.executor.stop()
-
-    run(check())

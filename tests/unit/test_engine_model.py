@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "eval"))
 
-from engine_model import Cluster, CostModel, Engine, Request  # noqa: E402
+from cluster import Cluster  # noqa: E402
+from engine_model import CostModel, Engine, Request  # noqa: E402
 
 sys.path.remove(str(ROOT / "eval"))
 
@@ -22,6 +23,12 @@ def costs_of(**fields):
     defaults = dict.fromkeys(CostModel.__dataclass_fields__, 0.0)
     defaults |= {"decode_base": 1.0, "max_running": 1000, "kv_limit": 10**6, "gpus_per_engine": 1}
     return CostModel(**defaults | fields)
+
+
+def next_ended(engine):
+    ended = engine.run_to_event()
+    engine.schedule()
+    return ended
 
 
 def one_token_at_a_time(costs, arrivals):
@@ -91,12 +98,12 @@ def test_events_are_those_of_a_simulation_token_by_token(
     engine, every = Engine(costs), []
     for time, batch in arrivals:
         while engine.next_event < time or engine.next_event == time and not arrival_first:
-            engine.run_to_event()
+            next_ended(engine)
         requests = [Request(prompt_tokens, tokens) for prompt_tokens, tokens in batch]
         every += requests
         engine.submit(requests, time)
     while engine.next_event < math.inf:
-        engine.run_to_event()
+        next_ended(engine)
     expected, decoded, prefilled, preemptions = one_token_at_a_time(costs, arrivals)
     assert [(request.started, request.ended) for request in every] == expected
     assert (engine.decoded, engine.prefilled, engine.preemptions) == (decoded, prefilled, preemptions)
@@ -109,9 +116,9 @@ def test_the_limit_on_the_cache_preempts_and_recomputes():
     engine = Engine(costs_of(kv_limit=LIMIT, prefill_per_token=0.5))
     first, second = Request(10, 25), Request(10, 25)
     engine.submit([first, second], 0.0)
-    assert engine.run_to_event() == [] and (engine.preemptions, list(engine.waiting)) == (1, [second])
-    assert engine.run_to_event() == [first] and first.ended == 25 + 0.5 * 20
-    assert engine.run_to_event() == [second]
+    assert next_ended(engine) == [] and (engine.preemptions, list(engine.waiting)) == (1, [second])
+    assert next_ended(engine) == [first] and first.ended == 25 + 0.5 * 20
+    assert next_ended(engine) == [second]
     # 11 tokens had been decoded: 21 are prefilled again and 14 steps follow.
     assert second.ended == first.ended + 0.5 * 21 + 14
     assert (engine.decoded, engine.prefilled) == (50, 41)

@@ -235,10 +235,19 @@ def test_learning_rate_follows_the_share_of_prompts_used(schedule):
 
 
 def test_rollout_metrics_are_over_all_rollouts():
-    groups = [Rollouts(tokens, [2.0] * 4, [0.5] * 4) for tokens in ([10, 10, 10, 40], [20, 20, 20, 30])]
+    tokens = [[10, 10, 10, 40], [20, 20, 20, 30]]
+    groups = [Rollouts(tokens_G, [2.0] * 4, [0.5] * 4, [False] * 4) for tokens_G in tokens]
     metrics = rollout_metrics(groups, longest=50)
     assert metrics["rollout/response_length_median"] == 20
     assert metrics["rollout/response_length_max"] == 40
     assert metrics["rollout/idle_fraction"] == pytest.approx(1 - 20 / 40)
     assert metrics["sagc/length_headroom"] == 50 / 20
     assert (metrics["rollout/seconds_median"], metrics["rollout/queue_seconds"]) == (2.0, 0.5)
+
+
+def test_stopped_rollouts_keep_slots_busy_but_have_no_length_yet():
+    group = Rollouts([10, 10, 10, 50], [1.0, 1.0, 1.0, 9.0], [0.0] * 4, [False, False, False, True])
+    metrics = rollout_metrics([group], longest=50)
+    assert metrics["rollout/response_length_max"] == 10 and metrics["rollout/seconds_max"] == 1.0
+    assert metrics["rollout/idle_fraction"] == pytest.approx(1 - 20 / 50)
+    assert rollout_metrics([group._replace(stopped=[True] * 4)], longest=50) == {}

@@ -12,6 +12,7 @@ import pytest
 
 from openrlhf_sagc.controller import StragglerAwareGroupController
 from openrlhf_sagc.dynamic_sampling import DynamicSampler
+from openrlhf_sagc.tail_batching import TailBatcher
 
 ROOT = Path(__file__).parents[2]
 TRACES = ROOT / "../shared/data/traces"
@@ -53,19 +54,21 @@ def simulated(source, controller, sampler, costs=ONE_TOKEN_A_SECOND, **settings)
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("hold", ["samples", "prompts"])
 @pytest.mark.parametrize("filtering", [False, True])
-def test_steps_are_those_of_the_scheduler_of_training(make_generator, filtering, hold, seed):
-    """openrlhf_sagc/rollout.py on engines that decode a token a tick: same prompts, sizes, stops and clock."""
+@pytest.mark.parametrize("tail", [False, True])
+def test_steps_are_those_of_the_scheduler_of_training(make_generator, tail, filtering, hold, seed):
+    """openrlhf_sagc/rollout.py on engines that decode a token a tick: same prompts, sizes, rounds, stops and clock."""
 
     def respond(prompt, size):
         random = np.random.default_rng([seed, prompt])
         tokens = random.integers(5, 12, size) * np.where(random.random(size) < 0.1, 5, 1)
         return list(zip(tokens.tolist(), (random.random(size) < 0.3).astype(float).tolist()))
 
-    trained = make_generator(2000, respond, filtering=filtering, hold=hold)
+    trained = make_generator(2000, respond, filtering=filtering, hold=hold, rollout__tail_batching__enable=tail)
     source = Prompts(respond)
     controller = StragglerAwareGroupController([4, 8], initial_group_size=4)
-    run = simulated(source, controller, DynamicSampler(tolerance=1e-6 if filtering else None), hold=hold)
-    sizes = set()
+    sampler, batcher = DynamicSampler(tolerance=1e-6 if filtering else None), TailBatcher() if tail else None
+    run = simulated(source, controller, sampler, hold=hold, batcher=batcher)
+    sizes, rounds = set(), set()
     for _ in range(12):
         samples = trained.generate_samples()[0]
         step = run.step()
@@ -79,7 +82,10 @@ def test_steps_are_those_of_the_scheduler_of_training(make_generator, filtering,
         assert step["tokens_max"] == metrics["rollout/response_length_max"]
         assert run.controller.state_dict() == trained.controller.state_dict()
         assert run.sampler.state_dict() == trained.sampler.state_dict()
-    assert sizes == {4, 8}
+        if tail:
+            assert run.batcher.metrics() == trained.batcher.metrics()
+            rounds.add(step["long_round"])
+    assert sizes == {4, 8} and rounds == ({0, 1} if tail else set())
 
 
 def test_decisions_are_those_of_a_controller_fed_the_same_groups():
@@ -118,7 +124,7 @@ def test_seconds_leave_out_the_wait_for_a_slot():
     costs = CostModel(1.0, 0.0, 0.0, 0.0, 1, 1000, 1, *[0.0] * 6)
     seen = []
     controller = StragglerAwareGroupController([4])
-    controller.observe = seen.append
+    controller.observe = lambda groups, running: seen.append(groups)
     source = Prompts(lambda prompt, size: [(10, 0.0)] * 4)
     run = simulated(source, controller, DynamicSampler(tolerance=None), costs, samples=4, signal="seconds")
     step = run.step()
@@ -277,7 +283,7 @@ def test_a_policy_names_what_its_steps_keep(command):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--policies", "fixed:x"], "--policies fixed:x must be fixed:N or sagc, with @samples or @prompts"),
+        (["--policies", "fixed:x"], "--policies fixed:x must be fixed:N or sagc, with .tail"),
         (["--policies", "sagc@tokens"], "--policies sagc@tokens must be fixed:N or sagc"),
         (["--policies", "sagc:8"], "--policies sagc:8 must be fixed:N or sagc"),
         (["--policies", "fixed:8,fixed:5"], "--policies fixed:5: a group size of 5 .* does not divide the 64 samples"),
@@ -365,3 +371,12 @@ def test_calibration_finds_the_costs_behind_a_log_and_predicts_a_size_left_out(t
     assert calibrate.markdown(table).count("\n") == 10
     calibrate.plot(table, tmp_path / "calibration.png")
     assert (tmp_path / "calibration.png").stat().st_size > 10_000
+
+
+def test_prompts_of_many_episodes_come_again():
+    rng = np.random.default_rng(0)
+    few = LogNormal.parse("lognormal:median=100,between=1,within=0.2,cap=9999,prompts=5")
+    assert len(set(few.draw_prompts(200, rng))) == 5
+    assert set(few.draw_prompts(200, rng)) == set(few.draw_prompts(200, np.random.default_rng(7)))
+    new = LogNormal.parse("lognormal:median=100,between=1,within=0.2,cap=9999")
+    assert len(set(new.draw_prompts(200, rng))) == 200

@@ -1,0 +1,128 @@
+"""One real vLLM engine in Ray, without a trainer, and schedulers on it: fixtures and helpers.
+
+A step has 4 groups of 4. What a prompt's responses are like stands in its label, see labelled_agent.py.
+"""
+
+import json
+import os
+import runpy
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+import ray
+from openrlhf.trainer.ppo_trainer import prepare_datasets
+from openrlhf.trainer.ray.vllm_engine import create_vllm_engines
+from openrlhf.utils.utils import get_strategy, get_tokenizer
+
+from openrlhf_sagc.engine import stop_rollouts
+from openrlhf_sagc.experience import group_sizes_of
+from openrlhf_sagc.rollout import StragglerAwareSamplesGenerator
+
+AGENT = Path(__file__).with_name("labelled_agent.py")
+MAX_LEN = 256
+
+
+@pytest.fixture(scope="module")
+def engine(task):
+    """A vLLM engine with the untrained model, in a Ray cluster of its own."""
+    folder = tempfile.mkdtemp(prefix="ray.", dir="/tmp")  # short: Ray's socket paths are limited to 107 characters
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [name for name in os.environ if name.startswith("RAY_")]:
+            patch.delenv(name)
+        settings = {"VLLM_CPU_KVCACHE_SPACE": 1, "OMP_NUM_THREADS": 1, "HF_HUB_OFFLINE": 1, "VLLM_NO_USAGE_STATS": 1}
+        for name, value in {**settings, "RAY_USAGE_STATS_ENABLED": 0, "TOKENIZERS_PARALLELISM": "false"}.items():
+            patch.setenv(name, str(value))
+        ray.init(address="local", num_cpus=4, num_gpus=1, include_dashboard=False, _temp_dir=folder)
+        try:
+            model, reserve = str(task / "model"), {"gpu_memory_utilization": 0.9}
+            (engine,) = create_vllm_engines(1, 1, model, 0, False, False, True, MAX_LEN, **reserve)
+            yield engine
+        finally:
+            ray.shutdown()
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def make_scheduler(engine, task, tmp_path, monkeypatch):
+    """make_scheduler(labels, *flags): a scheduler whose prompts are 0, 1, ... in the order of their labels."""
+
+    def make(labels, *flags, reward=("--train.agent_func_path", AGENT)):
+        lines = [json.loads(line) for line in (task / "prompts.jsonl").read_text().splitlines()]
+        data = tmp_path / "prompts.jsonl"
+        rows = [{**line, "label": label} for line, label in zip(lines, labels, strict=False)]
+        data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        args = parse(
+            ["--actor.model_name_or_path", task / "model", "--data.prompt_dataset", data, "--data.input_key", "prompt"]
+            + ["--data.label_key", "label", "--data.max_len", MAX_LEN, "--rollout.max_new_tokens", 200]
+            + ["--rollout.batch_size", 4, "--rollout.n_samples_per_prompt", 4, "--rollout.micro_batch_size", 4]
+            + ["--train.batch_size", 16, "--train.micro_batch_size", 4, "--actor.num_gpus_per_node", 1]
+            + ["--algo.advantage.estimator", "group_norm", "--rollout.sagc.enable", *reward, *flags],
+            monkeypatch,
+        )
+        agent, url = args.train.agent_func_path, args.reward.remote_url
+
+        def use(actor):
+            from openrlhf.trainer.ray.vllm_engine import SingleTurnAgentExecutor, _load_agent_executor
+
+            actor.executor = _load_agent_executor(agent) if agent else SingleTurnAgentExecutor(url)
+
+        ray.get(engine.__ray_call__.remote(use))
+        strategy = get_strategy(args)
+        tokenizer = get_tokenizer(str(task / "model"), None, "left", strategy)
+        prompts, evaluation, _ = prepare_datasets(strategy, tokenizer)
+        scheduler = StragglerAwareSamplesGenerator(strategy, InOrder(prompts), evaluation, tokenizer, [engine])
+        scheduler.numbers = {row["prompt"]: number for number, row in enumerate(rows)}
+        return scheduler
+
+    yield make
+    ray.get(engine.resume_generation.remote())
+    ray.get(engine.__ray_call__.remote(stop_rollouts))
+
+
+class InOrder:
+    """The prompt dataloader, but not shuffled."""
+
+    def __init__(self, dataloader):
+        self._dataset, self._collate = dataloader.dataset, dataloader.collate_fn
+        self.generator = dataloader.generator
+
+    def __len__(self):
+        return len(self._dataset)
+
+    def __iter__(self):
+        return (self._collate([self._dataset[i]]) for i in range(len(self)))
+
+
+def parse(flags, monkeypatch):
+    """The arguments as train_ppo_ray checks and passes them on."""
+    found = {}
+
+    def stop():
+        found["args"] = sys._getframe(1).f_locals["args"]
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr("sys.argv", ["train_ppo_ray", *map(str, flags)])
+        patch.setattr(ray, "is_initialized", stop)
+        runpy.run_module("openrlhf.cli.train_ppo_ray", run_name="__main__")
+    return found["args"]
+
+
+def take_step(scheduler, **settings):
+    """(numbers of the trained prompts in order, response lengths of their samples, metrics, the whole return value)."""
+    settings = {"max_len": MAX_LEN, "max_new_tokens": 200, "temperature": 1.0, **settings}
+    result = scheduler.generate_samples(**settings)
+    samples, start, prompts = result[0], 0, []
+    for size in group_sizes_of(samples):
+        prompts.append(scheduler.numbers[samples[start].prompts[0]])
+        start += size
+    lengths = [int(sample.action_mask.sum()) for sample in samples]
+    metrics = {name.removeprefix("dynamic_filtering/"): value for name, value in scheduler.metrics.items()}
+    return prompts, lengths, metrics, result
+
+
+def unfinished(engine):
+    return ray.get(engine.get_num_unfinished_requests.remote())

@@ -1,0 +1,103 @@
+"""Tail batching on one real vLLM engine (one_engine.py), with what vLLM itself says of stopped rollouts; and a whole run."""
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import ray
+from one_engine import take_step, unfinished
+
+pytestmark = pytest.mark.stack
+TAIL = ["--rollout.sagc.group_sizes", 4, "--rollout.tail_batching.enable"]
+PROMPTS_ONLY = [*TAIL, "--rollout.tail_batching.response_ratio", 1]
+
+
+def of_vllm(engine) -> dict[str, float]:
+    """vLLM's own gauges: requests that run, and the share of its KV cache that is taken."""
+
+    def read(actor):
+        from vllm.v1.metrics.reader import get_metrics_snapshot
+
+        return {metric.name: metric.value for metric in get_metrics_snapshot() if hasattr(metric, "value")}
+
+    metrics = ray.get(engine.__ray_call__.remote(read))
+    return {name: metrics[f"vllm:{name}"] for name in ("num_requests_running", "kv_cache_usage_perc")}
+
+
+def test_slow_prompts_wait_for_a_long_round(make_scheduler, engine):
+    """Every fifth prompt is slow: four short rounds without them, then a long one of these four, in full length."""
+    scheduler = make_scheduler([f"{200 if i % 5 == 0 else 8} mixed" for i in range(48)], *PROMPTS_ONLY)
+    for step in range(4):
+        prompts, lengths, metrics, _ = take_step(scheduler)
+        assert prompts == [5 * step + i for i in (1, 2, 3, 4)] and set(lengths) == {8}
+        assert (metrics["tail_batching/long_round"], metrics["queued_prompts"]) == (0, step + 1)
+        assert unfinished(engine) == 0
+    prompts, lengths, metrics, _ = take_step(scheduler)
+    assert prompts == [0, 5, 10, 15] and set(lengths) == {200}
+    assert (metrics["tail_batching/long_round"], metrics["queued_prompts"]) == (1, 0)
+
+
+def test_the_first_rollouts_of_a_prompt_are_trained_and_its_last_one_stopped(make_scheduler, engine):
+    scheduler = make_scheduler(["8+200 mixed"] * 48, *TAIL)
+    prompts, lengths, metrics, _ = take_step(scheduler)
+    assert prompts == [0, 1, 2, 3] and lengths == [8] * 16
+    assert 0 < metrics["aborted_tokens"] < 5 * 200 and unfinished(engine) == 0
+
+
+def test_stopped_rollouts_leave_vllm_while_others_run_on(make_scheduler, engine):
+    """Prompt 0 is done but for its straggler when vLLM drops that; prompt 1 decodes on with all the room there is."""
+    scheduler = make_scheduler(["8+200 mixed", "200 mixed"] + ["8 mixed"] * 46, *TAIL)
+    scheduler._begin(4)
+    scheduler._keep_first(4)
+    settings = {"max_len": 256, "max_new_tokens": 200, "temperature": 1.0}
+    scheduler._dispatch(scheduler.queue.draw(2, cross=False, waiting=0), **settings)
+    first, second = scheduler._running
+    before, after = [], []
+    while not ray.wait([first], timeout=0)[0]:
+        before.append(of_vllm(engine))
+    while not ray.wait([second], timeout=0)[0]:
+        after.append(of_vllm(engine))
+    (stopped,) = [response for response in ray.get(first) if response["stopped"]]
+    assert 8 <= stopped["tokens"] < 200
+    assert max(gauges["num_requests_running"] for gauges in before) == 10
+    alone = next(gauges for gauges in after if gauges["num_requests_running"] == 5)  # the second prompt's
+    assert alone["kv_cache_usage_perc"] < max(gauges["kv_cache_usage_perc"] for gauges in before)
+    assert sum(not response["stopped"] for response in ray.get(second)) >= 4
+    scheduler._keep_first(None)
+
+
+def test_waiting_prompts_survive_a_resume(make_scheduler):
+    labels = [f"{200 if i % 5 == 0 else 8} mixed" for i in range(48)]
+    scheduler = make_scheduler(labels, *PROMPTS_ONLY)
+    for _ in range(2):
+        take_step(scheduler)
+    waiting = [scheduler.numbers[prompt.text] for prompt in scheduler.queue._returned]
+    resumed = make_scheduler(labels, *PROMPTS_ONLY)
+    resumed.load_state_dict(scheduler.state_dict())
+    steps = [take_step(resumed)[0] for _ in range(3)]
+    assert waiting == [0, 5] and {0, 5} <= set(steps[-1])
+
+
+def test_a_killed_asynchronous_run_goes_on_with_its_rounds_and_loses_no_prompt(train, tmp_path, monkeypatch):
+    """48 prompts of which a third is slow, 8 a step, killed after the checkpoint of the second step."""
+    log = tmp_path / "rollouts"
+    monkeypatch.setenv("ROLLOUT_LOG", str(log))
+    flags = {
+        "reward__remote_url": None,
+        "train__agent_func_path": Path(__file__).with_name("scripted_agent.py"),
+        "rollout__tail_batching__enable": True,
+        "train__async_enable": True,
+        "ckpt__path": tmp_path / "checkpoints",
+        "ckpt__save_steps": 2,
+    }
+    killed = train("cpu-patched", kill_at="Global step 3:", **flags).scalars
+    assert killed["dynamic_filtering/queued_prompts"][2] > 0
+    finished = Counter(log.read_text().split())
+    resumed = train("cpu-patched", ckpt__load_enable=True, **flags).scalars
+    last = resumed.index[-1]
+    assert resumed.index[0] == 3 and (resumed["rollout/num_samples"] == 64).all()
+    assert last in (6, 7)  # the surplus of the last short round may be of the next episode
+    rounds = [*killed["tail_batching/long_round"].loc[:2], *resumed["tail_batching/long_round"]]
+    assert resumed["tail_batching/long_share"][last] == pytest.approx(sum(rounds) / last) and 0 < sum(rounds) < last
+    finished += Counter(log.read_text().split()[finished.total() :])
+    assert len(finished) == 48 and min(finished.values()) >= 8  # rollouts of each prompt

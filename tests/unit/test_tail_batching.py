@@ -1,0 +1,225 @@
+"""Tail batching: the planner alone, and short and long rounds of the scheduler on the engines of conftest.py."""
+
+import json
+import math
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import openrlhf_sagc.rollout as rollout
+from openrlhf_sagc.tail_batching import Round, TailBatcher
+
+MIXED = [1.0, 0.0, 1.0, 0.0, 1.0]
+
+
+def tail(**ratios):
+    """Flags of a run of groups of 4 with tail batching."""
+    flags = {f"rollout__tail_batching__{name}": ratio for name, ratio in ratios.items()}
+    return {"group_sizes": [4], "rollout__tail_batching__enable": True, **flags}
+
+
+def prompts_of(samples):
+    return [int(sample.prompts[0]) for sample in samples[::4]]
+
+
+def of(lengths, scores=MIXED):
+    return lambda prompt, size: [(lengths(prompt), score) for score in scores[:size]]
+
+
+# The planner
+
+
+@pytest.mark.parametrize(
+    "num_groups, waiting, drained, kind",
+    [
+        (16, 0, False, "short"),
+        (16, 15, False, "short"),
+        (16, 16, False, "long"),
+        (16, 1, True, "long"),
+        (16, 0, True, "short"),
+    ],
+)
+def test_a_long_round_is_due_when_a_step_of_prompts_waits_or_no_others_are_left(num_groups, waiting, drained, kind):
+    batcher = TailBatcher()
+    short, long = Round(False, 1.25, 10), Round(True, 1.0, 8)
+    assert batcher.decide(num_groups, 8, waiting=waiting, drained=drained) == {"short": short, "long": long}[kind]
+
+
+def test_rollouts_of_a_short_round_are_rounded_up():
+    ratios = {(1.0, 8): 8, (1.25, 4): 5, (1.1, 10): 11, (1.25, 6): 8}
+    for (ratio, size), rollouts in ratios.items():
+        assert TailBatcher(response_ratio=ratio).decide(4, size, waiting=0, drained=False).rollouts == rollouts
+
+
+@pytest.mark.parametrize("ratio", [0.99, 0, -1, math.nan, math.inf])
+@pytest.mark.parametrize("name", ["prompt_ratio", "response_ratio"])
+def test_ratios_out_of_range_are_refused(name, ratio):
+    with pytest.raises(ValueError, match=f"^{name} must be a finite number of at least 1, got {ratio}"):
+        TailBatcher(**{name: ratio})
+
+
+@given(
+    st.floats(1, 3),
+    st.integers(1, 20),
+    st.lists(st.tuples(st.integers(0, 60), st.booleans()), min_size=50, max_size=80),
+)
+@settings(max_examples=200, deadline=None)
+def test_no_prompt_waits_longer_than_the_bound(ratio, num_groups, rounds):
+    """Whatever the rounds leave behind, a prompt behind w others is taken within (w // P + 1) * (max_wait + 1) rounds.
+
+    The planner is saved and restored in between.
+    """
+    batcher, queue = TailBatcher(prompt_ratio=ratio), []
+    for now, (left_behind, restored) in enumerate(rounds):
+        plan = batcher.decide(num_groups, 4, waiting=len(queue), drained=False)
+        if plan.long:
+            for deadline in queue[:num_groups]:
+                assert now <= deadline
+            queue = queue[num_groups:]
+        else:
+            for _ in range(left_behind):
+                queue.append(now + (len(queue) // num_groups + 1) * (batcher.max_wait + 1))
+        batcher.observe(len(queue))
+        if restored:
+            state = json.loads(json.dumps(batcher.state_dict()))
+            batcher = TailBatcher(prompt_ratio=ratio)
+            batcher.load_state_dict(state)
+
+
+# The scheduler
+
+
+def test_slow_prompts_are_left_to_a_long_round(make_generator):
+    """Every fifth prompt is slow. Four short rounds of 4 of 5 prompts, then one long round of the four slow ones."""
+    generator = make_generator(40, of(lambda prompt: 90 if prompt % 5 == 0 else 10), **tail())
+    steps, clocks, long = [], [], []
+    for _ in range(5):
+        steps.append(prompts_of(generator.generate_samples()[0]))
+        clocks.append(generator.ray.clock)
+        long.append(generator.metrics["tail_batching/long_round"])
+    assert steps == [[1, 2, 3, 4], [6, 7, 8, 9], [11, 12, 13, 14], [16, 17, 18, 19], [0, 5, 10, 15]]
+    assert clocks == [10, 20, 30, 40, 130] and long == [0, 0, 0, 0, 1]
+    assert generator.metrics["tail_batching/long_share"] == 0.2
+    assert generator.metrics["dynamic_filtering/queued_prompts"] == 0
+
+
+def test_the_first_rollouts_of_a_prompt_are_its_group(make_generator):
+    """Five rollouts a prompt, one of them slow: it is stopped when four are done."""
+
+    def respond(prompt, size):
+        return [(10 + i, float(i % 2), 10.0 + i) for i in range(size - 1)] + [(90, 1.0, 90.0)]
+
+    generator = make_generator(40, respond, **tail(prompt_ratio=1.0))
+    samples, *_ = generator.generate_samples()
+    assert generator.ray.clock == 13 and prompts_of(samples) == [0, 1, 2, 3]
+    assert sorted(sample.response_length.item() for sample in samples) == sorted([10, 11, 12, 13] * 4)
+    assert generator.metrics["dynamic_filtering/aborted_tokens"] == 4 * 13
+    assert generator.metrics["dynamic_filtering/queued_prompts"] == 0
+
+
+def test_without_response_ratio_a_prompt_has_no_more_rollouts_than_its_group(make_generator):
+    sizes = set()
+
+    def respond(prompt, size):
+        sizes.add(size)
+        return [(10, score) for score in MIXED[:size]]
+
+    make_generator(40, respond, **tail(response_ratio=1.0)).generate_samples()
+    assert sizes == {4}
+
+
+def test_evaluation_has_all_its_rollouts(make_generator, monkeypatch):
+    generator = make_generator(40, of(lambda prompt: 10), **tail())
+    generator.generate_samples()
+    assert generator._keep == 4
+    monkeypatch.setattr(rollout.SamplesGenerator, "generate_eval_samples", lambda self, **kwargs: [])
+    generator.generate_eval_samples()
+    assert generator._keep is None
+
+
+@given(st.data())
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_every_prompt_of_an_episode_is_trained_once(make_generator, data):
+    """Any lengths, ratios and drops, with the run killed and resumed anywhere: no prompt starves, none comes twice."""
+    prompts = data.draw(st.integers(8, 40))
+    lengths = data.draw(st.lists(st.integers(1, 99), min_size=prompts, max_size=prompts))
+    dropped = data.draw(st.sets(st.integers(0, prompts - 1), max_size=prompts // 3))
+    ratios = {name: data.draw(st.sampled_from([1.0, 1.25, 2.0])) for name in ("prompt_ratio", "response_ratio")}
+
+    def respond(prompt, size):
+        scores = [1.0] * size if prompt in dropped else [float(i % 2) for i in range(size)]
+        return [(lengths[prompt], score) for score in scores]
+
+    make = lambda: make_generator(prompts, respond, True, **tail(**ratios))  # noqa: E731
+    generator, trained, steps = make(), [], 0
+    for episode in (1, 2):
+        exhausted = False
+        while not exhausted:
+            steps += 1
+            samples, _, _, exhausted = generator.generate_samples()
+            trained += prompts_of(samples)
+            if data.draw(st.booleans()):
+                state, position = generator.state_dict(), generator.prompts_dataloader.next
+                generator = make()
+                generator.prompts_dataloader.next = position
+                generator.load_state_dict(state)
+        counts = {trained.count(prompt) for prompt in range(prompts) if prompt not in dropped}
+        assert counts <= {episode, episode + 1}
+    assert steps <= 4 * prompts
+
+
+def test_a_round_that_closes_while_rollouts_could_still_complete_a_group_leaves_it_waiting(make_generator):
+    """Prompt 0: three rollouts done, one without a reward, one that runs. It is not dropped for the failure."""
+
+    def respond(prompt, size):
+        if prompt:
+            return [(10, score) for score in MIXED[:size]]
+        return [(3, 1.0), (3, 0.0), (3, 1.0), (3, 0.0, None, "E"), (90, 1.0)][:size]
+
+    generator = make_generator(40, respond, reward__max_failure_share=0.2, **tail())
+    assert prompts_of(generator.generate_samples()[0]) == [1, 2, 3, 4]
+    assert generator.metrics["dynamic_filtering/dropped_reward_missing"] == 0
+    assert [prompt.text for prompt in generator.queue._returned] == ["0"]
+
+
+def test_rewards_that_fail_beyond_the_group_count(make_generator):
+    """Of five rollouts a prompt one has no reward: the group has its four, and the share that failed is 0.2."""
+    respond = lambda prompt, size: [(10, 1.0)] * 4 + [(5, 1.0, None, "E")] * (size - 4)  # noqa: E731
+    generator = make_generator(40, respond, reward__max_failure_share=0.25, **tail(prompt_ratio=1.0))
+    assert len(generator.generate_samples()[0]) == 16
+    assert generator.metrics["rollout/reward_failures"] == 4
+    generator = make_generator(40, respond, reward__max_failure_share=0.1, **tail(prompt_ratio=1.0))
+    with pytest.raises(RuntimeError, match="3 of 20 samples have no reward"):
+        generator.generate_samples()
+
+
+def test_what_is_owed_is_trained_by_the_round_that_waits_for_it(make_generator):
+    """Acceptance alternates, so that steps ask for many more prompts than they need: none is put back twice."""
+    put_back = []
+
+    def respond(prompt, size):
+        mixed = prompt // 40 % 2 or prompt % 5 == 0
+        return [(5 + prompt * 37 % 83, score) for score in (MIXED if mixed else [1.0] * 5)[:size]]
+
+    generator = make_generator(400, respond, True, **tail(response_ratio=1.0))
+    original = generator.queue.put_back
+    generator.queue.put_back = lambda prompt: (put_back.append(prompt), original(prompt))
+    for _ in range(40):
+        generator.generate_samples()
+    assert len(put_back) > 40 and not any(prompt.owed for prompt in put_back)
+
+
+def test_without_group_control_nothing_is_said_of_its_flags(make_generator, monkeypatch):
+    warnings = []
+    monkeypatch.setattr(rollout.logger, "warning", warnings.append)
+    respond = lambda prompt, size: [(90, score) for score in MIXED[:size]]  # noqa: E731
+    make_generator(40, respond, enable=False, **tail()).generate_samples()
+    assert not warnings
+    make_generator(40, respond, **tail()).generate_samples()
+    assert "stragglers are cut off" in warnings[0]
+
+
+def test_a_reward_model_has_no_url_to_name(make_generator):
+    generator = make_generator(40, of(lambda prompt: 10), reward__remote_url=None, **tail())
+    assert len(generator.generate_samples()[0]) == 16
