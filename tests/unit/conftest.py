@@ -1,10 +1,15 @@
 """The scheduler without Ray or vLLM: engines that decode a token of every rollout per tick of a clock.
 
-And the way of experiences from the driver to a micro-batch in an actor, without Ray.
+And, without Ray, the way of experiences from the driver to a micro-batch in an actor, and the start of train_ppo_ray.
 """
 
+import argparse
+import functools
+import runpy
 from functools import reduce
+from pathlib import Path
 from types import SimpleNamespace
+from unittest import mock
 
 import pytest
 import torch
@@ -22,6 +27,7 @@ from openrlhf_sagc.actor import SAMPLE
 from openrlhf_sagc.rollout import StragglerAwareSamplesGenerator
 
 PROMPT_TOKENS = 3
+UNPATCHED = Path(__file__).parents[2] / "build/base/openrlhf/cli/train_ppo_ray.py"  # which holds the parser
 
 
 class Prompts:
@@ -208,3 +214,40 @@ def train_batches(monkeypatch):
         return batches
 
     return run
+
+
+@pytest.fixture(scope="session")
+def start_trainer():
+    """start_trainer(flags, unpatched=False) -> args, models, ref: what train_ppo_ray makes its trainer of.
+
+    Flags have to be written out: argparse alone takes the beginning of a name as well.
+    """
+    # Before anything is patched, which a first import would keep.
+    import openrlhf.trainer.ppo_trainer
+    import openrlhf.trainer.ppo_trainer_async  # noqa: F401
+
+    whole_names = functools.partialmethod(argparse.ArgumentParser.__init__, allow_abbrev=False)
+
+    def start(flags, unpatched=False):
+        groups, trainer, strategy = mock.Mock(), mock.Mock(), SimpleNamespace(print=mock.Mock())
+        trainer.remote.side_effect = InterruptedError
+        with (
+            mock.patch("sys.argv", ["train_ppo_ray", *flags]),
+            mock.patch.object(argparse.ArgumentParser, "__init__", whole_names),
+            mock.patch.multiple("ray", is_initialized=mock.DEFAULT, get=mock.DEFAULT),
+            mock.patch("ray.util.placement_group.placement_group"),
+            mock.patch("openrlhf.utils.get_strategy", lambda args: vars(strategy).update(args=args) or strategy),
+            mock.patch("openrlhf.trainer.ray.create_vllm_engines"),
+            mock.patch("openrlhf.trainer.ray.launcher.RayActorGroup", groups),
+            mock.patch("openrlhf.trainer.ppo_trainer.PPOTrainer", trainer),
+            mock.patch("openrlhf.trainer.ppo_trainer_async.PPOTrainerAsync", trainer),
+            pytest.raises(InterruptedError),
+        ):
+            if unpatched:
+                runpy.run_path(str(UNPATCHED), run_name="__main__")
+            else:
+                runpy.run_module("openrlhf.cli.train_ppo_ray", run_name="__main__")
+        models = [call.args[2] for call in groups.call_args_list]
+        return SimpleNamespace(args=strategy.args, models=models, ref=trainer.remote.call_args.args[5])
+
+    return start

@@ -4,7 +4,6 @@ import copy
 import json
 import os
 import pkgutil
-import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +11,6 @@ from types import SimpleNamespace
 from unittest import mock
 
 import numpy as np
-import openrlhf.trainer.ppo_trainer  # noqa: F401  patched below
 import pytest
 import torch
 from openrlhf.trainer.ppo_utils.experience import Experience
@@ -27,14 +25,14 @@ EPS_LOW, EPS_HIGH, G = 0.2, 0.28, 16
 UPSTREAM = "openrlhf.trainer.ppo_utils.experience_maker:RemoteExperienceMaker"
 SHOW_COMMAND = f"""#!{sys.executable}
 import json, os, sys
-if sys.argv[1].endswith("countdown/train.sh"):
+if sys.argv[1].endswith(("countdown/train.sh", "dapo_qwen2.5_7b.sh")):
     os.execv("/bin/bash", ["bash", *sys.argv[1:]])
 print(json.dumps(sys.argv))
 """
 
 
 @pytest.fixture(scope="module")
-def launch(tmp_path_factory):
+def launch(tmp_path_factory, start_trainer):
     """Runs dapo.sh up to its command, and train_ppo_ray with that command's flags up to the trainer's constructor."""
     folder = tmp_path_factory.mktemp("dapo")
     prompts = folder / "prompts.jsonl"
@@ -49,21 +47,7 @@ def launch(tmp_path_factory):
         command += ["--data.prompt_dataset", prompts, *more]
         shown = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
         argv = json.loads(shown.splitlines()[-1])
-        groups, trainer, strategy = mock.Mock(), mock.Mock(), SimpleNamespace(print=mock.Mock())
-        trainer.remote.side_effect = InterruptedError
-        with (
-            mock.patch("sys.argv", argv[argv.index("openrlhf.cli.train_ppo_ray") :]),
-            mock.patch.multiple("ray", is_initialized=mock.DEFAULT, get=mock.DEFAULT),
-            mock.patch("ray.util.placement_group.placement_group"),
-            mock.patch("openrlhf.utils.get_strategy", lambda args: vars(strategy).update(args=args) or strategy),
-            mock.patch("openrlhf.trainer.ray.create_vllm_engines"),
-            mock.patch("openrlhf.trainer.ray.launcher.RayActorGroup", groups),
-            mock.patch("openrlhf.trainer.ppo_trainer.PPOTrainer", trainer),
-            pytest.raises(InterruptedError),
-        ):
-            runpy.run_module("openrlhf.cli.train_ppo_ray", run_name="__main__")
-        models = [call.args[2] for call in groups.call_args_list]
-        return SimpleNamespace(args=strategy.args, models=models, ref=trainer.remote.call_args.args[5])
+        return start_trainer(argv[argv.index("openrlhf.cli.train_ppo_ray") + 1 :])
 
     return run
 
