@@ -34,14 +34,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         PREFIX + "enable",
         action="store_true",
-        help="choose the samples per prompt online; n_samples_per_prompt is the first step's",
+        help="choose the group size before every step; n_samples_per_prompt is the first step's",
     )
     group.add_argument(
         PREFIX + "group_sizes",
         type=int,
         nargs="*",
         default=[4, 8, 16, 32],
-        help="candidate group sizes; with --rollout.sagc.hold samples each divides batch_size * n_samples_per_prompt",
+        help="candidates (samples per prompt); a single one is a fixed size with all the metrics",
     )
     group.add_argument(
         PREFIX + "straggler_ratio",
@@ -50,32 +50,37 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a group has a straggler event when its longest rollout reaches this multiple of its median",
     )
     group.add_argument(
-        PREFIX + "max_straggler_rate", type=float, default=0.2, help="limit of the long-term share of such groups"
+        PREFIX + "max_straggler_rate",
+        type=float,
+        default=0.2,
+        help="limit of the long-term share of groups with an event",
     )
     group.add_argument(
-        PREFIX + "tradeoff", type=float, default=2.0, help="weight of large groups against the queue of violations"
+        PREFIX + "tradeoff",
+        type=float,
+        default=2.0,
+        help="weight of large groups against the limit; smaller follows the limit sooner",
     )
     group.add_argument(
-        PREFIX + "discount", type=float, default=0.98, help="per-step fading of the evidence on the straggler hazard"
+        PREFIX + "discount", type=float, default=0.98, help="per-step fading of the evidence on the hazard"
     )
     group.add_argument(
         PREFIX + "hold",
         choices=("samples", "prompts"),
         default="samples",
-        help="what a step keeps at every group size: batch_size * n_samples_per_prompt samples, or batch_size prompts",
+        help="a step keeps batch_size x n_samples_per_prompt samples (smaller groups: more prompts), or its prompts",
     )
     group.add_argument(
         PREFIX + "signal",
         choices=("tokens", "seconds"),
         default="tokens",
-        help="what a rollout's length is: its response tokens, or its seconds in the engine without vLLM's queue",
+        help="a rollout's length: response tokens, or seconds in the engine with tools, without vLLM's queue",
     )
     group = parser.add_argument_group("tail batching (openrlhf_sagc)")
     group.add_argument(
         TAIL + "enable",
         action="store_true",
-        help="close a step with the first groups that are done; the prompts of the others wait for a long round. Without "
-        "--rollout.sagc.enable the group size is n_samples_per_prompt",
+        help="close a step with the first groups done, other prompts wait for a long round; also without sagc.enable",
     )
     group.add_argument(
         TAIL + "prompt_ratio", type=float, default=1.25, help="prompts dispatched in a short round over those needed"
@@ -89,17 +94,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         LENGTH_AWARE,
         action="store_true",
-        help="balance engines by expected tokens, long prompts first, from what earlier rollouts of a prompt showed; "
-        "with group control or tail batching",
+        help="balance engines by the tokens expected from a prompt's earlier rollouts, long prompts first",
     )
     group = parser.add_argument_group(
         "dynamic sampling and rewards, with group control or tail batching (openrlhf_sagc)"
     )
     group.add_argument(
-        FILTER + "tolerance",
-        type=float,
-        default=1e-6,
-        help="drop groups whose scores differ by at most this; --algo.dynamic_filtering_range counts as well if given",
+        FILTER + "tolerance", type=float, default=1e-6, help="scores that differ by at most this are equal"
     )
     group.add_argument(
         FILTER + "max_gen_batches",
@@ -111,14 +112,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         FILTER + "at_cap",
         choices=("fail", "keep"),
         default="fail",
-        help="where that is not enough: end the run, or train on the groups that there are",
+        help="where that is not enough: end the run, or keep what there is and train on it",
     )
     group.add_argument(
         FILTER + "surplus",
         choices=("discard", "keep"),
         default="discard",
-        help="groups beyond a step's need and rollouts that still run: stop them and roll their prompts out again later, "
-        "or keep them for the next step, which trains them one update late",
+        help="groups beyond a step's need: roll their prompts out again, or keep them and train them one update late",
     )
     group.add_argument(
         REWARD + "timeout", type=float, default=180.0, help="seconds for one attempt at a sample's reward"
@@ -128,7 +128,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         REWARD + "max_failure_share",
         type=float,
         default=0.1,
-        help="groups with a sample without a reward are dropped; past this share of a step's samples the run ends",
+        help="the run ends past this share of a step's samples without a reward; below, their groups are dropped",
     )
     for action in parser._actions:
         if action.dest == "algo.advantage.estimator":
