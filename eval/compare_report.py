@@ -179,6 +179,22 @@ def markdown(rows: list[dict], settings: dict) -> str:
     return "".join(text)
 
 
+def each_run(steps: pd.DataFrame, evaluations: pd.DataFrame, settings: dict) -> str:
+    """A table with a row a run: what it reached, and how fast the machine was meanwhile."""
+    target, seconds, arm = settings["target"], settings["seconds"], ["algorithm", "policy", "seed"]
+    titles = [*arm, f"s to {target}", f"held-out reward after {seconds:.0f} s", "s a step", "median s of training"]
+    text = [f"\n### Each run\n\n| {' | '.join(titles)} |\n| --- | --- |{' ---: |' * (len(titles) - 2)}\n"]
+    for key, run in evaluations.groupby(arm, sort=False):
+        rewards_E, seconds_E = right_of(run).mean(axis=1)[None], run["seconds"].to_numpy()
+        taken = steps[(steps[arm] == list(key)).all(axis=1)].iloc[1:]  # the first step warms vLLM up
+        time = time_to(target, seconds_E, rewards_E)[0]
+        cells = [*map(str, key), f"{time:.0f}" if np.isfinite(time) else "–"]
+        cells += [f"{value_at(seconds, seconds_E, rewards_E)[0]:.3f}"]
+        cells += [f"{taken[['generation', 'experience', 'training', 'sync']].sum(axis=1).mean():.2f}"]
+        text.append(f"| {' | '.join(cells)} | {taken['training'].median():.2f} |\n")
+    return "".join(text)
+
+
 def verdict(rows: list[dict], target: float) -> str:
     """One sentence for each policy with control: sooner, later, or neither for certain."""
     lines = []
@@ -208,7 +224,7 @@ def write_report(folder: Path) -> str:
     plot_reward(evaluations, settings, folder / "reward.png")
     plot_steps(steps, settings, folder / "control.png")
     plot_seconds(rows, folder / "seconds.png")
-    text = markdown(rows, settings)
+    text = markdown(rows, settings) + each_run(steps, evaluations, settings)
     (folder / "REPORT.md").write_text(text)
     plain = [{name: of_draws(value) for name, value in row.items()} for row in rows]
     (folder / "comparison.json").write_text(json.dumps({"settings": settings, "policies": plain}, indent=2) + "\n")

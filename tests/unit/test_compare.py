@@ -265,6 +265,15 @@ def test_the_report_says_what_other_rewards_took_and_what_the_idle_tail_could_gi
     assert "| policy | 0.65 | 0.7 | 0.75 | 0.8 | 0.85 |" in text
 
 
+def test_the_report_has_each_run(tmp_path):
+    text, rows = report_of(tmp_path, learning("unpatched:8", 64.0), learning("sagc", 32.0))
+    lines = [line for line in text.partition("### Each run")[2].splitlines() if line.startswith("| grpo")]
+    assert len(lines) == sum(row["runs"] for row in rows.values())
+    times = [float(line.split("|")[4]) for line in lines if "sagc" in line]
+    assert np.mean(times) == pytest.approx(rows["sagc"]["time_to_target"]["value"], abs=0.5)
+    assert all(line.endswith(" | 8.50 | 3.00 |") for line in lines)
+
+
 def test_the_report_says_where_a_fixed_size_wins(tmp_path):
     text, rows = report_of(tmp_path, learning("unpatched:8", 32.0), learning("sagc", 64.0))
     assert "sagc reached 0.75 later than the best fixed size (unpatched:8): the fixed size wins" in text
