@@ -1,11 +1,7 @@
 """Runs of the real trainer (Ray, DeepSpeed, vLLM) on the CPU stack, each in a Ray cluster of its own."""
 
-import ast
-import contextlib
 import os
 import random
-import re
-import shutil
 import subprocess
 import sys
 import time
@@ -16,11 +12,9 @@ import pandas as pd
 import psutil
 import pytest
 from one_engine import engine, make_scheduler  # noqa: F401
+from real_runs import ROOT, TIMEOUT, kill, logged_steps, training
 
-ROOT = Path(__file__).parents[2]
-HERE = Path(__file__).parent
 sys.path.append(str(ROOT / "eval"))
-TIMEOUT = 420  # seconds a run may take; one takes about 70
 
 
 @dataclass
@@ -47,7 +41,7 @@ def task(tmp_path_factory):
 
 @pytest.fixture
 def train(task, tmp_path, run_command):
-    """Trains: train(tree, **flags) -> Run; a flag's dots are written as two underscores, True is a bare flag.
+    """Trains: train(tree, **flags) -> Run; flags as for `training`.
 
     `kill_at`: the run is killed (SIGKILL, all its processes) `grace` seconds after it has printed this text. `fails`:
     the run is to end with exit code 1.
@@ -57,40 +51,8 @@ def train(task, tmp_path, run_command):
         from report import read_run
 
         name = f"{tree}-{len(list(tmp_path.iterdir()))}"
-        settings = {
-            "actor__model_name_or_path": task / "model",
-            "reward__remote_url": HERE / "hash_reward.py",
-            "data__prompt_dataset": task / "prompts.jsonl",
-            "data__input_key": "prompt",
-            "data__label_key": "label",
-            "data__max_len": 128,
-            "rollout__max_new_tokens": 64,
-            "rollout__batch_size": 8,
-            "rollout__n_samples_per_prompt": 8,
-            "rollout__micro_batch_size": 16,
-            "train__batch_size": 64,
-            "train__micro_batch_size": 16,
-            "actor__num_gpus_per_node": 1,
-            "actor__adam__lr": 1e-3,
-            "actor__lr_scheduler": "constant",
-            "algo__advantage__estimator": "group_norm",
-            "algo__advantage__is_correction_level": "token",
-            "algo__kl__init_coef": 0,
-            "vllm__num_engines": 1,
-            "vllm__enforce_eager": True,
-            "vllm__sync_backend": "gloo",
-            "ds__attn_implementation": "eager",
-            "logger__tensorboard_dir": tmp_path / name,
-            "logger__wandb__run_name": "run",
-            "ckpt__output_dir": tmp_path / f"{name}-model",
-            **flags,
-        }
-        command = ["bash", ROOT / "train_scripts" / "on_cpu.sh", tree, "python", "-m", "openrlhf.cli.train_ppo_ray"]
-        for flag, value in settings.items():
-            if value is None:
-                continue
-            command.append("--" + flag.replace("__", "."))
-            command += [] if value is True else value if isinstance(value, list) else [value]
+        outputs = {"logger__tensorboard_dir": tmp_path / name, "ckpt__output_dir": tmp_path / f"{name}-model"}
+        command = ["bash", ROOT / "train_scripts" / "on_cpu.sh", tree, *training(task, **outputs, **flags)]
         code, output = run_command(command, log=tmp_path / f"{name}.log", kill_at=kill_at, grace=grace)
         assert code == (-9 if kill_at else fails), output[-5000:]
         scalars = logged_steps(output) if kill_at or fails else read_run(tmp_path / name / "run")
@@ -127,24 +89,3 @@ def run_command(tmp_path):
         return process.returncode, log.read_text(errors="replace")
 
     return run
-
-
-def logged_steps(output: str) -> pd.DataFrame:
-    """The scalars as the trainer printed them: those of a killed run are not all in its TensorBoard file."""
-    steps = re.findall(r"Global step (\d+): (\{.*\})", output.replace(": nan", ": None"))
-    return pd.DataFrame({int(step): ast.literal_eval(scalars) for step, scalars in steps}).T
-
-
-def kill(process: psutil.Process) -> None:
-    """SIGKILL for the process and all below it, and no trace left of its Ray cluster."""
-    family = process.children(recursive=True)
-    folders = set()
-    for member in [process, *family]:
-        with contextlib.suppress(psutil.Error):  # some end by themselves when the first ones are gone
-            folders.add(member.environ().get("RAY_TMPDIR"))
-        with contextlib.suppress(psutil.Error):
-            member.kill()
-    psutil.wait_procs(family, timeout=20)
-    process.wait()
-    for folder in folders - {None}:
-        shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,74 @@
+"""The command of a run, its steps as printed, and its end."""
+
+import ast
+import contextlib
+import re
+import shutil
+from pathlib import Path
+
+import pandas as pd
+import psutil
+
+ROOT = Path(__file__).parents[2]
+HERE = Path(__file__).parent
+TIMEOUT = 420  # seconds a run may take; one takes about 70
+
+
+def training(task: Path, **flags) -> list:
+    """The command that trains on a task; a flag's dots are written as two underscores, True is a bare flag."""
+    settings = {
+        "actor__model_name_or_path": task / "model",
+        "reward__remote_url": HERE / "hash_reward.py",
+        "data__prompt_dataset": task / "prompts.jsonl",
+        "data__input_key": "prompt",
+        "data__label_key": "label",
+        "data__max_len": 128,
+        "rollout__max_new_tokens": 64,
+        "rollout__batch_size": 8,
+        "rollout__n_samples_per_prompt": 8,
+        "rollout__micro_batch_size": 16,
+        "train__batch_size": 64,
+        "train__micro_batch_size": 16,
+        "actor__num_gpus_per_node": 1,
+        "actor__adam__lr": 1e-3,
+        "actor__lr_scheduler": "constant",
+        "algo__advantage__estimator": "group_norm",
+        "algo__advantage__is_correction_level": "token",
+        "algo__kl__init_coef": 0,
+        "vllm__num_engines": 1,
+        "vllm__enforce_eager": True,
+        "vllm__sync_backend": "gloo",
+        "ds__attn_implementation": "eager",
+        "logger__wandb__run_name": "run",
+        **flags,
+    }
+    command = ["python", "-m", "openrlhf.cli.train_ppo_ray"]
+    for flag, value in settings.items():
+        if value is None:
+            continue
+        command.append("--" + flag.replace("__", "."))
+        command += [] if value is True else value if isinstance(value, list) else [value]
+    return command
+
+
+def logged_steps(output: str) -> pd.DataFrame:
+    """The scalars as the trainer printed them: those of a killed run are not all in its TensorBoard file."""
+    steps = re.findall(r"Global step (\d+): (\{.*\})", output.replace(": nan", ": None"))
+    return pd.DataFrame({int(step): ast.literal_eval(scalars) for step, scalars in steps}).T
+
+
+def kill(process: psutil.Process) -> None:
+    """SIGKILL for the process and all below it, and no trace left of its Ray cluster."""
+    if not process.is_running():
+        return
+    family = process.children(recursive=True)
+    folders = set()
+    for member in [process, *family]:
+        with contextlib.suppress(psutil.Error):  # some end by themselves when the first ones are gone
+            folders.add(member.environ().get("RAY_TMPDIR"))
+        with contextlib.suppress(psutil.Error):
+            member.kill()
+    psutil.wait_procs(family, timeout=20)
+    process.wait()
+    for folder in folders - {None}:
+        shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,150 @@
+"""Two Ray nodes on one machine: Ray's runtime_env brings the trees to both, and a run goes on after a node was lost."""
+
+import json
+import os
+import re
+import socket
+import subprocess
+import time
+
+import psutil
+import pytest
+from ray.util.state import list_actors, list_nodes
+from real_runs import ROOT, TIMEOUT, kill, logged_steps, training
+
+pytestmark = pytest.mark.stack
+PYTHON_PATHS = [ROOT / "build/cpu-patched/openrlhf", ROOT / "openrlhf_sagc"]
+AGENT_PORTS = (
+    "dashboard-agent-listen-port",
+    "dashboard-agent-grpc-port",
+    "metrics-export-port",
+    "runtime-env-agent-port",
+)
+
+
+def free_ports(count: int) -> list[int]:
+    sockets = [socket.socket() for _ in range(count)]
+    for each in sockets:
+        each.bind(("127.0.0.1", 0))
+    ports = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
+
+
+class Cluster:
+    """A head and nodes of one pretended GPU each, without OpenRLHF in their path, in processes of their own."""
+
+    def __init__(self, folder):
+        self._folder, self._nodes = folder, []
+        self._port, dashboard = free_ports(2)
+        self.dashboard = f"http://127.0.0.1:{dashboard}"
+        self.start(
+            "--head", "--port", self._port, "--dashboard-port", dashboard, "--ray-client-server-port", *free_ports(1)
+        )
+        self.wait(1)
+
+    def start(self, *flags) -> psutil.Popen:
+        ports = [word for name, port in zip(AGENT_PORTS, free_ports(4)) for word in (f"--{name}", port)]
+        path = ["env", "-u", "PYTHONPATH", 'RAY_OVERRIDE_RESOURCES={"GPU": 1, "CPU": 8}']
+        ray = ["ray", "start", "--block", "--node-ip-address", "127.0.0.1", "--disable-usage-stats", *ports, *flags]
+        log = (self._folder / f"node-{len(self._nodes)}.log").open("w")
+        self._nodes.append(self.run([*path, *ray], log))
+        return self._nodes[-1]
+
+    def join(self) -> psutil.Popen:
+        """One more node."""
+        node = self.start("--address", f"127.0.0.1:{self._port}")
+        self.wait(2)
+        return node
+
+    def wait(self, count: int) -> None:
+        """Until so many nodes are alive."""
+        deadline = time.monotonic() + 120
+        while True:
+            try:
+                alive = [node for node in list_nodes(address=self.dashboard) if node.state == "ALIVE"]
+                if len(alive) == count:
+                    return
+            except Exception:  # the dashboard does not answer yet
+                pass
+            assert time.monotonic() < deadline, f"no {count} nodes: see {self._folder}"
+            time.sleep(1)
+
+    def submit(self, log, command: list) -> psutil.Popen:
+        environment = {"py_modules": list(map(str, PYTHON_PATHS))}
+        ray = ["ray", "job", "submit", "--address", self.dashboard, "--runtime-env-json", json.dumps(environment)]
+        return self.run([*ray, "--", *command], log)
+
+    @staticmethod
+    def run(command: list, log) -> psutil.Popen:
+        on_cpu = ["bash", ROOT / "train_scripts/on_cpu.sh", "cpu-patched"]
+        environment = {key: value for key, value in os.environ.items() if not key.startswith("RAY_")}
+        settings = dict(stdout=log, stderr=subprocess.STDOUT, start_new_session=True, env=environment)
+        return psutil.Popen(list(map(str, [*on_cpu, *command])), **settings)
+
+    def close(self) -> None:
+        for node in reversed(self._nodes):
+            kill(node)
+
+
+@pytest.fixture
+def cluster(tmp_path):
+    made = Cluster(tmp_path)
+    yield made
+    made.close()
+
+
+def test_a_run_on_two_nodes_ends_with_a_node_and_goes_on_from_its_checkpoint(cluster, task, tmp_path):
+    second = cluster.join()
+    flags = {
+        "rollout__sagc__enable": True,
+        "rollout__sagc__group_sizes": [8],
+        "train__num_episodes": 1,
+        "ckpt__output_dir": tmp_path / "trained",
+        "ckpt__path": tmp_path / "checkpoints",
+        "ckpt__save_steps": 1,
+    }
+
+    def submit(name: str, until: str | None = None, **more) -> tuple[int | None, str]:
+        """(exit code or None, output) once the job has ended or printed `until`."""
+        log = tmp_path / f"{name}.log"
+        with log.open("w") as sink:
+            job = cluster.submit(sink, training(task, **flags, **more))
+        jobs.append(job)
+        return follow(job, log, until)
+
+    jobs = []
+    try:
+        _, output = submit("first", until="Global step 2:")
+        actors = list_actors(address=cluster.dashboard, filters=[("state", "=", "ALIVE")])
+        homes = {actor.class_name: actor.node_id for actor in actors}
+        assert homes["PolicyModelActor"] != homes["RolloutRayActor"]
+        kill(second)
+        code, output = follow(jobs[-1], tmp_path / "first.log", None)
+        assert code == 1
+        assert re.search(r"Connection closed by peer|ActorDiedError|ActorUnavailableError|its node has died", output)
+        assert "/py_modules_files/" in output  # where the trees of the traceback lie: Ray has brought them
+        saved = logged_steps(output).index[-1]
+        assert saved in (2, 3)
+
+        cluster.join()
+        code, output = submit("second", ckpt__load_enable=True)
+        steps = logged_steps(output)
+        assert code == 0 and steps.index[0] in (saved, saved + 1) and steps.index[-1] == 6
+        assert (steps["rollout/num_samples"] == 64).all()
+    finally:
+        for job in jobs:
+            if job.poll() is None:
+                kill(job)
+
+
+def follow(job: psutil.Popen, log, until: str | None) -> tuple[int | None, str]:
+    deadline = time.monotonic() + TIMEOUT
+    while job.poll() is None:
+        output = log.read_text(errors="replace")
+        if until and until in output:
+            return None, output
+        assert time.monotonic() < deadline, f"not finished; the output ends with:\n{output[-5000:]}"
+        time.sleep(0.5)
+    return job.returncode, log.read_text(errors="replace")
