@@ -6,6 +6,7 @@ to the parsers of the scripts. What a command does is not tested here: RUN says 
 
 import argparse
 import importlib.util
+import json
 import re
 import runpy
 import subprocess
@@ -41,6 +42,7 @@ NEEDS_GPUS = {
     "pip install --no-deps": "into the environment of the CUDA builds",
     "bash train_scripts/dapo_qwen2.5_7b.sh": "test_launch_scripts.py runs it up to the command that it starts",
     "bash train_scripts/dapo.sh": "the same with other group sizes",
+    "ray job submit": "the CUDA builds; tests/stack/test_cluster.py does it without",
     "python -m pytest tests/kernels": "on CUDA; tests/run.sh runs them in Triton's interpreter",
 }
 STAND_IN = """#!/bin/bash
@@ -132,6 +134,10 @@ def check_call(words: list[str], monkeypatch) -> None:
             check_call(rest[2:], monkeypatch)
     elif name in ("python", "python3"):
         check_python(rest, monkeypatch)
+    elif name == "ray":
+        modules = json.loads(rest[rest.index("--runtime-env-json") + 1])["py_modules"]
+        assert all((ROOT / module / "__init__.py").exists() for module in modules)
+        check_call(rest[rest.index("--") + 1 :], monkeypatch)
     else:
         assert name in ("head", "pip"), f"nothing checks {name}"
 
