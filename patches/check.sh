@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
-# The gates of the patch series; prints a line per gate, and on the first that breaks what broke.
+# The gates of the patch series; prints a line per gate, and on the first that breaks what broke. With --onto PATH:
+# tries the series on another OpenRLHF instead.
 # Exit codes: 10-13 from build.sh, 20 a message is incomplete, 21 the series is over budget, 22 a patch file is not what
 # its commit exports to, 23 a tree does not compile, 24 black or isort would change a patched file, 25 upstream's tests
-# fail, or are not all there, after a patch.
+# fail, or are not all there, after a patch, 30 and 31 from onto.sh.
 set -euo pipefail
+[ "${1:-}" != --onto ] || exec bash "$(dirname "$0")/onto.sh" "${2:-}"
 cd "$(dirname "$0")/.."
 
 PYTHON=$(realpath -s "${PYTHON:-.venv/bin/python}")
@@ -78,6 +80,21 @@ check_series() {
     rm -rf "$tree"
 }
 
+# check_alone FROM: every patch on FROM with nothing but the patches that it needs.
+check_alone() {
+    local tree=$BUILD/tree name needs number
+    bash patches/onto.sh "$1" >$BUILD/onto
+    while read -r name needs; do
+        rm -rf "$tree"
+        cp -r "$1" "$tree"
+        for number in $needs $name; do
+            git -C "$tree" -c user.name=OpenRLHF -c user.email=openrlhf@localhost am --quiet --no-3way --keep-non-patch "$PWD/patches/$number"-*.patch
+        done
+        check_tree "$tree" "$name with ${needs:-nothing else}"
+    done < <(sed -nE '/with the cpu series$/q; s/^(.*): applies; (alone|needs)(.*)/\1\3/p' $BUILD/onto)
+    rm -rf "$tree"
+}
+
 check_messages
 check_budget $MAIN_BUDGET main patches/*.patch
 check_budget $CPU_BUDGET cpu patches/cpu/*.patch
@@ -87,4 +104,5 @@ check_export $BUILD/cpu-base patches/cpu
 check_series $BUILD/base patches
 check_series $BUILD/base patches/cpu
 check_tree $BUILD/cpu-patched "both series"
+check_alone $BUILD/base
 rm -rf $BUILD
