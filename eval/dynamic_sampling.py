@@ -141,9 +141,9 @@ def plot(table: pd.DataFrame, path: Path) -> None:
 
 def markdown(table: pd.DataFrame) -> str:
     digits = {"with a signal": 2, "rollout s a step": 2, "rollout s a group with a signal": 3, "s a step": 2}
-    cell = lambda c, x: (
+    cell = lambda c, x: (  # noqa: E731
         str(x) if isinstance(x, (str, int)) else "–" if x != x else f"{x:.{digits.get(c, 0)}f}"
-    )  # noqa: E731
+    )
     rows = [[cell(c, x) for c, x in row.items()] for _, row in table.iterrows()]
     return "".join(f"| {' | '.join(row)} |\n" for row in [list(table.columns), ["---"] * len(table.columns), *rows])
 

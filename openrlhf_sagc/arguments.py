@@ -132,7 +132,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     for action in parser._actions:
         if action.dest == "algo.advantage.estimator":
-            action.choices = [*action.choices, "median"]
+            action.choices = [*(action.choices or ()), "median"]
 
 
 def check_arguments(args: SimpleNamespace) -> None:

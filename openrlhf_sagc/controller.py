@@ -28,6 +28,7 @@ import math
 import sys
 from collections.abc import Iterable, Sequence
 from numbers import Real
+from typing import Any
 
 import numpy as np
 
@@ -214,7 +215,7 @@ class StragglerAwareGroupController:
             "rate_sum": self._rate_sum,
         }
 
-    def load_state_dict(self, state: dict[str, float | int | dict[str, list[float]]]) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from `state_dict()`; the arguments may differ but for the saved size, which must be a candidate.
 
         Raises:
@@ -255,7 +256,7 @@ class StragglerAwareGroupController:
     def _clustering(self) -> float:
         """Clustering at which the hazard predicts as many events as were observed, plus the one of the prior."""
         seen = sorted(self._seen.items())
-        expected = sum(groups * _event_probability(self.hazard, CLUSTERINGS, size) for size, (groups, _) in seen)
+        expected: Any = sum(groups * _event_probability(self.hazard, CLUSTERINGS, size) for size, (groups, _) in seen)
         observed = PRIOR_A + sum(events for _, (_, events) in seen)
         if not seen or observed >= expected[0]:
             return float(CLUSTERINGS[0])
@@ -351,10 +352,10 @@ def _check(group: Sequence[float], index: int) -> None:
 
 
 def _is_finite(value: object, lowest: float) -> bool:
-    return isinstance(value, Real) and lowest <= value <= sys.float_info.max
+    return isinstance(value, Real) and lowest <= value <= sys.float_info.max  # type: ignore[operator]
 
 
-def _seen_from(saved: object) -> dict[int, tuple[float, float]]:
+def _seen_from(saved: Any) -> dict[int, tuple[float, float]]:
     """Discounted groups and events by size, from a state's "seen"; ValueError if it is anything else."""
     try:
         seen = {int(size): (groups, events) for size, (groups, events) in saved.items()}

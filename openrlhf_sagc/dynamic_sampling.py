@@ -127,7 +127,7 @@ class DynamicSampler:
         size = len(scores_G)
         self._judged.append((size, reason is None))
         if reason != "reward_missing" and size > 1:
-            right = sum(score > sum(self.score_range) / 2 for score in scores_G)
+            right = sum(score > sum(self.score_range) / 2 for score in scores_G)  # type: ignore[operator]
             self._right_shares.append((right / size, right * (right - 1) / (size * (size - 1))))
         if reason is None:
             self.accepted += 1

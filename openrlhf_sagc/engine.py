@@ -84,7 +84,9 @@ class RolloutExecutor:
             Exception: of OpenRLHF's own single-turn executor outside of the reward, or of any once vLLM is dead.
         """
         # OpenRLHF calls this for all rollouts of a prompt in one task.
-        group = self._groups.setdefault(asyncio.current_task(), _Group(self.keep))
+        task = asyncio.current_task()
+        assert task is not None
+        group = self._groups.setdefault(task, _Group(self.keep))
         return self._execute(group, llm_engine, args, kwargs)
 
     async def _execute(self, group: "_Group", llm_engine, args: tuple, kwargs: dict) -> dict:
@@ -210,7 +212,7 @@ class _Rollout:
         self.queue_seconds = 0.0
         self.failure: str | None = None
         self.stopped = False
-        self.task: asyncio.Task | None = None
+        self.task: asyncio.Task  # which is made with this and set at once
         self.ended = asyncio.get_running_loop().create_future()
 
     def __getattr__(self, name):
@@ -276,7 +278,7 @@ async def _post(url: str, sample: dict):
 
 async def _in_thread(function, sample: dict):
     """What the function returns, from a daemon thread of its own: one that hangs blocks neither a pool nor the exit."""
-    outcome = concurrent.futures.Future()
+    outcome: concurrent.futures.Future = concurrent.futures.Future()
     outcome.set_running_or_notify_cancel()  # no longer cancelled by a caller that gives up: `run` would trip over that
 
     def run():

@@ -51,7 +51,7 @@ class PromptQueue:
                 self._drawn_episode += 1
                 self._iterator = iter(self._dataloader)
             *columns, drained = _collect_prompt_batch(self._iterator, count - len(prompts))
-            prompts += [Prompt(*column, self._drawn_episode) for column in zip(*columns)]
+            prompts += [Prompt(*column, self._drawn_episode) for column in zip(*columns)]  # type: ignore[call-arg]
             if drained:
                 self._iterator = None
         return prompts

@@ -251,8 +251,9 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
         loads = [0.0] * len(self._single_engines)
         for group in self._running.values():
             loads[group.engine] += group.load
+        assert self.predictor is not None
         expected = [self._round.rollouts * self.predictor.predict(group.prompt.text) for group in groups]
-        shares = [(generator, []) for generator in self._single_engines]
+        shares: list[tuple[SamplesGenerator, list[Group]]] = [(generator, []) for generator in self._single_engines]
         for index, engine in balance(loads, expected):
             shares[engine][1].append(groups[index]._replace(engine=engine, load=expected[index]))
         return [(generator, share) for generator, share in shares if share]

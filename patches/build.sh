@@ -35,13 +35,13 @@ fetch_wheel() {
 }
 
 make_base() {
-    rm -rf $BUILD/base $BUILD/unpacked
-    mkdir -p $BUILD/base $BUILD/unpacked
-    "$PYTHON" -m zipfile -e "$WHEEL" $BUILD/unpacked
-    cp -r $BUILD/unpacked/*.data/purelib/. $BUILD/base
-    git -C $BUILD/base init --quiet --initial-branch=base
-    git -C $BUILD/base add --all --force
-    git -C $BUILD/base commit --quiet --message "OpenRLHF $VERSION"
+    rm -rf "$BUILD"/base "$BUILD"/unpacked
+    mkdir -p "$BUILD"/base "$BUILD"/unpacked
+    "$PYTHON" -m zipfile -e "$WHEEL" "$BUILD"/unpacked
+    cp -r "$BUILD"/unpacked/*.data/purelib/. "$BUILD"/base
+    git -C "$BUILD"/base init --quiet --initial-branch=base
+    git -C "$BUILD"/base add --all --force
+    git -C "$BUILD"/base commit --quiet --message "OpenRLHF $VERSION"
 }
 
 # apply FROM TO BRANCH PATCH...: copies tree FROM to TO and commits the patches on it, on a new branch.
@@ -58,15 +58,15 @@ apply() {
 }
 
 make_wheel() {
-    local root=$BUILD/unpacked local_version
-    local_version="$VERSION+sagc.$(ls patches/*.patch | wc -l)"
-    cp -r $BUILD/patched/openrlhf $BUILD/patched/tests "$root/openrlhf-$VERSION.data/purelib/"
+    local root=$BUILD/unpacked series=(patches/*.patch) local_version
+    local_version="$VERSION+sagc.${#series[@]}"
+    cp -r "$BUILD"/patched/openrlhf "$BUILD"/patched/tests "$root/openrlhf-$VERSION.data/purelib/"
     sed -i "s/^Version: $VERSION$/Version: $local_version/" "$root/openrlhf-$VERSION.dist-info/METADATA"
     for part in data dist-info; do mv "$root/openrlhf-$VERSION.$part" "$root/openrlhf-$local_version.$part"; done
-    rm -rf $BUILD/dist
-    mkdir $BUILD/dist
-    SOURCE_DATE_EPOCH=1795176000 "$PYTHON" -m wheel pack --dest-dir $BUILD/dist "$root" >$BUILD/wheel.log 2>&1 ||
-        fail 13 "the wheel was not built: $(tail -n 1 $BUILD/wheel.log)"
+    rm -rf "$BUILD"/dist
+    mkdir "$BUILD"/dist
+    SOURCE_DATE_EPOCH=1795176000 "$PYTHON" -m wheel pack --dest-dir "$BUILD"/dist "$root" >"$BUILD"/wheel.log 2>&1 ||
+        fail 13 "the wheel was not built: $(tail -n 1 "$BUILD"/wheel.log)"
     rm -rf "$root"
 }
 
@@ -75,9 +75,9 @@ mkdir -p build/wheel "$BUILD"
 rm -f "$BUILD/stamp"
 fetch_wheel
 make_base
-apply $BUILD/base $BUILD/patched main patches/*.patch
-apply $BUILD/base $BUILD/cpu-base cpu patches/cpu/*.patch
-apply $BUILD/cpu-base $BUILD/cpu-patched main patches/*.patch
+apply "$BUILD"/base "$BUILD"/patched main patches/*.patch
+apply "$BUILD"/base "$BUILD"/cpu-base cpu patches/cpu/*.patch
+apply "$BUILD"/cpu-base "$BUILD"/cpu-patched main patches/*.patch
 make_wheel
 cat patches/*.patch patches/cpu/*.patch patches/build.sh | sha256sum >"$BUILD/stamp" # what these trees were built from
-echo "built $(ls $BUILD/dist/*.whl)"
+echo "built $(ls "$BUILD"/dist/*.whl)"

@@ -53,6 +53,7 @@ check_export() {
 }
 
 # check_tree TREE NAME: compiles, is formatted as upstream formats, passes upstream's tests.
+# shellcheck disable=SC2086 # files: upstream's names, without spaces
 check_tree() {
     local tree=$1 name=$2 files log=$BUILD/upstream-tests.log
     (cd "$tree" && "$PYTHON" -m compileall -q openrlhf tests) || fail 23 "$name does not compile"

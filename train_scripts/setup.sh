@@ -38,6 +38,7 @@ digest() { cat "$@" | sha256sum; }
 stale() { local stamp=$1; shift; [ "$(cat "$stamp" 2>/dev/null)" != "$(digest "$@")" ]; }
 remember() { local stamp=$1; shift; digest "$@" >"$stamp"; }
 
+# shellcheck disable=SC2046 # a requirement has no spaces
 install_packages() {
     note "making .venv (about 2 minutes)"
     rm -rf .venv

@@ -142,6 +142,7 @@ def reference_group_advantages(
     rows = slice(None) if samples is None else samples
     if action_mask.dim() == 1:
         last_end = action_mask.unsqueeze(1)
+        assert num_tokens is not None
         ends = torch.arange(1, num_tokens + 1, device=rewards.device)
         action_mask = ends <= last_end
     else:

@@ -20,6 +20,7 @@ check_machine() {
     [ -x $VENV/bin/python ] || [ "$free" -ge $DISK_GB ] || fail 2 "needs $DISK_GB GB of free disk here, found $free GB"
 }
 
+# shellcheck disable=SC2046 # a requirement has no spaces
 install_packages() {
     local pip="$VENV/bin/python -m pip install --disable-pip-version-check --quiet"
     requirements() { grep -oE '^[^ #]+' $REQUIREMENTS | grep -E "$@"; }
