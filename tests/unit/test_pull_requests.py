@@ -1,0 +1,103 @@
+"""The pull-request texts say of each patch what is true, and their reproductions print what they show."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+TEXTS = ROOT / "patches/pull_requests"
+RUNNER = """
+import json, sys
+outputs = {}
+for name, code in json.loads(sys.stdin.read()).items():
+    lines = []
+    names = {"__name__": name, "print": lambda *words: lines.append(" ".join(map(str, words)) + "\\n")}
+    exec(compile(code, name, "exec"), names)
+    outputs[name] = "".join(lines)
+print("OUTPUTS " + json.dumps(outputs))
+"""
+
+
+def numbered(folder, suffix):
+    """Files of the main and the CPU series by number: {"0001": path, ..., "cpu/0001": path, ...}."""
+    paths = [*folder.glob(f"[0-9]*{suffix}"), *folder.glob(f"cpu/[0-9]*{suffix}")]
+    return {re.match(r"(cpu/)?\d+", str(path.relative_to(folder)))[0]: path for path in sorted(paths)}
+
+
+PATCHES = numbered(ROOT / "patches", ".patch")
+
+
+def blocks(number, language):
+    return re.findall(rf"```{language}\n(.*?)```", (TEXTS / f"{number}.md").read_text(), re.S)
+
+
+SNIPPETS = {number: "".join(blocks(number, "python")) for number in PATCHES if blocks(number, "python")}
+
+
+def outputs(tree, snippets, folder):
+    """What each snippet prints on this tree, one after the other in one process."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "build" / tree), "DS_ACCELERATOR": "cpu"}
+    result = subprocess.run(
+        [sys.executable, "-c", RUNNER],
+        input=json.dumps(snippets),
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert result.returncode == 0, result.stderr
+    return json.loads(result.stdout.splitlines()[-1].removeprefix("OUTPUTS "))
+
+
+@pytest.fixture(scope="module")
+def printed(tmp_path_factory):
+    """{number: [before, after]}. Before: the CPU series' snippets see upstream's files, the others those with it."""
+    folder = tmp_path_factory.mktemp("snippets")
+    cpu = {number: code for number, code in SNIPPETS.items() if number.startswith("cpu")}
+    main = {number: code for number, code in SNIPPETS.items() if number not in cpu}
+    before = outputs("base", cpu, folder) | outputs("cpu-base", main, folder)
+    after = outputs("cpu-patched", cpu | main, folder)  # the import of cpu/0001 is tried first
+    return {number: [before[number], after[number]] for number in SNIPPETS}
+
+
+@pytest.mark.parametrize("number", SNIPPETS)
+def test_snippet_prints_what_the_text_shows(printed, number):
+    def untimed(text):
+        return re.sub(r"\d+\.\d+ s ", "N s ", text)
+
+    assert [untimed(text) for text in printed[number]] == [untimed(text) for text in blocks(number, "text")]
+    assert printed[number][0] != printed[number][1]
+
+
+def test_every_patch_has_a_text_and_every_text_a_patch():
+    assert set(numbered(TEXTS, ".md")) == set(PATCHES)
+    commands = {number for number in PATCHES if blocks(number, "bash")}
+    assert set(SNIPPETS) | commands == set(PATCHES)
+
+
+@pytest.mark.parametrize("number", PATCHES)
+def test_title_lines_and_prerequisites_are_those_of_the_patch(number):
+    text, patch = (TEXTS / f"{number}.md").read_text(), PATCHES[number].read_text()
+    subject = re.search(r"^Subject: \[PATCH\] (.*?)\n(?! )", patch, re.M | re.S)[1].replace("\n", "")
+    changed = len(re.findall(r"^(?!\+\+\+|---)[+-]", patch, re.M))
+    files = len(re.findall(r"^diff --git", patch, re.M))
+    rows = (ROOT / "patches/README.md").read_text()
+    needs = re.search(rf"^\| {number} \| ([^|]*) \|", rows, re.M)[1]
+    head = re.sub(r"\s+", " ", text.split("##")[0])
+    stated = re.fullmatch(r"# (.*?) Lines changed: (\d+) in (\d+) files?\. Prerequisites: (.*)\. ", head)
+    assert stated.groups()[:3] == (subject, str(changed), str(files))
+    assert (re.findall(r"(?:cpu/)?\d{4}", stated[4]) or ["none"]) == needs.split()
+
+
+@pytest.mark.parametrize("number", PATCHES)
+def test_texts_and_patches_have_the_parts_that_are_asked_of_them(number):
+    headings = re.findall(r"^## (.*)$", (TEXTS / f"{number}.md").read_text(), re.M)
+    assert headings == ["Problem", "Reproduction", "Numbers"]
+    # Upstream's check of shell scripts, `bash -n`, has nothing to see.
+    assert not re.search(r"^diff --git .*\.sh$", PATCHES[number].read_text(), re.M)
