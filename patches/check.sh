@@ -55,7 +55,7 @@ check_export() {
 # check_tree TREE NAME: compiles, is formatted as upstream formats, passes upstream's tests.
 # shellcheck disable=SC2086 # files: upstream's names, without spaces
 check_tree() {
-    local tree=$1 name=$2 files log=$BUILD/upstream-tests.log
+    local tree=$1 name=$2 files log=$1.log
     (cd "$tree" && "$PYTHON" -m compileall -q openrlhf tests) || fail 23 "$name does not compile"
     files=$(git -C "$tree" show --name-only --format= HEAD -- '*.py')
     (cd "$tree" && "$PYTHON" -m black --quiet --check --line-length 119 $files) || fail 24 "$name: black would change it"
@@ -69,6 +69,18 @@ check_tree() {
     echo "$name: $(tail -n 1 "$log")"
 }
 
+# check_later TREE NAME: check_tree on a copy of TREE as it is now, as many at a time as there are CPUs.
+checks=()
+trap 'kill $(jobs -p) 2>/dev/null || true' EXIT
+check_later() {
+    local copy=$BUILD/trees/${#checks[@]}
+    [ ${#checks[@]} -lt "$(nproc)" ] || wait "${checks[-$(nproc)]}" # and exit as it does
+    mkdir -p "$BUILD/trees"
+    cp -r "$1" "$copy"
+    (check_tree "$copy" "$2"; rm -rf "$copy") &
+    checks+=($!)
+}
+
 # check_series FROM FOLDER: every patch on top of the ones before it.
 check_series() {
     local tree=$BUILD/tree patch
@@ -76,7 +88,7 @@ check_series() {
     cp -r "$1" "$tree"
     for patch in "$2"/*.patch; do
         git -C "$tree" -c user.name=OpenRLHF -c user.email=openrlhf@localhost am --quiet --no-3way --keep-non-patch "$PWD/$patch"
-        check_tree "$tree" "$patch"
+        check_later "$tree" "$patch"
     done
     rm -rf "$tree"
 }
@@ -91,7 +103,7 @@ check_alone() {
         for number in $needs $name; do
             git -C "$tree" -c user.name=OpenRLHF -c user.email=openrlhf@localhost am --quiet --no-3way --keep-non-patch "$PWD/patches/$number"-*.patch
         done
-        check_tree "$tree" "$name with ${needs:-nothing else}"
+        check_later "$tree" "$name with ${needs:-nothing else}"
     done < <(sed -nE '/with the cpu series$/q; s/^(.*): applies; (alone|needs)(.*)/\1\3/p' $BUILD/onto)
     rm -rf "$tree"
 }
@@ -104,6 +116,7 @@ check_export $BUILD/patched patches
 check_export $BUILD/cpu-base patches/cpu
 check_series $BUILD/base patches
 check_series $BUILD/base patches/cpu
-check_tree $BUILD/cpu-patched "both series"
+check_later $BUILD/cpu-patched "both series"
 check_alone $BUILD/base
+for check in "${checks[@]}"; do wait "$check"; done
 rm -rf $BUILD
