@@ -1,5 +1,6 @@
 """Plots of eval/compare.py: reward over seconds, control over steps, where the seconds go."""
 
+import re
 from pathlib import Path
 
 import matplotlib
@@ -18,9 +19,14 @@ def right_of(evaluations: pd.DataFrame) -> np.ndarray:
     return np.array([line.split() for line in evaluations["right"]], float) / evaluations["samples"].iloc[0]
 
 
+def is_fixed(policy: str) -> bool:
+    """Whether it is a fixed group size and nothing more."""
+    return re.fullmatch(r"(unpatched|fixed):\d+(@\w+)?", policy) is not None
+
+
 def colors_of(policies: list[str]) -> dict[str, object]:
-    """Shades of grey for fixed sizes, colours for control."""
-    fixed = [policy for policy in policies if not policy.startswith("sagc")]
+    """Shades of grey for fixed sizes, colours for the others."""
+    fixed = [policy for policy in policies if is_fixed(policy)]
     shades = dict(zip(fixed, plt.cm.Greys(np.linspace(0.35, 0.85, max(len(fixed), 1)))))
     return shades | dict(zip([policy for policy in policies if policy not in shades], ["C3", "C0", "C2", "C1"]))
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from compare_plots import PHASES, plot_reward, plot_seconds, plot_steps, right_of
+from compare_plots import PHASES, is_fixed, plot_reward, plot_seconds, plot_steps, right_of
 
 RESAMPLES = 2000
 LEVEL = 0.95
@@ -86,7 +86,7 @@ def summaries(steps: pd.DataFrame, evaluations: pd.DataFrame, settings: dict) ->
         draws = {
             policy: resample(mine[mine["policy"] == policy], settings, np.random.default_rng(0)) for policy in policies
         }
-        fixed = [policy for policy in policies if not policy.startswith("sagc")]
+        fixed = [policy for policy in policies if is_fixed(policy)]
         best = min(fixed, key=lambda policy: draws[policy]["time"][0], default=None)
         for policy in policies:
             taken = steps[(steps["algorithm"] == algorithm) & (steps["policy"] == policy)]
@@ -196,10 +196,10 @@ def each_run(steps: pd.DataFrame, evaluations: pd.DataFrame, settings: dict) -> 
 
 
 def verdict(rows: list[dict], target: float) -> str:
-    """One sentence for each policy with control: sooner, later, or neither for certain."""
+    """One sentence for each policy that is no fixed size: sooner, later, or neither for certain."""
     lines = []
     for row in rows:
-        if row["best_fixed"] is None or not row["policy"].startswith("sagc"):
+        if row["best_fixed"] is None or is_fixed(row["policy"]):
             continue
         low, high = np.quantile(row["speedup"][1:], [(1 - LEVEL) / 2, (1 + LEVEL) / 2], method="nearest")
         if not np.isfinite(row["time_to_target"][0]):

@@ -147,6 +147,11 @@ def check_arguments(args: SimpleNamespace) -> None:
     if not args.rollout.sagc.enable:
         if not args.rollout.tail_batching.enable:
             return _refuse_idle_flags(args)
+        if args.rollout.n_samples_per_prompt < 2:
+            raise SystemExit(
+                f"openrlhf_sagc: --rollout.n_samples_per_prompt {args.rollout.n_samples_per_prompt} is the group size of "
+                f"{TAIL}enable: use 2 or more"
+            )
         args.rollout.sagc.group_sizes = [args.rollout.n_samples_per_prompt]
     builds = ((PREFIX, build_controller), (FILTER, build_sampler), (TAIL, build_batcher), (REWARD, check_reward))
     for prefix, build in builds:
@@ -237,6 +242,11 @@ def describe(args: SimpleNamespace) -> str:
         f"; short rounds dispatch {tail.prompt_ratio:g} times the prompts and {tail.response_ratio:g} times the rollouts "
         "a prompt, and the prompts they leave behind are run to the end in long rounds"
     )
+    if len(sizes) > 1 and tail.response_ratio > 1:
+        rounds += (
+            f"; {TAIL}response_ratio {tail.response_ratio:g} stops stragglers before they count, so that large groups are "
+            "chosen: 1 leaves them to the limit"
+        )
     return f"{held}{control if len(sizes) > 1 else ''}{rounds if tail.enable else ''}; {steps}"
 
 

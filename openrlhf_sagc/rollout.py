@@ -166,17 +166,19 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
             "dispatched": self._dispatched,
             "prompts_consumed": self._prompts_consumed,
             "accepted": [tuple(group[:4]) for group in self._accepted],
+            "lengths": [tuple(group) for group in self._lengths],
         }
 
     def load_state_dict(self, state: dict) -> None:
         """Go on from `state_dict()`; the dataloader has been loaded before.
 
         Raises:
-            ValueError: the checkpoint was saved without --rollout.sagc.enable, or with sizes that do not fit.
+            ValueError: the checkpoint was saved without this generator, or with sizes that do not fit.
         """
         if "controller" not in state:
             raise ValueError(
-                "the checkpoint was saved without --rollout.sagc.enable: resume without it, or start from its model"
+                "the checkpoint was saved without --rollout.sagc.enable or --rollout.tail_batching.enable: resume without "
+                "them, or start from its model"
             )
         self.controller.load_state_dict(state["controller"])
         self.sampler.load_state_dict(state["sampler"])
@@ -191,6 +193,7 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
         self._accepted = [
             Group(order, step, Prompt(*prompt), samples) for order, step, prompt, samples in state["accepted"]
         ]
+        self._lengths = [Rollouts(*group) for group in state["lengths"]]
 
     def _begin(self, group_size: int) -> None:
         """Open a step; without tail batching every round is one that leaves no prompt behind twice."""

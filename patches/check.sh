@@ -71,13 +71,16 @@ check_tree() {
 
 # check_later TREE NAME: check_tree on a copy of TREE as it is now, as many at a time as there are CPUs.
 checks=()
-trap 'kill $(jobs -p) 2>/dev/null || true' EXIT
+trap 'for check in "${checks[@]}"; do kill -- "-$check" 2>/dev/null || true; done' EXIT
 check_later() {
     local copy=$BUILD/trees/${#checks[@]}
     [ ${#checks[@]} -lt "$(nproc)" ] || wait "${checks[-$(nproc)]}" # and exit as it does
+    rm -rf "$copy"
     mkdir -p "$BUILD/trees"
     cp -r "$1" "$copy"
+    set -m # a process group of its own, so that its tests end with it
     (check_tree "$copy" "$2"; rm -rf "$copy") &
+    set +m
     checks+=($!)
 }
 

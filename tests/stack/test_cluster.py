@@ -116,18 +116,20 @@ def test_a_run_on_two_nodes_ends_with_a_node_and_goes_on_from_its_checkpoint(clu
 
     jobs = []
     try:
-        _, output = submit("first", until="Global step 2:")
+        submit("first", until="Global step 1:")
         actors = list_actors(address=cluster.dashboard, filters=[("state", "=", "ALIVE")])
         homes = {actor.class_name: actor.node_id for actor in actors}
         assert homes["PolicyModelActor"] != homes["RolloutRayActor"]
+        follow(jobs[-1], tmp_path / "first.log", "Global step 2:")
         kill(second)
         code, output = follow(jobs[-1], tmp_path / "first.log", None)
         assert code == 1
         assert re.search(r"Connection closed by peer|ActorDiedError|ActorUnavailableError|its node has died", output)
         assert "/py_modules_files/" in output  # where the trees of the traceback lie: Ray has brought them
         saved = logged_steps(output).index[-1]
-        assert saved in (2, 3)
+        assert 2 <= saved < 6
 
+        cluster.wait(1)
         cluster.join()
         code, output = submit("second", ckpt__load_enable=True)
         steps = logged_steps(output)

@@ -210,7 +210,10 @@ def test_good_flags_get_as_far_as_ray(run_trainer, flags):
         ([], ["every step has 64 samples", "16 x 4, 8 x 8, 4 x 16, 2 x 32", "response tokens"]),
         (["--rollout.sagc.hold", "prompts"], ["every step has 8 prompts", "4 = 32, 8 = 64, 16 = 128, 32 = 256"]),
         (["--rollout.sagc.signal", "seconds"], ["2.5 times the group's median seconds"]),
-        (["--rollout.tail_batching.enable"], ["dispatch 1.25 times the prompts and 1.25 times the rollouts a prompt"]),
+        (
+            ["--rollout.tail_batching.enable"],
+            ["dispatch 1.25 times the prompts and 1.25 times the rollouts a prompt", "1 leaves them to the limit"],
+        ),
     ],
 )
 def test_start_says_once_what_was_chosen(run_trainer, capsys, flags, words):
@@ -227,6 +230,10 @@ def test_tail_batching_alone_has_the_fixed_group_size(run_trainer, capsys):
     out = capsys.readouterr().out
     assert "every step has 64 samples" in out and "as prompts x group size 8 x 8; short rounds dispatch" in out
     assert "straggler" not in out
+    with pytest.raises(
+        SystemExit, match="--rollout.n_samples_per_prompt 1 is the group size of --rollout.tail_batching"
+    ):
+        run_trainer("--rollout.tail_batching.enable", "--rollout.n_samples_per_prompt", "1")
 
 
 def test_length_aware_dispatch_without_a_scheduler_is_refused(run_trainer):

@@ -247,6 +247,13 @@ def test_the_report_says_who_is_sooner(tmp_path):
     assert all((tmp_path / name).stat().st_size > 10_000 for name in ("reward.png", "control.png", "seconds.png"))
 
 
+def test_tail_batching_at_a_fixed_size_is_compared_with_the_fixed_size(tmp_path):
+    arms = [learning("unpatched:8", 64.0), learning("fixed:8+tail", 32.0), learning("sagc", 96.0)]
+    text, rows = report_of(tmp_path, *arms)
+    assert rows["fixed:8+tail"]["best_fixed"] == "unpatched:8" and rows["fixed:8+tail"]["speedup"]["low"] > 1.5
+    assert "fixed:8+tail reached 0.75 sooner than the best fixed size (unpatched:8)" in text
+
+
 def test_rewards_are_compared_after_the_same_seconds():
     seconds_E, values_BE = np.array([10.0, 30.0, 60.0]), np.array([[0.0, 0.4, 1.0], [0.1, 0.1, 0.7]])
     for seconds, expected in ((5, [0.0, 0.1]), (10, [0.0, 0.1]), (20, [0.2, 0.1]), (45, [0.7, 0.4]), (99, [1.0, 0.7])):

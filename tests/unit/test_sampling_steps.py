@@ -138,6 +138,20 @@ def test_kept_groups_of_another_size_than_the_next_steps_are_rolled_out_again(ma
     assert {sample.info[rollout.GROUP_SIZE] for sample in generator.generate_samples()[0]} == {8}
 
 
+def test_groups_that_a_change_of_size_stops_count_after_a_resume(make_generator):
+    """They are stopped once the controller has seen its step, which a checkpoint follows."""
+    respond = lambda prompt, size: [(10 + prompt * 37 % 83, i % 2) for i in range(size)]  # noqa: E731
+    make = lambda: make_generator(200, respond, True, algo__dynamic_filtering_surplus="keep")  # noqa: E731
+    straight, resumed = make(), make()
+    while not straight._lengths:
+        straight.generate_samples()
+    resumed.prompts_dataloader.next = straight.prompts_dataloader.next
+    resumed.load_state_dict(json.loads(json.dumps(straight.state_dict())))
+    for generator in (straight, resumed):
+        generator.generate_samples()
+    assert resumed.controller.state_dict() == straight.controller.state_dict()
+
+
 @pytest.mark.parametrize("surplus", ["discard", "keep"])
 def test_resume_restores_the_queue(make_generator, surplus):
     """The steps after the resume train what the uninterrupted run trains, kept and put back prompts first."""

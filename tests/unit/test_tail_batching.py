@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections import Counter
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -72,10 +73,9 @@ def test_no_prompt_waits_longer_than_the_bound(ratio, num_groups, rounds):
     """
     batcher, queue = TailBatcher(prompt_ratio=ratio), []
     for now, (left_behind, restored) in enumerate(rounds):
+        assert all(now <= deadline for deadline in queue)
         plan = batcher.decide(num_groups, 4, waiting=len(queue), drained=False)
         if plan.long:
-            for deadline in queue[:num_groups]:
-                assert now <= deadline
             queue = queue[num_groups:]
         else:
             for _ in range(left_behind):
@@ -151,21 +151,33 @@ def test_every_prompt_of_an_episode_is_trained_once(make_generator, data):
         scores = [1.0] * size if prompt in dropped else [float(i % 2) for i in range(size)]
         return [(lengths[prompt], score) for score in scores]
 
-    make = lambda: make_generator(prompts, respond, True, **tail(**ratios))  # noqa: E731
-    generator, trained, steps = make(), [], 0
+    trained, steps = Counter(), 0  # of (prompt, episode)
+
+    def make():
+        generator = make_generator(prompts, respond, True, **tail(**ratios))
+        close_step = generator._close_step
+
+        def count():
+            groups, surplus = close_step()
+            trained.update((int(group.prompt.text), group.prompt.episode) for group in groups)
+            return groups, surplus
+
+        generator._close_step = count
+        return generator
+
+    generator = make()
     for episode in (1, 2):
         exhausted = False
         while not exhausted:
             steps += 1
-            samples, _, _, exhausted = generator.generate_samples()
-            trained += prompts_of(samples)
+            *_, exhausted = generator.generate_samples()
             if data.draw(st.booleans()):
                 state, position = generator.state_dict(), generator.prompts_dataloader.next
                 generator = make()
                 generator.prompts_dataloader.next = position
                 generator.load_state_dict(state)
-        counts = {trained.count(prompt) for prompt in range(prompts) if prompt not in dropped}
-        assert counts <= {episode, episode + 1}
+        assert {prompt for prompt, of in trained if of == episode} == set(range(prompts)) - dropped
+        assert set(trained.values()) == {1}
     assert steps <= 4 * prompts
 
 
