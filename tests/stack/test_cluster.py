@@ -60,15 +60,15 @@ class Cluster:
 
     def wait(self, count: int) -> None:
         """Until so many nodes are alive."""
-        deadline = time.monotonic() + 120
+        deadline, error = time.monotonic() + 120, None
         while True:
             try:
                 alive = [node for node in list_nodes(address=self.dashboard) if node.state == "ALIVE"]
                 if len(alive) == count:
                     return
-            except Exception:  # the dashboard does not answer yet
-                pass
-            assert time.monotonic() < deadline, f"no {count} nodes: see {self._folder}"
+            except Exception as raised:  # the dashboard does not answer yet
+                error = raised
+            assert time.monotonic() < deadline, f"no {count} nodes: see {self._folder}; last error: {error}"
             time.sleep(1)
 
     def submit(self, log, command: list) -> psutil.Popen:
