@@ -121,9 +121,9 @@ class StragglerAwareGroupController:
         groups, events = self._seen.get(self.group_sizes[0], (0.0, 0.0))
         if not groups:
             return True
-        share, z2 = events / groups, INFEASIBLE_Z**2
-        error = INFEASIBLE_Z * math.sqrt(max(share * (1 - share), 0.0) / groups + z2 / (2 * groups) ** 2)
-        return (share + z2 / (2 * groups) - error) / (1 + z2 / groups) <= self.max_straggler_rate
+        z2 = INFEASIBLE_Z**2
+        error = INFEASIBLE_Z * math.sqrt(max(events * (1 - events / groups), 0.0) + z2 / 4)
+        return (events + z2 / 2 - error) / (groups + z2) <= self.max_straggler_rate
 
     def observe(self, groups: Iterable[Sequence[float]], running: Iterable[Sequence[bool]] | None = None) -> None:
         """Learn from one step and choose the size of the next.

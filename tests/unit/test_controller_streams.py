@@ -132,6 +132,15 @@ def test_no_evidence_is_no_alarm():
     assert controller.metrics()["feasible"] == 1.0
 
 
+def test_evidence_that_has_faded_away_is_no_alarm():
+    controller = StragglerAwareGroupController(discount=0.5)
+    controller.observe([[1, 1, 1, 9]] * 4)
+    for _ in range(1200):  # until nothing of the smallest size is left in a float
+        controller.observe([[1] * 8 + [9] * 8])
+        assert controller.metrics()["feasible"] == 1.0
+    assert controller.state_dict()["seen"]["4"] == [0.0, 0.0]
+
+
 @pytest.mark.parametrize("initial_group_size", [4, 32])
 @pytest.mark.parametrize(
     "sample, tail, limit",
