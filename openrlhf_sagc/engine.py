@@ -17,6 +17,8 @@ import aiohttp
 from openrlhf.utils.agent import SingleTurnAgentExecutor
 
 PAUSE = 0.5  # seconds before the second attempt; every later pause is twice the one before
+THREAD = "reward"  # name of the threads in which reward functions run
+MOST_THREADS = 128  # of these, most of which have hung, as at most 32 are waited for
 
 
 def watch_rollouts(engine_actor, *, timeout: float, retries: int) -> None:
@@ -148,10 +150,11 @@ class RolloutExecutor:
                     response["scores"] = _number(response["scores"], "the agent", "score")
                 rollout.failure = None  # it may do without the reward that could not be fetched
                 return response
-            except Exception as error:
+            except (Exception, asyncio.CancelledError) as error:  # an agent's tool may raise the latter by itself
                 if rollout.stopped:
                     break
-                if self._llm.errored or (self._single_turn and not isinstance(error, _Failure)):
+                cancelled = rollout.task.cancelling()
+                if cancelled or self._llm.errored or (self._single_turn and not isinstance(error, _Failure)):
                     raise
                 rollout.failure = _describe(error)
         return None
@@ -173,6 +176,8 @@ class RolloutExecutor:
     async def _ask(self, sample: dict) -> dict:
         if self.executor.reward_func:
             async with self._threads:
+                if sum(thread.name == THREAD for thread in threading.enumerate()) >= MOST_THREADS:
+                    raise _Failure(f"{MOST_THREADS} calls of the reward function hang, so that no more are made")
                 return await self._answer("the reward function", _in_thread(self.executor.reward_func, sample))
         url = next(self.executor._reward_endpoint_cycle)
         return await self._answer(f"the reward server {url}", _post(url, sample))
@@ -287,7 +292,7 @@ async def _in_thread(function, sample: dict):
         except BaseException as error:
             outcome.set_exception(_Failure(_describe(error)))  # not as it is: futures cannot pass a StopIteration on
 
-    threading.Thread(target=run, name="reward", daemon=True).start()
+    threading.Thread(target=run, name=THREAD, daemon=True).start()
     return await asyncio.wrap_future(outcome)
 
 

@@ -12,7 +12,7 @@ class Rollouts(NamedTuple):
     tokens: list[int]  # [G] response tokens
     seconds: list[float]  # [G] from dispatch in the engine's actor to finish, without the wait in vLLM's queue
     queue_seconds: list[float]  # [G] that wait
-    stopped: list[bool]  # [G]
+    stopped: list[bool]  # [G] so that it would have become longer; also of an agent that failed
 
 
 def rollouts_of(responses: list[dict]) -> Rollouts:
@@ -22,7 +22,7 @@ def rollouts_of(responses: list[dict]) -> Rollouts:
         tokens=[response["tokens"] for response in responses],
         seconds=[max(response["seconds"] - wait, 0.0) for response, wait in zip(responses, waits)],
         queue_seconds=waits,
-        stopped=[response["stopped"] for response in responses],
+        stopped=[response["stopped"] or "action_ranges" not in response for response in responses],
     )
 
 

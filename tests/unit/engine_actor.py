@@ -88,7 +88,7 @@ class Agent:
         assert llm_engine.kind == "engine"
         output = await llm_engine.generate([1, 2], sampling_params)
         attempt = next(self.attempts)
-        if isinstance(attempt, Exception):
+        if isinstance(attempt, BaseException):
             raise attempt
         tokens = output.outputs[0].token_ids
         return {"prompt": prompt, "reward": attempt, "action_ranges": [(2, 2 + len(tokens)), (9, 10)]}

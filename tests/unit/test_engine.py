@@ -185,6 +185,24 @@ def test_hung_calls_neither_block_others_nor_count_their_wait(reward_file, monke
     assert max(response["seconds"] for response in responses[5:]) > 1.0  # waited longer than a call may take
 
 
+def test_a_function_that_hangs_again_and_again_is_called_no_more(reward_file, monkeypatch):
+    monkeypatch.setattr(engine, "MOST_THREADS", threads() + 3)
+    executor = reward_file("free.wait(20)")
+
+    async def rollouts():
+        actor = Actor(executor, timeout=0.2, retries=0)
+        return [(await actor.rollout())["failure"] for _ in range(5)]
+
+    failures = run(rollouts())
+    hang = f"{threads()} calls of the reward function hang, so that no more are made"
+    assert failures == ["the reward function did not answer within 0.2 s"] * 3 + [hang] * 2
+    assert len(calls(executor)) == 3
+
+
+def threads():
+    return sum(thread.name == engine.THREAD for thread in threading.enumerate())
+
+
 # Rewards of a server
 
 
@@ -244,6 +262,7 @@ def test_an_agent_that_recovers_gives_its_response():
         (ValueError("no tool"), "ValueError: no tool (engine_actor.py:"),
         (None, "the agent returned reward None"),
         (float("nan"), "the agent returned reward nan"),
+        (asyncio.CancelledError("by a tool's client"), "CancelledError: by a tool's client (engine_actor.py:"),
     ],
 )
 def test_an_agent_without_a_reward_is_a_failure(attempt, failure):

@@ -13,7 +13,7 @@ from transformers import get_scheduler
 from openrlhf_sagc.actor import SAMPLE, follow_schedule
 from openrlhf_sagc.advantages import GROUP_ESTIMATORS, group_advantages
 from openrlhf_sagc.experience import GROUP_SIZE, GroupExperienceMaker, group_sizes_of
-from openrlhf_sagc.measurements import Rollouts, rollout_metrics
+from openrlhf_sagc.measurements import Rollouts, rollout_metrics, rollouts_of
 
 ROOT = Path(__file__).parents[2]
 
@@ -243,6 +243,12 @@ def test_rollout_metrics_are_over_all_rollouts():
     assert metrics["rollout/idle_fraction"] == pytest.approx(1 - 20 / 40)
     assert metrics["sagc/length_headroom"] == 50 / 20
     assert (metrics["rollout/seconds_median"], metrics["rollout/queue_seconds"]) == (2.0, 0.5)
+
+
+def test_a_failed_agents_rollout_has_no_length_yet():
+    finished = {"tokens": 9, "seconds": 1.0, "queue_seconds": 0.0, "stopped": False, "action_ranges": [(1, 10)]}
+    failed = {"tokens": 2, "seconds": 0.5, "queue_seconds": 0.0, "stopped": False}
+    assert rollouts_of([finished, failed]) == ([9, 2], [1.0, 0.5], [0.0, 0.0], [False, True])
 
 
 def test_stopped_rollouts_keep_slots_busy_but_have_no_length_yet():
