@@ -23,6 +23,15 @@ def check_modes(args: SimpleNamespace) -> None:
             f"openrlhf_sagc: {FILTER}surplus keep does not work with --vllm.enable_sleep, which drops what vLLM is "
             f"generating: use {FILTER}surplus discard"
         )
+    if (
+        args.algo.dynamic_filtering_surplus == "keep"
+        and rollout.sagc.signal == "seconds"
+        and not args.train.partial_rollout_enable
+    ):
+        raise SystemExit(
+            f"openrlhf_sagc: {FILTER}surplus keep does not work with {PREFIX}signal seconds, as what it keeps running is "
+            f"paused while the policy trains: use {FILTER}surplus discard or {PREFIX}signal tokens"
+        )
     tail = rollout.tail_batching
     if tail.enable and args.algo.dynamic_filtering_surplus == "keep":
         raise SystemExit(

@@ -128,7 +128,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         REWARD + "max_failure_share",
         type=float,
         default=0.1,
-        help="the run ends past this share of a step's samples without a reward; below, their groups are dropped",
+        help="the run ends past this share of a step's dispatched samples without a reward; below, their groups are dropped",
     )
     for action in parser._actions:
         if action.dest == "algo.advantage.estimator":

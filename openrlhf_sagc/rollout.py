@@ -30,6 +30,9 @@ from openrlhf_sagc.tail_batching import Round
 
 logger = init_logger(__name__)
 
+WAIT = 10.0  # seconds for a group, at a time
+SILENCE = 60  # such waits without one, of which the log warns
+
 
 class Group(NamedTuple):
     """A dispatched group; it has its samples once it is back."""
@@ -63,6 +66,7 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
         self._dispatched = 0
         self._running: dict[ray.ObjectRef, Group] = {}
         self._accepted: list[Group] = []
+        self._carried = 0  # groups that ran when the step began
         self._round = Round(True, 1.0, 0)
         self._keep: int | None = None  # rollouts of a prompt that end the others, as the engines know it
         self._lengths: list[Rollouts] = []  # of groups that came back, for the controller
@@ -114,8 +118,9 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
             batch_vllm_engine_call(self.vllm_engines, "sleep")
 
         trained, surplus = self._close_step()
-        self._accepted = surplus if self._keep_surplus and self.controller.group_size == group_size else []
-        discarded = surplus[len(self._accepted) :]
+        keep = self._keep_surplus and self.controller.group_size == group_size
+        discarded = [group for group in surplus if not keep or group.step < self._steps]
+        self._accepted = [group for group in surplus if keep and group.step == self._steps]
         for group in discarded:
             self.queue.put_back(group.prompt)
         if self.batcher:
@@ -205,30 +210,44 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
         if self.batcher:
             waiting, drained = len(self.queue), self.queue.drained
             self._round = self.batcher.decide(needed, group_size, waiting=waiting, drained=drained)
+        self._carried = len(self._running)
         self.sampler.begin(
             needed,
             group_size,
             accepted=len(self._accepted),
-            in_flight=len(self._running),
+            in_flight=self._carried,
             over_dispatch=self._round.prompt_ratio,
         )
 
     def _run_step(self, prompts: list[Prompt], **generate_kwargs) -> None:
         """Roll out `prompts`, and more as the sampler asks, until the step is full or may not ask for more.
 
-        Prompts that are owed are waited for: else the slowest would be put off again and again.
+        Prompts that are owed are waited for, else the slowest would be put off again and again, and groups that were kept
+        running, else they would be trained more than one update late.
         """
-        total = self.sampler.num_groups
+        total, silence = self.sampler.num_groups, 0
         with tqdm(total=total, desc=f"Generate samples (group size {self.sampler.group_size})") as progress:
             self._dispatch(prompts, **generate_kwargs)
             while self._running:
-                if self.sampler.full and not any(group.prompt.owed for group in self._running.values()):
+                late = (group.prompt.owed or group.step < self._steps for group in self._running.values())
+                if self.sampler.full and not any(late):
                     break
-                ready, _ = ray.wait(list(self._running), num_returns=1, timeout=10.0)
+                ready, _ = ray.wait(list(self._running), num_returns=1, timeout=WAIT)
+                silence = 0 if ready else silence + 1
+                if silence == SILENCE:
+                    self._warn_of_silence()
                 for ref in ready:
                     self._take_back(ref, **generate_kwargs)
                 self._dispatch(self._draw(cross=True), **generate_kwargs)
                 progress.update(min(self.sampler.accepted, total) - progress.n)
+
+    def _warn_of_silence(self) -> None:
+        first = min(self._running.values(), key=lambda group: group.order)
+        logger.warning(
+            f"no group of step {self._steps + 1} has come back for {WAIT * SILENCE / 60:.0f} minutes, {len(self._running)} "
+            f"are waited for: very long responses, or an agent or tool that hangs; the first prompt is "
+            f"{first.prompt.text!r:.200}"
+        )
 
     def _draw(self, *, cross: bool) -> list[Prompt]:
         """As many prompts as the sampler asks for; of those that are owed no more than the step can train."""
@@ -284,7 +303,8 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
         samples = [self._process_response_into_experience(response, **generate_kwargs) for response in responses]
         if self.sampler.observe([raw_score(sample) for sample in samples]) is None:
             self._accepted.append(group._replace(samples=samples))
-        self._failures.check(self.sampler.num_groups * self._round.rollouts)
+        dispatched = max(self._carried + self.sampler.dispatched, self.sampler.num_groups)
+        self._failures.check(dispatched * self._round.rollouts)
 
     def _process_response_into_experience(self, response: dict, **generate_kwargs) -> Experience | None:
         """OpenRLHF's, or None for a sample whose reward failed."""

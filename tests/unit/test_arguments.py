@@ -128,6 +128,11 @@ CASES = {
         "--algo.dynamic_filtering_surplus keep does not work with --vllm.enable_sleep",
         "use --algo.dynamic_filtering_surplus discard",
     ),
+    "seconds of rollouts that are paused": (
+        ["--rollout.sagc.signal", "seconds", "--algo.dynamic_filtering_surplus", "keep"],
+        "--algo.dynamic_filtering_surplus keep does not work with --rollout.sagc.signal seconds",
+        "or --rollout.sagc.signal tokens",
+    ),
     "no time for a reward": (
         ["--reward.timeout", "0"],
         "--reward.timeout must be a number of seconds above 0",

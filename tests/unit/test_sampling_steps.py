@@ -107,6 +107,20 @@ def test_surplus_that_finished_is_discarded_and_rolled_out_again(make_generator)
     assert filtering(generator.metrics)["age_max"] == 0
 
 
+def test_kept_surplus_is_trained_one_update_late_at_most(make_generator):
+    """Half of the prompts have no signal, until all have one: more is kept than the next step can train."""
+    scores = lambda prompt: WRONG if prompt % 2 and prompt < 60 else MIXED  # noqa: E731
+    respond = of(lambda prompt: 5 + prompt * 37 % 83, scores)
+    generator = make_generator(200, respond, filtering=True, algo__dynamic_filtering_surplus="keep", **ONE_SIZE)
+    trained, ages, discarded = [], [], 0.0
+    for _ in range(30):
+        trained += prompts_of(generator.generate_samples()[0])
+        ages.append(filtering(generator.metrics)["age_max"])
+        discarded += filtering(generator.metrics)["discarded"]
+    assert set(ages) == {0, 1} and discarded
+    assert len(set(trained)) == len(trained) == 120
+
+
 def test_kept_surplus_serves_the_next_step_with_its_age(make_generator):
     lengths = lambda prompt: 90 if prompt in (1, 3) else 10  # noqa: E731
     generator = make_generator(40, of(lengths), filtering=True, algo__dynamic_filtering_surplus="keep", **ONE_SIZE)
@@ -117,7 +131,8 @@ def test_kept_surplus_serves_the_next_step_with_its_age(make_generator):
     state = json.loads(json.dumps(generator.state_dict()))
     second = generator.generate_samples()[0]
     assert generator.ray.calls[:2] == ["pause_generation", "resume_generation"]
-    assert prompts_of(second) == [1, 6, 7, 8] and generator.ray.clock == 90
+    assert prompts_of(second) == [1, 3, 6, 7] and generator.ray.clock == 90
+    assert filtering(generator.metrics)["discarded"] == 1
     assert filtering(generator.metrics)["age_max"] == filtering(generator.metrics)["age_mean"] == 1
 
     resumed = make_generator(40, of(lengths), filtering=True, algo__dynamic_filtering_surplus="keep", **ONE_SIZE)
@@ -213,14 +228,42 @@ def test_a_group_with_a_failed_reward_is_dropped_counted_and_replaced(make_gener
     ]
 
 
-@pytest.mark.parametrize("share, failures", [(0.1, 2), (0.0, 1), (0.5, 9)])
-def test_too_many_failed_rewards_end_the_run(make_generator, share, failures):
+@pytest.mark.parametrize("share, failures, samples", [(0.1, 3, 24), (0.0, 1, 16), (0.2, 13, 64)])
+def test_too_many_failed_rewards_end_the_run(make_generator, share, failures, samples):
     respond = lambda prompt, size: [(10, 1.0, 1.0, f"E{prompt}")] + [(10, 1.0)] * (size - 1)  # noqa: E731
     generator = make_generator(40, respond, reward__max_failure_share=share, **ONE_SIZE)
     with pytest.raises(
-        RuntimeError, match=rf"{failures} of 16 samples .* first: E0; --reward.max_failure_share {share:g}"
+        RuntimeError, match=rf"{failures} of {samples} samples .* first: E0; --reward.max_failure_share {share:g}"
     ):
         generator.generate_samples()
+
+
+def test_failed_rewards_are_a_share_of_all_that_the_step_dispatched(make_generator):
+    """One of 16 samples fails, in a step that dispatches three times what it trains."""
+    scores = lambda prompt: MIXED if prompt % 4 == 0 else WRONG  # noqa: E731
+    fails = lambda prompt, i: "E" if prompt % 4 == 1 and i == 0 else None  # noqa: E731
+    respond = lambda prompt, size: [  # noqa: E731
+        (10, score, 1.0, fails(prompt, i)) for i, score in enumerate(scores(prompt))
+    ]
+    generator = make_generator(40, respond, filtering=True, **ONE_SIZE)
+    generator.generate_samples()
+    assert generator.metrics["rollout/reward_failures"] > 0.1 * 16
+
+
+def test_an_hour_without_a_group_is_said_once(make_generator, monkeypatch):
+    warnings = []
+    monkeypatch.setattr(rollout.logger, "warning", warnings.append)
+    generator = make_generator(40, **ONE_SIZE)
+    wait, silent = generator.ray.wait, [True] * 360
+
+    def wait_in_vain(pending, **kwargs):
+        return ([], pending) if silent and silent.pop() else wait(pending, **kwargs)
+
+    monkeypatch.setattr(rollout.ray, "wait", wait_in_vain)
+    assert prompts_of(generator.generate_samples()[0]) == [0, 1, 2, 3] and not silent
+    assert [line.partition(":")[0] for line in warnings] == [
+        "no group of step 1 has come back for 10 minutes, 4 are waited for"
+    ]
 
 
 def test_groups_without_scores_are_judged_by_the_reward_or_kept(make_generator, monkeypatch):
