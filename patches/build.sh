@@ -4,7 +4,7 @@
 #   build/patched      base + patches/*.patch, what GPU machines run
 #   build/cpu-base     base + patches/cpu/*.patch, "unpatched" on a CPU
 #   build/cpu-patched  cpu-base + patches/*.patch
-#   build/dist/        an installable wheel of build/patched (`pip install`; back with `pip install openrlhf==VERSION`)
+#   build/dist/        an installable wheel of build/patched (`pip install`; back with `pip install openrlhf===VERSION`)
 # Exit codes: 2 no Python, 10 wheel missing, 11 wheel differs from the pinned one, 12 a patch does not apply, 13 no
 # wheel built.
 set -euo pipefail
