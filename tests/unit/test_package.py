@@ -95,3 +95,21 @@ def test_installed_in_a_clean_environment_openrlhf_finds_it(built, tmp_path, kin
     installed, imported, file, plugins = json.loads(run(python, "-I", "-c", look))
     assert installed == imported == VERSION and plugins == ["openrlhf_sagc.arguments"]
     assert Path(file).is_relative_to(tmp_path)
+
+
+def test_going_back_to_openrlhfs_own_wheel_replaces_the_patched_one(tmp_path):
+    """With a wheel of the same name for each; pip takes `==` a version for met by its local versions."""
+    patched = f"0.11.2+sagc.{len(list(ROOT.glob('patches/0*.patch')))}"
+    for version in ("0.11.2", patched):
+        info = f"openrlhf-{version}.dist-info/"
+        with zipfile.ZipFile(tmp_path / f"openrlhf-{version}-py3-none-any.whl", "w") as wheel:
+            wheel.writestr(info + "METADATA", f"Metadata-Version: 2.1\nName: openrlhf\nVersion: {version}\n")
+            wheel.writestr(info + "WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+            wheel.writestr(info + "RECORD", "")
+    run(sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv")
+    python = tmp_path / "venv/bin/python"
+    (back,) = set(re.findall(r"pip install --no-deps (openrlhf=\S+)`", (ROOT / "README.md").read_text()))
+    for wheel in (f"openrlhf=={patched}", back):
+        run(*PIP, "--python", python, "install", "--no-index", "--find-links", tmp_path, "--no-deps", wheel)
+    version = "from importlib.metadata import version; print(version('openrlhf'))"
+    assert run(python, "-I", "-c", version).strip() == "0.11.2"
