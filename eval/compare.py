@@ -41,7 +41,7 @@ ALGORITHMS = {
     },
 }
 POLICY = re.compile(
-    r"(?:unpatched:(?P<unpatched>\d+)|(?:fixed:(?P<fixed>\d+)|sagc)(?P<tail>\+tail(?::(?P<ratio>[\d.]+))?)?"
+    r"(?:unpatched:(?P<unpatched>\d+)|(?:fixed:(?P<fixed>\d+)|sagc)(?P<tail>\+tail(?::(?P<ratio>\d+(\.\d+)?))?)?"
     r"(?P<lengths>\+lengths)?)(?:@(?P<hold>samples|prompts))?"
 )
 STEP = re.compile(r"Global step \d+: .*'timing/step_total': ([\d.]+)")
@@ -68,8 +68,8 @@ def flags_of(policy: str, algorithm: str, seed: int, control: dict[str, float]) 
         )
     patched, hold = found["unpatched"] is None, found["hold"] or "samples"
     size = int(found["unpatched"] or found["fixed"] or SAMPLES // PROMPTS)
-    prompts = PROMPTS if hold == "prompts" else SAMPLES // size
-    if not prompts or prompts * size % SAMPLES and hold == "samples":
+    prompts = PROMPTS if hold == "prompts" else SAMPLES // max(size, 1)
+    if not size or not prompts or prompts * size % SAMPLES and hold == "samples":
         raise SystemExit(
             f"eval/compare.py: --policies {policy}: {size} does not divide the {SAMPLES} samples of a step"
         )
@@ -112,7 +112,32 @@ def make_task(folder: Path, seed: int) -> Path:
         problems = (folder / "data/heldout.jsonl").read_text().splitlines(keepends=True)
         (folder / "data/evaluated.jsonl").write_text("".join(problems[:EVALUATED]))
         (folder / "made").touch()
+    if not (folder / "data/start.csv").exists():
+        evaluate_start(folder, seed)
     return folder
+
+
+def evaluate_start(task: Path, seed: int) -> None:
+    """Write data/start.csv, a row like those of `read_evaluations`: what the model reaches that all runs start from."""
+    command = ["bash", ROOT / "train_scripts/on_cpu.sh", "cpu-base", "python", ROOT / "eval/evaluate.py"]
+    command += [
+        "--models",
+        task / "model",
+        "--dataset",
+        task / "data/evaluated.jsonl",
+        "--responses",
+        task / "start.jsonl",
+    ]
+    command += ["--grader", ROOT / "train_scripts/countdown/reward.py", "--seed", seed, "--enforce_eager"]
+    command += ["--samples", EVALUATION["eval.n_samples_per_prompt"], "--max_new_tokens", MAX_NEW_TOKENS]
+    environment = {**os.environ, "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
+    with console.status(f"seed {seed}: evaluation of the start"), (task / "start.log").open("w") as log:
+        if subprocess.run(map(str, command), stdout=log, stderr=subprocess.STDOUT, env=environment).returncode:
+            raise SystemExit(f"eval/compare.py: the evaluation of the start failed, see {task / 'start.log'}")
+    problems = [json.loads(line) for line in (task / "start.jsonl").read_text().splitlines()]
+    right = " ".join(str(sum(problem["correct"])) for problem in problems)
+    start = {"step": 0, "seconds": 0.0, "samples": len(problems[0]["correct"]), "right": right}
+    pd.DataFrame([start]).to_csv(task / "data/start.csv", index=False)
 
 
 def train(task: Path, output: Path, tree: str, flags: list[str], seconds: float, progress: Progress, bar: int) -> None:
@@ -182,7 +207,8 @@ def run(arguments: argparse.Namespace, control: dict[str, float]) -> tuple[pd.Da
             arm = {"seed": seed, "algorithm": algorithm, "policy": policy}
             made = read_steps(folder, task / "data/evaluated.jsonl", control["straggler_ratio"])
             steps.append(made.assign(**arm))
-            evaluations.append(read_evaluations(folder, task / "data/evaluated.jsonl", made).assign(**arm))
+            evaluated = read_evaluations(folder, task / "data/evaluated.jsonl", made)
+            evaluations.append(pd.concat([pd.read_csv(task / "data/start.csv"), evaluated]).assign(**arm))
     return pd.concat(steps, ignore_index=True), pd.concat(evaluations, ignore_index=True)
 
 

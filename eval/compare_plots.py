@@ -1,5 +1,6 @@
 """Plots of eval/compare.py: reward over seconds, control over steps, where the seconds go."""
 
+import itertools
 import re
 from pathlib import Path
 
@@ -28,7 +29,8 @@ def colors_of(policies: list[str]) -> dict[str, object]:
     """Shades of grey for fixed sizes, colours for the others."""
     fixed = [policy for policy in policies if is_fixed(policy)]
     shades = dict(zip(fixed, plt.cm.Greys(np.linspace(0.35, 0.85, max(len(fixed), 1)))))
-    return shades | dict(zip([policy for policy in policies if policy not in shades], ["C3", "C0", "C2", "C1"]))
+    others = [policy for policy in policies if policy not in shades]
+    return shades | dict(zip(others, itertools.cycle(["C3", "C0", "C2", "C1", "C4", "C5", "C6", "C8", "C9"])))
 
 
 def plot_reward(evaluations: pd.DataFrame, settings: dict, path: Path) -> None:

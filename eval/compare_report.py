@@ -13,6 +13,7 @@ from compare_plots import PHASES, is_fixed, plot_reward, plot_seconds, plot_step
 
 RESAMPLES = 2000
 LEVEL = 0.95
+FEWEST = 3  # runs of a policy from which the report says who is sooner
 ENDS = 10  # steps at a run's start and end whose lengths are averaged
 OTHER_TARGETS = (-0.1, -0.05, 0, 0.05, 0.1)  # beside the target
 
@@ -20,7 +21,7 @@ OTHER_TARGETS = (-0.1, -0.05, 0, 0.05, 0.1)  # beside the target
 def time_to(target: float, seconds_E: np.ndarray, rewards_BE: np.ndarray) -> np.ndarray:
     """[B] seconds at which each curve first reaches `target`, linear between evaluations; inf where it does not.
 
-    A curve that begins above it has the first evaluation's seconds.
+    A curve that begins above it has the first evaluation's seconds, which are 0 in a comparison.
     """
     above_BE = rewards_BE >= target
     at_B = above_BE.argmax(axis=1)
@@ -70,9 +71,18 @@ def resample(evaluations: pd.DataFrame, settings: dict, generator: np.random.Gen
     return {name: mean(per_seed) for name, per_seed in found.items()}
 
 
+def ends_of(draws: np.ndarray) -> tuple[float, float]:
+    """Ends of the bootstrap's interval, of the draws that are a number; NaN where most are none."""
+    drawn = draws[1:][~np.isnan(draws[1:])]
+    if 2 * len(drawn) < len(draws):
+        return np.nan, np.nan
+    low, high = np.quantile(drawn, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], method="nearest")
+    return low, high
+
+
 def interval(draws: np.ndarray, digits: int) -> str:
     """The data's value and the bootstrap's interval around it; a value that is not reached is a dash."""
-    low, high = np.quantile(draws[1:], [(1 - LEVEL) / 2, (1 + LEVEL) / 2], method="nearest")
+    low, high = ends_of(draws)
     show = lambda x: f"{x:.{digits}f}" if np.isfinite(x) else "–"  # noqa: E731
     return f"{show(draws[0])} [{show(low)}, {show(high)}]"
 
@@ -116,10 +126,9 @@ def summaries(steps: pd.DataFrame, evaluations: pd.DataFrame, settings: dict) ->
 
 
 def speedup_of(best_B: np.ndarray, times_B: np.ndarray) -> np.ndarray:
-    """best / times; a draw in which neither reaches the target is a tie, and the data themselves give NaN then."""
-    with np.errstate(invalid="ignore"):
-        ratios_B = best_B / times_B
-    return np.concatenate([ratios_B[:1], np.where(np.isnan(ratios_B[1:]), 1.0, ratios_B[1:])])
+    """[B] best / times; NaN in a draw in which neither reaches the target."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return best_B / times_B
 
 
 def of_runs(evaluations: pd.DataFrame, policy: str, target: float) -> np.ndarray:
@@ -145,9 +154,10 @@ def markdown(rows: list[dict], settings: dict) -> str:
     titles += ["solved", "steps", "mean group size", "straggler rate", "s a step", "of it idle tail"]
     titles += ["times as fast without any", "trained length, first and last steps"]
     text = [
-        f"Mean over seeds [{LEVEL:.0%} bootstrap interval over seeds and held-out problems]; {settings['seconds']:.0f} s of "
-        f"training a run, limit of the straggler rate {settings['max_straggler_rate']} at max / median "
-        f"{settings['straggler_ratio']}. A dash: not reached in every run.\n"
+        f"Mean over seeds [{LEVEL:.0%} bootstrap interval over seeds and held-out problems, of one seed over problems "
+        f"alone]; {settings['seconds']:.0f} s of training a run, limit of the straggler rate "
+        f"{settings['max_straggler_rate']} at max / median {settings['straggler_ratio']}. A dash: not reached in every "
+        "run.\n"
     ]
     for algorithm in dict.fromkeys(row["algorithm"] for row in rows):
         mine = [row for row in rows if row["algorithm"] == algorithm]
@@ -201,8 +211,10 @@ def verdict(rows: list[dict], target: float) -> str:
     for row in rows:
         if row["best_fixed"] is None or is_fixed(row["policy"]):
             continue
-        low, high = np.quantile(row["speedup"][1:], [(1 - LEVEL) / 2, (1 + LEVEL) / 2], method="nearest")
-        if not np.isfinite(row["time_to_target"][0]):
+        low, high = ends_of(row["speedup"])
+        if row["runs"] < FEWEST:
+            what = f"has too few runs for a verdict ({row['runs']} of {FEWEST})"
+        elif not np.isfinite(row["time_to_target"][0]):
             what = f"did not reach {target} in every run"
         elif not np.isfinite(row["speedup"][0]):
             what = f"reached {target} in every run, which no fixed size did"
@@ -236,8 +248,8 @@ def of_draws(value: object) -> object:
     if isinstance(value, dict):
         return {str(name): float(number) if np.isfinite(number) else None for name, number in value.items()}
     if isinstance(value, np.ndarray):
-        ends = np.quantile(value[1:], [(1 - LEVEL) / 2, (1 + LEVEL) / 2], method="nearest")
-        return dict(zip(("value", "low", "high"), (float(x) if np.isfinite(x) else None for x in (value[0], *ends))))
+        numbers = (value[0], *ends_of(value))
+        return dict(zip(("value", "low", "high"), (float(x) if np.isfinite(x) else None for x in numbers)))
     return value.item() if isinstance(value, np.generic) else value
 
 

@@ -22,6 +22,7 @@ ROOT = Path(__file__).parents[2]
 sys.path.append(str(ROOT / "eval"))
 import compare  # noqa: E402
 import compare_log  # noqa: E402
+import compare_plots  # noqa: E402
 import compare_report  # noqa: E402
 import graded_reward  # noqa: E402
 from graded_reward import checksum  # noqa: E402
@@ -90,6 +91,8 @@ def test_dapo_is_the_same_work_in_two_optimizer_steps():
         ("fixed:8+lengths+tail", "after the latter two"),
         ("fixed:12", "12 does not divide the 128 samples of a step"),
         ("unpatched:256", "256 does not divide the 128 samples of a step"),
+        ("unpatched:0", "0 does not divide the 128 samples of a step"),
+        ("sagc+tail:1..2", "after the latter two"),
     ],
 )
 def test_a_bad_policy_is_named(policy, words):
@@ -212,11 +215,13 @@ def learning(policy: str, reach: float, seeds=(0, 1, 2), problems=32) -> tuple[p
     """Runs whose held-out reward goes up to 1 at `reach` seconds, linear from 0."""
     steps, evaluations = [], []
     for seed in seeds:
-        for step in range(1, 11):
+        for step in range(11):
             right = np.clip(np.full(problems, 8 * min(10.0 * step / reach, 1.0)).round(), 0, 8).astype(int)
             evaluations.append(
                 {"step": step, "seconds": 10.0 * step, "samples": 8, "right": " ".join(map(str, right)), "seed": seed}
             )
+            if not step:
+                continue
             phases = dict(generation=4.0, idle_tail=1.0, experience=1.0, training=3.0, sync=0.5)
             shape = dict(groups=16, group_size=8, straggler_rate=0.25, reward=0.5, trained=128, virtual_queue=0.1)
             lengths = dict(length_mean=60.0, length_median=50.0, length_max=150.0, trained_length=60.0)
@@ -293,6 +298,50 @@ def test_the_report_says_what_was_not_reached(tmp_path):
     assert "sagc did not reach 0.75 in every run" in text and "| – [–, –] |" in text
 
 
+@pytest.mark.parametrize("seeds", [(0,), (0, 1)])
+def test_few_runs_give_no_verdict(tmp_path, seeds):
+    text, _ = report_of(tmp_path, learning("unpatched:8", 64.0, seeds), learning("sagc", 32.0, seeds))
+    assert f"- sagc has too few runs for a verdict ({len(seeds)} of 3)" in text and "sooner" not in text
+
+
+def test_a_target_that_none_reached_compares_nothing(tmp_path):
+    text, rows = report_of(tmp_path, learning("unpatched:8", 400.0), learning("sagc", 300.0))
+    assert rows["sagc"]["speedup"] == {"value": None, "low": None, "high": None} and "[1.00" not in text
+
+
+def test_a_draw_in_which_neither_reaches_the_target_is_left_out():
+    draws = compare_report.speedup_of(
+        np.array([1.0, 2.0, 3.0, np.inf, np.inf]), np.array([1.0, 4.0, 1.0, 2.0, np.inf])
+    )
+    assert draws[:4].tolist() == [1.0, 0.5, 3.0, np.inf] and np.isnan(draws[4])
+    assert compare_report.interval(draws[[0, 1, 1, 4]], 2) == "1.00 [0.50, 0.50]"
+    assert compare_report.interval(draws[[0, 1, 4, 4, 4]], 2) == "1.00 [–, –]"
+
+
+def test_every_policy_has_a_colour():
+    policies = ["unpatched:8", "fixed:8+tail", "fixed:8+tail:1", "sagc", "sagc+tail:1", "sagc+lengths", "sagc@prompts"]
+    assert list(compare_plots.colors_of(policies)) == policies
+
+
+def test_the_start_is_evaluated_once_a_seed(tmp_path, monkeypatch):
+    (tmp_path / "data").mkdir()
+    commands = []
+
+    def run(command, **_):
+        commands.append(list(command))
+        rows = [{"prompt_id": i, "correct": [True, False, True]} for i in range(2)]
+        (tmp_path / "start.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        return argparse.Namespace(returncode=0)
+
+    (tmp_path / "made").touch()
+    monkeypatch.setattr(compare.subprocess, "run", run)
+    for _ in range(2):
+        compare.make_task(tmp_path, 5)
+    assert len(commands) == 1
+    start = pd.read_csv(tmp_path / "data/start.csv").to_dict("records")
+    assert start == [{"step": 0, "seconds": 0.0, "samples": 3, "right": "2 2"}]
+
+
 def test_the_report_says_that_no_fixed_size_reached_it(tmp_path):
     text, rows = report_of(tmp_path, learning("unpatched:8", 400.0), learning("sagc", 64.0))
     assert rows["sagc"]["speedup"]["value"] is None and "e+" not in text
@@ -327,6 +376,7 @@ def test_a_comparison_goes_on_where_it_was_stopped(tmp_path, monkeypatch):
         (folder / "data").mkdir(exist_ok=True)
         text = "".join(json.dumps({"prompt": prompt}) + "\n" for prompt in HELDOUT)
         (folder / "data/evaluated.jsonl").write_text(text)
+        (folder / "data/start.csv").write_text("step,seconds,samples,right\n0,0.0,8,1 2\n")
 
     monkeypatch.setattr(compare, "train", train)
     monkeypatch.setattr(compare, "make_task", make_task)
@@ -340,7 +390,8 @@ def test_a_comparison_goes_on_where_it_was_stopped(tmp_path, monkeypatch):
     steps, evaluations = compare.run(arguments, CONTROL)
     assert len(before) == 3 and len(trained) == 1 and trained[0] not in before
     assert [path.name for path in before] == ["unpatched-8", "sagc", "sagc"]  # arms take turns at going first
-    assert len(steps) == len(evaluations) == 4 and steps["seed"].tolist() == [0, 0, 1, 1]
+    assert len(steps) == 4 and steps["seed"].tolist() == [0, 0, 1, 1]
+    assert evaluations["step"].tolist() == [0, 1] * 4 and evaluations["right"].tolist()[::2] == ["1 2"] * 4
     arguments.seconds = 11.0  # other settings, other runs
     trained.clear()
     with pytest.raises(KeyboardInterrupt):
