@@ -345,6 +345,13 @@ def timed_log(costs, source, hold, size, steps):
     return log.assign(**{"timing/step_total": log[list(calibrate.PARTS.values())].sum(axis=1)})
 
 
+def test_calibration_refuses_a_folder_for_its_costs_before_it_trains(tmp_path, monkeypatch):
+    (tmp_path / "model").mkdir()
+    monkeypatch.setattr(sys, "argv", ["calibrate.py", "--task", str(tmp_path), "--engine", str(tmp_path)])
+    with pytest.raises(SystemExit, match="^eval/calibrate.py: --engine .*: it is a folder: give a file$"):
+        calibrate.main()
+
+
 def test_calibration_finds_the_costs_behind_a_log_and_predicts_a_size_left_out(trace, tmp_path):
     costs = CostModel(
         decode_base=2e-3,
