@@ -180,6 +180,8 @@ def main() -> None:
     for name in ("rounds", "steps"):
         if getattr(arguments, name) < 1:
             sys.exit(f"eval/calibrate.py: --{name} must be at least 1, got {getattr(arguments, name)}")
+    if arguments.engine.is_dir():
+        sys.exit(f"eval/calibrate.py: --engine {arguments.engine}: it is a folder: give a file")
     arguments.results.mkdir(parents=True, exist_ok=True)
     try:
         trace = Trace(arguments.trace)

@@ -74,7 +74,7 @@ def measure(setting: dict, hold: str, flags: dict[str, float], seed: int) -> dic
         "straggler_rate_first": steps["straggler_rate"][: STEPS["first"]].mean(),
         "straggler_rate": steps["straggler_rate"].mean(),
         "group_size": steps["group_size"].mean(),
-        "changes": (steps["group_size"].diff() != 0).mean(),
+        "changes": (steps["group_size"].diff().iloc[1:] != 0).mean(),
         "seconds": steps["seconds"].mean(),
     }
 

@@ -53,7 +53,8 @@ def run(task: Path, output: Path, data: str, variant: str, prompts: int) -> tupl
     tree, flags = VARIANTS[variant]
     output.mkdir(parents=True, exist_ok=True)
     done = output / "done.json"  # what the run was made with, and how it ended
-    if done.exists() and json.loads(done.read_text())["made_with"] == [prompts, tree, *flags]:
+    made_with = [prompts, tree, str(task.resolve()), *flags]
+    if done.exists() and json.loads(done.read_text())["made_with"] == made_with:
         return tuple(json.loads(done.read_text())["code_and_seconds"])
     done.unlink(missing_ok=True)
     write_prompts(task, DATA[data], prompts, output / "prompts.jsonl")
@@ -69,7 +70,7 @@ def run(task: Path, output: Path, data: str, variant: str, prompts: int) -> tupl
     reached_cap = "RuntimeError: --algo.dynamic_filtering_max_gen_batches" in (output / "train.log").read_text()
     if code and not reached_cap:
         raise SystemExit(f"eval/dynamic_sampling.py: a run failed with exit code {code}, see {output / 'train.log'}")
-    done.write_text(json.dumps({"made_with": [prompts, tree, *flags], "code_and_seconds": [code, seconds]}))
+    done.write_text(json.dumps({"made_with": made_with, "code_and_seconds": [code, seconds]}))
     return code, seconds
 
 
@@ -78,7 +79,8 @@ def summary(output: Path, data: str, variant: str, code: int, seconds: int) -> d
 
     Groups with a signal are those whose scores differ in the reward's log. Unpatched OpenRLHF rolls every prompt out
     once and trains the groups with a mean between 0 and 1: their number is checked against the samples that it trained.
-    Patched, a prompt may come twice: trained groups are checked to be at most those with a signal.
+    Patched, a prompt may come twice, so that the log does not say which of its groups were trained: all are taken to
+    have a signal, as the filter has it, and checked to be at most those with one.
     """
     log = (output / "train.log").read_text(errors="replace")
     scores: dict[str, list[float]] = {}

@@ -86,9 +86,12 @@ def check(arguments: argparse.Namespace) -> None:
             fail(f"--{flag} must be from {low} to {high}, got {getattr(arguments, flag)}")
     if arguments.grader != "math" and not (arguments.grader.endswith(".py") and Path(arguments.grader).is_file()):
         fail(f"--grader {arguments.grader}: give math or an existing Python file with reward_func")
-    for path in (arguments.json, arguments.responses, *(arguments.trace or [])):
-        if path and not path.parent.is_dir():
-            fail(f"{path}: there is no folder {path.parent}: make it first")
+    outputs = {"json": [arguments.json], "responses": [arguments.responses], "trace": arguments.trace or []}
+    for flag, path in ((flag, path) for flag, paths in outputs.items() for path in paths if path):
+        if not path.parent.is_dir():
+            fail(f"--{flag} {path}: there is no folder {path.parent}: make it first")
+        if path.is_dir():
+            fail(f"--{flag} {path}: it is a folder: give a file")
 
 
 def check_responses(arguments: argparse.Namespace, models: dict[str, list[dict]], n: int) -> list[int]:
@@ -179,7 +182,8 @@ def show(result: dict) -> None:
             counts = (
                 "/".join(str(entry[key]) for key in ("wins", "ties", "losses")) if entry and "wins" in entry else ""
             )
-            cells += [cell(figure, entry, "difference"), f"{entry['p_value']:.4f}" if entry else "", counts]
+            p_value = "" if entry is None else "–" if entry["p_value"] is None else f"{entry['p_value']:.4f}"
+            cells += [cell(figure, entry, "difference"), p_value, counts]
         table.add_row(figure, *cells)
     console.print(table)
 

@@ -59,15 +59,16 @@ def flags_of(hold: str, sizes: list[int], steps: int) -> list[str]:
 def run(task: Path, output: Path, flags: list[str]) -> pd.DataFrame:
     """Train once, unless it has been done; the scalars of its steps without the warm-up."""
     output.mkdir(parents=True, exist_ok=True)
-    done = output / "done"  # holds the flags
-    if not done.exists() or done.read_text() != " ".join(flags):
+    done = output / "done"  # holds what the run was made with
+    made_with = " ".join([str(task.resolve()), *flags])
+    if not done.exists() or done.read_text() != made_with:
         done.unlink(missing_ok=True)
         with (output / "train.log").open("w") as log:
             command = ["bash", ROOT / "train_scripts/countdown/train.sh", "cpu-patched", task, output, *flags]
             code = subprocess.run(command, stdout=log, stderr=subprocess.STDOUT).returncode
         if code:
             raise SystemExit(f"eval/group_sizes.py: a run failed with exit code {code}, see {output / 'train.log'}")
-        done.write_text(" ".join(flags))
+        done.write_text(made_with)
     return read_run(output / "tensorboard" / "run").iloc[WARM_UP:]
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 LETTERS = "ABCD"
+MAX_TOKENS = 999_999_999  # of a response, as in traces
 SHUFFLE_SEED = 0  # of the options of multiple choice, the same in every run
 BOXED = "{}\nPlease reason step by step, and put your final answer within \\boxed{{}}."
 BOXED_LETTER = "{}\nPlease reason step by step, and put the letter of the right option within \\boxed{{}}."
@@ -156,12 +157,20 @@ def load_responses(files: list[Path], input_key: str, label_key: str, label_need
     the row's number within its model, `tokens` and `truncated` (a value a response) may be missing.
 
     Raises:
-        SystemExit: a field is missing or does not fit, or the models were not given the same problems.
+        SystemExit: a field is missing or does not fit, two files would be one model by their name, or the models were
+            not given the same problems.
     """
     models: dict[str, list[dict]] = {}
-    for file in files:
+    first_files: dict[str, int] = {}
+    for i, file in enumerate(files):
         for where, row in read_jsonl(file, "--from_responses"):
-            rows = models.setdefault(str(row.get("model", file.stem)), [])
+            model = file.stem if row.get("model") is None else str(row["model"])
+            if first_files.setdefault(model, i) != i and row.get("model") is None:
+                fail(
+                    f"{where}: no field 'model', and {files[first_files[model]]} has a model {model!r} already: "
+                    "rename one of the files, or give the rows the field"
+                )
+            rows = models.setdefault(model, [])
             label = row.get(label_key, "") if not label_needed else field(where, row, label_key, "--label_key")
             kept = {"prompt_id": row.get("prompt_id", len(rows)), "label": str(label)}
             kept["prompt"] = field(where, row, input_key, "--input_key")
@@ -173,12 +182,15 @@ def load_responses(files: list[Path], input_key: str, label_key: str, label_need
             texts = kept["responses"]
             if not isinstance(texts, list) or not texts or not all(isinstance(text, str) for text in texts):
                 fail(f"{where}: 'responses' must be a list of texts, got {str(texts)[:40]!r}")
-            for name in ("tokens", "truncated"):
+            for name, kind, high in (("tokens", int, MAX_TOKENS), ("truncated", bool, 1)):
                 if row.get(name) is not None:
-                    kept[name] = row[name]
-                    numbers = isinstance(row[name], list) and all(isinstance(x, (int, float)) for x in row[name])
-                    if not numbers or len(row[name]) != len(texts) or min(row[name]) < 0:
-                        fail(f"{where}: {name!r} must be a list of {len(texts)} numbers, one for each response")
+                    values = row[name] if isinstance(row[name], list) else []
+                    if len(values) != len(texts) or not all(
+                        type(x) in (int, float, kind) and 0 <= x <= high and x == int(x) for x in values
+                    ):
+                        form = f"whole numbers from 0 to {high}, one for each response"
+                        fail(f"{where}: {name!r} must be a list of {len(texts)} {form}, got {str(row[name])[:40]!r}")
+                    kept[name] = [kind(x) for x in values]
             if kept["prompt_id"] in (other["prompt_id"] for other in rows):
                 fail(f"{where}: prompt_id {kept['prompt_id']!r} is there twice for one model")
             if rows and len(texts) != len(rows[0]["responses"]):

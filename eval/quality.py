@@ -125,15 +125,17 @@ def summary(rows: list[dict], figures: pd.DataFrame) -> dict[str, dict[str, floa
 def compare(first: pd.DataFrame, second: pd.DataFrame) -> dict[str, dict[str, float]]:
     """{figure: {difference, low, high, p_value, wins, ties, losses}} of the second model less the first, by problem.
 
-    The interval is a paired bootstrap (95 %), the p-value that of a two-sided paired permutation test of the mean.
-    Figures that are neither better nor worse when higher have no wins.
+    The interval is a paired bootstrap (95 %), the p-value that of a two-sided paired permutation test of the mean;
+    both are None for a single problem. Figures that are neither better nor worse when higher have no wins.
     """
     names = [name for name in first if name in second]
     a, b = first[names].to_numpy(), second[names].to_numpy()
     low, high = bootstrap_interval(np.mean, b - a)
     mean_difference = lambda x, y, axis: np.mean(y - x, axis=axis)  # noqa: E731
     settings = {"permutation_type": "samples", "vectorized": True, "n_resamples": RESAMPLES, "batch": 100, "rng": 0}
-    p_values = stats.permutation_test((a, b), mean_difference, axis=0, **settings).pvalue
+    p_values = np.full(len(names), np.nan)
+    if len(a) > 1:
+        p_values = stats.permutation_test((a, b), mean_difference, axis=0, **settings).pvalue
     result = {}
     for i, name in enumerate(names):
         difference = b[:, i] - a[:, i]

@@ -82,6 +82,8 @@ class LogNormal(NamedTuple):
             or min(numbers["median"], numbers["cap"]) < 1
         ):
             raise ValueError(f"{words}: median and cap must be at least 1, between and within at least 0, all finite")
+        if any(numbers.get(name, 0) % 1 for name in ("cap", "prompts")):
+            raise ValueError(f"{words}: cap and prompts must be whole numbers")
         return cls(**{**numbers, "cap": int(numbers["cap"]), "prompts": int(numbers.get("prompts", 0))})
 
     def draw_prompts(self, count: int, generator: np.random.Generator) -> list[float]:
@@ -111,7 +113,10 @@ def read_trace(path: Path) -> list[tuple[str, int, bool | None]]:
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} cannot be read as text: {error}") from None
     reader = csv.DictReader(lines)
-    header = [name.strip() for name in reader.fieldnames or []]
+    try:
+        header = [name.strip() for name in reader.fieldnames or []]
+    except csv.Error as error:
+        raise ValueError(f"{path} line 1: {error}") from None
     reader.fieldnames = header
     missing = [name for name in REQUIRED if name not in header]
     if missing:

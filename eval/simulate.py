@@ -51,6 +51,13 @@ PANELS = {
     "group_size": "mean group size",
 }
 LOGARITHMIC = ("seconds", "prompts_an_hour", "group_size")
+# Line and filling of markers with (+tail, +lengths).
+STYLES = {
+    (False, False): ("-", "full"),
+    (True, False): (":", "left"),
+    (False, True): ("--", "none"),
+    (True, True): ("-.", "right"),
+}
 
 
 class Policy(NamedTuple):
@@ -203,8 +210,9 @@ def plot(rows: pd.DataFrame, limit: float, path: Path) -> None:
         for axis, (name, label) in zip(line, panels.items()):
             for kind, run in rows[names["hold"] == hold].groupby(names["kind"], sort=False):
                 color, marker = ("C3", "D") if kind.startswith("sagc") else (shades[kind], "o")
-                style = ":" if "+tail" in kind else "-"
-                axis.plot(run[x], run[name], style, marker=marker, markersize=5, color=color, label=kind)
+                style, fill = STYLES["+tail" in kind, "+lengths" in kind]
+                look = {"marker": marker, "markersize": 5, "fillstyle": fill, "color": color}
+                axis.plot(run[x], run[name], style, label=kind, **look)
             if name == "straggler_rate":
                 axis.axhline(limit, color="black", linestyle="--", linewidth=1)
             axis.set_xscale("log", base=2)
@@ -272,6 +280,8 @@ def parse_arguments() -> argparse.Namespace:
         path = getattr(arguments, name)
         if path and not path.parent.is_dir():
             raise ValueError(f"--{name} {path}: there is no folder {path.parent}")
+        if path and path.is_dir():
+            raise ValueError(f"--{name} {path}: it is a folder: give a file")
     return arguments
 
 

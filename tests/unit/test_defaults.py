@@ -3,6 +3,7 @@
 import argparse
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pandas as pd
 
@@ -29,6 +30,15 @@ def test_the_results_have_every_value():
     assert len(rows) == 2 * 2 * sum(map(len, defaults.VALUES.values()))
     for flag, values in defaults.VALUES.items():
         assert set(rows.loc[rows["flag"] == flag, "value"]) == set(values)
+
+
+def test_the_first_size_is_no_change(monkeypatch):
+    sizes = iter([8, 8, 4, 4, 16])
+    figures = {"straggler_rate": 0.1, "seconds": 1.0}
+    run = SimpleNamespace(step=lambda: {"group_size": next(sizes), **figures})
+    monkeypatch.setattr(defaults, "STEPS", {"first": 2, "all": 5})
+    monkeypatch.setattr(defaults, "train", lambda *_: run)
+    assert defaults.measure(defaults.SETTINGS["reasoning"], "samples", defaults.DEFAULTS, 0)["changes"] == 2 / 4
 
 
 def test_a_higher_limit_gives_larger_groups(monkeypatch, tmp_path, capsys):

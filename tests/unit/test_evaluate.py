@@ -1,6 +1,8 @@
 import itertools
 import json
+import math
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -96,6 +98,36 @@ def test_stored_responses_of_two_models(monkeypatch, tmp_path, capsys):
     assert json.loads((tmp_path / "again.json").read_text()) == result
 
 
+def test_two_models_on_one_problem(monkeypatch, tmp_path, capsys):
+    files = [write(tmp_path / f"{name}.jsonl", [stored([name])]) for name in (1, 2)]
+    run(monkeypatch, "--from_responses", *files, "--json", tmp_path / "out.json")
+    (comparison,) = json.loads((tmp_path / "out.json").read_text())["comparisons"]
+    assert comparison["figures"]["pass@1"]["p_value"] is None
+    assert re.search(r"-1\.000 │ +– │ +0/0/1", capsys.readouterr().out)
+
+
+def test_files_of_one_name_are_not_taken_for_one_model(monkeypatch, tmp_path):
+    files = [tmp_path / name / "r.jsonl" for name in ("before", "after")]
+    for file in files:
+        file.parent.mkdir()
+        write(file, [stored([1])])
+    with pytest.raises(
+        SystemExit, match="after/r.jsonl, line 1: no field 'model', and .*before/r.jsonl has a model 'r'"
+    ):
+        run(monkeypatch, "--from_responses", *files)
+    with pytest.raises(SystemExit, match="no field 'model'"):
+        run(monkeypatch, "--from_responses", files[0], files[0])
+    for i, file in enumerate(files):
+        write(file, [stored([1], model="m", prompt_id=i)])
+    assert [row["prompt_id"] for row in problem_sets.load_responses(files, "prompt", "label", True)["m"]] == [0, 1]
+
+
+def test_tokens_and_truncated_are_whole_numbers_and_verdicts(tmp_path):
+    path = write(tmp_path / "r.jsonl", [stored([1, 2], tokens=[3.0, 4], truncated=[0, True])])
+    (row,) = problem_sets.load_responses([path], "prompt", "label", True)["r"]
+    assert row["tokens"] == [3, 4] and all(type(x) is int for x in row["tokens"]) and row["truncated"] == [False, True]
+
+
 def test_models_are_sampled_and_their_responses_kept_when_the_grader_fails(monkeypatch, tmp_path):
     problems = write(tmp_path / "set.jsonl", [{"prompt": f"p{i}", "label": "1"} for i in range(3)])
     (tmp_path / "reward.py").write_text("def reward_func(queries, prompts, labels): return {'rewards': 1 / 0}")
@@ -173,8 +205,14 @@ BAD_FILES = [
     ('{"prompt": "p", "label": "1"}', [], "line 1: no field 'responses'"),
     (json.dumps(stored([1], label=" ")), [], "line 1: 'label' is empty: grading needs a gold answer"),
     (json.dumps(stored([1], responses="1")), [], "'responses' must be a list of texts, got '1'"),
-    (json.dumps(stored([1, 2], tokens=[1])), [], "'tokens' must be a list of 2 numbers"),
-    (json.dumps(stored([1, 2], tokens=[1, -1])), [], "'tokens' must be a list of 2 numbers"),
+    (json.dumps(stored([1, 2], tokens=[1])), [], "'tokens' must be a list of 2 whole numbers from 0 to 999999999"),
+    (json.dumps(stored([1, 2], tokens=[1, -1])), [], "one for each response, got '[1, -1]'"),
+    (json.dumps(stored([1], tokens=[math.nan])), [], "'tokens' must be a list of 1 whole numbers"),
+    (json.dumps(stored([1], tokens=[math.inf])), [], "one for each response, got '[inf]'"),
+    (json.dumps(stored([1], tokens=[2.5])), [], "one for each response, got '[2.5]'"),
+    (json.dumps(stored([1], tokens=[True])), [], "one for each response, got '[True]'"),
+    (json.dumps(stored([1], tokens=7)), [], "one for each response, got '7'"),
+    (json.dumps(stored([1], truncated=[2])), [], "'truncated' must be a list of 1 whole numbers from 0 to 1"),
     (GOOD + "\n" + json.dumps(stored([1])), [], "line 2: 1 responses, problems before have 2"),
     (2 * (json.dumps(stored([1], prompt_id=4)) + "\n"), [], "line 2: prompt_id 4 is there twice"),
     (GOOD, ["--k", "4"], "--k 4: with 2 responses a problem, k must be from 1 to 2"),
@@ -187,7 +225,10 @@ BAD_FILES = [
         "no field 'gold', found 'prompt', 'label', 'responses': choose one with --label_key",
     ),
     (GOOD, ["--grader", "absent.py"], "--grader absent.py: give math or an existing Python file"),
-    (GOOD, ["--json", "absent/x.json"], "absent/x.json: there is no folder absent"),
+    (GOOD, ["--json", "absent/x.json"], "--json absent/x.json: there is no folder absent"),
+    (GOOD, ["--json", "."], "--json .: it is a folder: give a file"),
+    (GOOD, ["--responses", "."], "--responses .: it is a folder: give a file"),
+    (GOOD, ["--trace", "t.csv", "."], "--trace .: it is a folder: give a file"),
     (GOOD, ["--dataset", "math500"], "--dataset is for --models"),
 ]
 

@@ -77,6 +77,13 @@ def test_exact_permutation_test_of_few_problems():
     assert entry["p_value"] == pytest.approx(2 / 2**5)
 
 
+def test_a_single_problem_has_neither_interval_nor_p_value():
+    first, second = (quality.figures_of_problems(graded([[x]]), [1]) for x in (False, True))
+    entry = quality.compare(first, second)["pass@1"]
+    assert entry["difference"] == 1 and entry["wins"] == 1
+    assert entry["low"] is entry["high"] is entry["p_value"] is None
+
+
 def test_intervals_cover_the_mean_as_often_as_they_say():
     rng, covered = np.random.default_rng(1), 0
     for _ in range(60):

@@ -147,6 +147,7 @@ HEADER = "prompt_id,sample_id,tokens,correct,truncated\n"
         ("", "line 1: no column prompt_id, sample_id, tokens; found nothing"),
         ("prompt_id,tokens\na,1\n", "line 1: no column sample_id; found prompt_id, tokens"),
         ("prompt_id,sample_id,tokens,tokens\na,0,1,1\n", "line 1: a column has the name of another one"),
+        ("x" * 200_000 + "\na\n", "line 1: field larger than field limit"),
         (HEADER, "line 2: no rollouts below the header"),
         (HEADER + "a,0,5,1,0\na,1,5.5,1,0\n", "line 3: tokens must be a whole number from 0 to 999999999, got 5.5"),
         (HEADER + "a,0,-5,1,0\n", "line 2: tokens must be a whole number .* got -5"),
@@ -212,6 +213,8 @@ def test_lognormal_lengths_have_their_moments_and_cap():
         ("lognormal:median=0,between=1,within=1,cap=9", "median and cap must be at least 1"),
         ("lognormal:median=1,between=-1,within=1,cap=9", "between and within at least 0"),
         ("lognormal:median=1,between=nan,within=1,cap=9", "all finite"),
+        ("lognormal:median=1,between=1,within=1,cap=9.5", "cap and prompts must be whole numbers"),
+        ("lognormal:median=1,between=1,within=1,cap=9,prompts=0.5", "cap and prompts must be whole numbers"),
     ],
 )
 def test_bad_distributions_are_refused(words, message):
@@ -297,6 +300,7 @@ def test_a_policy_names_what_its_steps_keep(command):
         (["--gpus", "0"], "--gpus 0 is no multiple of the 1 GPUs of an engine"),
         (["--steps", "0"], "--steps must be at least 1, got 0"),
         (["--csv", "no/out.csv"], "--csv no/out.csv: there is no folder no"),
+        *((["--" + name, "."], f"--{name} .: it is a folder: give a file") for name in ("json", "csv", "plot")),
         (["--engine", "no.json"], "no.json is not a JSON file that can be read"),
         (["--prompt_tokens", "10000000"], "kv_limit 571987 is less than a rollout of 1000"),
     ],
@@ -305,6 +309,22 @@ def test_bad_flags_are_refused_in_one_line(command, flags, message):
     with pytest.raises(SystemExit, match=f"^eval/simulate.py: .*{message}") as error:
         command(*flags)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("gpus", [[1], [1, 4]])
+def test_policies_are_told_apart_in_the_plot(gpus, tmp_path, monkeypatch):
+    kinds = [kind + more for kind in ("fixed:8", "sagc") for more in ("", "+tail", "+lengths", "+tail+lengths")]
+    rows = [
+        {"gpus": n, "policy": f"{kind}@samples", **dict.fromkeys(simulate.PANELS, 1)} for n in gpus for kind in kinds
+    ]
+    monkeypatch.setattr(simulate.plt, "close", lambda figure: None)
+    simulate.plot(pd.DataFrame(rows), 0.2, tmp_path / "plot.png")
+    lines = [line for line in simulate.plt.gcf().axes[0].get_lines() if line.get_label() in kinds]
+    monkeypatch.undo()
+    simulate.plt.close("all")
+    points = {(str(line.get_color()), line.get_marker(), line.get_fillstyle()) for line in lines}
+    strokes = {(str(line.get_color()), line.get_linestyle()) for line in lines}
+    assert len(points) == len(strokes) == len(kinds)
 
 
 def test_dynamic_sampling_needs_verdicts(command, trace):
@@ -343,6 +363,13 @@ def timed_log(costs, source, hold, size, steps):
     log["timing/ppo_train"] = costs.train_base + costs.train_per_token * every
     log["timing/broadcast"] = costs.sync
     return log.assign(**{"timing/step_total": log[list(calibrate.PARTS.values())].sum(axis=1)})
+
+
+def test_calibration_refuses_a_folder_for_its_costs_before_it_trains(tmp_path, monkeypatch):
+    (tmp_path / "model").mkdir()
+    monkeypatch.setattr(sys, "argv", ["calibrate.py", "--task", str(tmp_path), "--engine", str(tmp_path)])
+    with pytest.raises(SystemExit, match="^eval/calibrate.py: --engine .*: it is a folder: give a file$"):
+        calibrate.main()
 
 
 def test_calibration_finds_the_costs_behind_a_log_and_predicts_a_size_left_out(trace, tmp_path):
