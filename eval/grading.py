@@ -25,15 +25,28 @@ WORKER_BYTES = 4 << 30  # that a process may allocate for comparing
 MAX_CHARACTERS = 1000  # longer answers are right as they stand only
 RIGHT_ABOVE = 0.5  # rewards of right answers: between 0 and 1 as between -1 and 1
 
-TEXT = re.compile(r"\\(?:text(?:bf|it|rm)?|math(?:rm|bf|it|sf)|mbox|operatorname)\s*\{([^{}]*)\}")
+OPEN = r"\\(?:text(?:bf|it|rm)?|math(?:rm|bf|it|sf)|mbox|operatorname)\s*\{"
+TEXT = re.compile(OPEN + r"([^{}]*)\}")
+GAP = r"(?:\s|~|\\[,;:! ])"
 NUMBER = re.compile(r"[+-]?(?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d*)?(?:[eE][+-]?\d+)?")
-OPTION = re.compile(r"\(?([A-J])\)?(?:[.:)](?!.*(?:and|or|,)\(?[A-J]\W*$).*)?", re.DOTALL)  # C, (C), C) what it says
+OPTION = re.compile(r"\(?([A-J])\)?(?:[.:)].*)?", re.DOTALL)  # C, (C), C) what it says
+LETTER = re.compile(  # of an option: no quantity (5 A), article or pronoun (A line, I think)
+    r"(?<![\w\\{^])(?<!\d )(?<!\\circ )(?:[B-HJ]|[AI](?! [a-z]))(?![\w^'])"
+)
 WORD = re.compile(r"[A-Za-z]{4,}")
 BASE = re.compile(r"\d_\{?(\d+)")
 NOON = re.compile(r"\d([ap])\.?m\b")
 SCALES = {"thousand": 3, "million": 6, "billion": 9, "trillion": 12}
-SCALE = re.compile(rf"(?<=\d)\s*(?:\\text\{{\s*)?({'|'.join(SCALES)})\}}?")
-TRAILING_WORDS = re.compile(r"(?<=\d)\s+([A-Za-z]{3,}(?: [A-Za-z]+)*)$")
+SCALE = re.compile(rf"(?<=\d){GAP}*({OPEN}\s*)?({'|'.join(SCALES)})s?\b", re.IGNORECASE)
+UNIT = re.compile(rf"(?:(?<=\d)|(?<=\d\}}))(?:{GAP}*{OPEN}([^{{}}]*)\}}|{GAP}+([A-Za-z]{{3,}}(?: [A-Za-z]+)*)$)")
+NO_UNIT = re.compile(  # words that make another number of the one before them
+    r"^\s*(?:squared|cubed|factorial)\b"
+    r"|\b(?:one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|\w+teen|half|halves|thirds?"
+    r"|(?:twen|thir|for|fif|six|seven|eigh|nine)ty|(?:four|fif|six|seven|eigh|nin|ten)ths?"
+    r"|(?:hundred|thousand|[bm]illion|trillion)(?:s|ths?)?|dozens?|sin|cos|tan|log|sqrt|infinity"
+    r"|alpha|beta|gamma|delta|epsilon|theta|lambda|sigma|omega|phi|psi|rho|tau|pi)\b",
+    re.IGNORECASE,
+)
 
 
 def extract_answer(response: str) -> str | None:
@@ -59,8 +72,8 @@ def cleaned(answer: str) -> str:
     for symbol, latex in {"−": "-", "–": "-", "°": r"^\circ", r"\varnothing": r"\emptyset", r"\$": ""}.items():
         answer = answer.replace(symbol, latex)
     answer = re.sub(r",\\!\s*|\{,\}", ",", answer)  # thousands
-    answer = SCALE.sub(lambda match: rf" \cdot 10^{{{SCALES[match[1]]}}}", answer)
-    return TRAILING_WORDS.sub(r"\\text{ \1}", answer)
+    answer = SCALE.sub(lambda match: rf" \cdot 10^{{{SCALES[match[2].lower()]}}}{match[1] or ''}", answer)
+    return UNIT.sub(lambda match: rf"\text{{ {match[match.lastindex]}}}", answer)
 
 
 def normalized(answer: str) -> str:
@@ -68,6 +81,17 @@ def normalized(answer: str) -> str:
     answer = re.sub(r"\\left\b|\\right\b|\\[!,;: ]|~", "", cleaned(answer))
     answer = TEXT.sub(r"\1", re.sub(r"\\[dt]frac\b", r"\\frac", answer)).strip().removesuffix(".")
     return re.sub(r"(?<!\d)\s+|\s+(?!\d)", "", answer)
+
+
+def options(answer: str) -> set[str]:
+    """The letters of multiple choice that the answer names."""
+    return set(LETTER.findall(re.sub(GAP + "+", " ", TEXT.sub(r" \1 ", cleaned(answer)))))
+
+
+def counting_words(answer: str) -> list[str]:
+    """What follows the answer's numbers and makes other numbers of them: hundred, and a half."""
+    words = (match[match.lastindex].strip().casefold() for match in UNIT.finditer(cleaned(answer)))
+    return [text for text in words if NO_UNIT.search(text)]
 
 
 def number(text: str) -> Fraction | None:
@@ -88,9 +112,12 @@ def decided(gold: str, answer: str) -> bool | None:
         return True
     if max(len(a), len(b)) > MAX_CHARACTERS:
         return False
-    for pattern in (OPTION, WORD):
-        if (x := pattern.fullmatch(a)) and (y := pattern.fullmatch(b)):
-            return x[x.lastindex or 0].casefold() == y[y.lastindex or 0].casefold()
+    if (x := OPTION.fullmatch(a)) and (y := OPTION.fullmatch(b)):
+        return x[1] == y[1] and options(gold) == options(answer)
+    if WORD.fullmatch(a) and WORD.fullmatch(b):
+        return a.casefold() == b.casefold()
+    if counting_words(gold) != counting_words(answer):
+        return False
     x, y = number(a), number(b)
     if x is not None and y is not None:
         return x == y
