@@ -16,7 +16,5 @@ if [ $# -eq 0 ]; then
     gate "shellcheck finds faults in scripts" .venv/bin/shellcheck "${scripts[@]}"
     bash patches/check.sh
     run tests/kernels # in a process of its own: Triton decides at its import whether it interprets
-    # Two files at a time where two runs of the stack have room: one waits for its processes to start most of the time.
-    set -- --numprocesses "$(awk '/MemAvailable/ {print ($2 > 16e6 ? 2 : 0)}' /proc/meminfo)" --dist loadfile
 fi
 run "$@"
