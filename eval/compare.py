@@ -130,9 +130,8 @@ def evaluate_start(task: Path, seed: int) -> None:
     ]
     command += ["--grader", ROOT / "train_scripts/countdown/reward.py", "--seed", seed, "--enforce_eager"]
     command += ["--samples", EVALUATION["eval.n_samples_per_prompt"], "--max_new_tokens", MAX_NEW_TOKENS]
-    environment = {**os.environ, "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
     with console.status(f"seed {seed}: evaluation of the start"), (task / "start.log").open("w") as log:
-        if subprocess.run(map(str, command), stdout=log, stderr=subprocess.STDOUT, env=environment).returncode:
+        if subprocess.run(map(str, command), stdout=log, stderr=subprocess.STDOUT).returncode:
             raise SystemExit(f"eval/compare.py: the evaluation of the start failed, see {task / 'start.log'}")
     problems = [json.loads(line) for line in (task / "start.jsonl").read_text().splitlines()]
     right = " ".join(str(sum(problem["correct"])) for problem in problems)

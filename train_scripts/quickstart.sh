@@ -39,7 +39,7 @@ bash $task/train.sh cpu-patched "$out" "$out" \
     { tail -n 15 "$out/train.log" >&2; echo "train_scripts/quickstart.sh: the training failed, see $out/train.log" >&2; exit 1; }
 
 note "3/4 held-out problems, before and after"
-VLLM_ENABLE_V1_MULTIPROCESSING=0 bash train_scripts/on_cpu.sh cpu-patched \
+bash train_scripts/on_cpu.sh cpu-patched \
     python eval/evaluate.py --models "$out/model" "$out/trained" --dataset "$out/data/heldout.jsonl" \
     --grader $task/reward.py --max_new_tokens 200 --max_model_len 256 --enforce_eager --seed "$SEED" \
     --json "$out/heldout.json" --responses "$out/responses.jsonl" >"$out/heldout.log" 2>&1 ||

@@ -7,6 +7,8 @@ cd "$(dirname "$0")/../.."
 tree=${1:?usage: train.sh TREE TASK OUTPUT [FLAG...]} task=$2 output=$3
 shift 3
 
+# CPUs without bfloat16 emulate it: there, float32 takes 0.6 times the seconds.
+grep -q avx512_bf16 /proc/cpuinfo && dtype=bf16 || dtype=fp32
 rm -rf "$output/tensorboard" "$output/trained"
 exec bash train_scripts/on_cpu.sh "$tree" python -m openrlhf.cli.train_ppo_ray \
     --actor.model_name_or_path "$task/model" \
@@ -30,6 +32,7 @@ exec bash train_scripts/on_cpu.sh "$tree" python -m openrlhf.cli.train_ppo_ray \
     --vllm.num_engines 1 \
     --vllm.enforce_eager \
     --vllm.sync_backend gloo \
+    --ds.param_dtype "$dtype" \
     --ds.attn_implementation eager \
     --ds.zero_stage 2 \
     --logger.tensorboard_dir "$output/tensorboard" \
