@@ -20,14 +20,14 @@ mkdir -p "$out"
 
 made_by=$(cat $task/{task,tokenizer,warm_start}.py | sha256sum)
 if [ "$(cat "$out/warm_start.done" 2>/dev/null)" != "$made_by" ]; then
-    note "1/4 supervised warm start (about 90 s)"
+    note "1/4 supervised warm start (about 2 minutes)"
     python $task/warm_start.py --output "$out" --seed "$SEED"
     echo "$made_by" >"$out/warm_start.done"
 else
     note "1/4 warm-started model found in $out/model"
 fi
 
-note "2/4 reinforcement learning (about 4 minutes); full log: $out/train.log"
+note "2/4 reinforcement learning (4 to 8 minutes); full log: $out/train.log"
 bash $task/train.sh cpu-patched "$out" "$out" \
     --rollout.sagc.enable \
     --rollout.sagc.group_sizes 4 8 16 32 \
