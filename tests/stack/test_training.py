@@ -2,6 +2,7 @@ import hashlib
 
 import numpy as np
 import pytest
+from safetensors.torch import load_file
 
 pytestmark = pytest.mark.stack
 PROMPTS, SAMPLES, SIZES = 48, 64, [4, 8, 16]
@@ -65,11 +66,13 @@ def test_a_constant_number_of_prompts_has_one_optimizer_step_of_all_its_samples(
     assert (steps["rollout/queue_seconds"] > 0).all()
 
 
-@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
-def test_vllm_serves_the_weights_that_were_just_trained(train, dtype):
+@pytest.mark.parametrize("dtype, saved", [("bf16", "torch.bfloat16"), ("fp32", "torch.float32")])
+def test_vllm_serves_the_weights_that_were_just_trained(train, dtype, saved):
     """On the same sampled tokens, vLLM's log-probs are the actor's, and both have left the first policy's."""
     settings = {"actor__adam__lr": 5e-3, "algo__kl__init_coef": 1e-8, "ref__num_gpus_per_node": 1}
-    steps = train("cpu-patched", ds__param_dtype=dtype, **settings).scalars
+    run = train("cpu-patched", ds__param_dtype=dtype, **settings)
+    steps, trained = run.scalars, load_file(run.model / "model.safetensors")
+    assert {str(weight.dtype) for weight in trained.values()} == {saved}
     moved = steps["kl"].tail(3)  # actor against the first policy, which the reference model keeps
     assert moved.min() > 0.03
     assert steps["vllm_kl"].abs().max() < 1e-3 < 0.05 * moved.min()
