@@ -105,7 +105,7 @@ def make_task(folder: Path, seed: int) -> Path:
     """The warm-started model and its problems, made once a seed; the held-out ones are cut to EVALUATED."""
     if not (folder / "made").exists():
         script = ROOT / "train_scripts/countdown/warm_start.py"
-        with console.status(f"seed {seed}: supervised warm start (about 2 minutes)"), (folder / "log").open("w") as log:
+        with console.status(f"seed {seed}: supervised warm start (2 minutes)"), (folder / "log").open("w") as log:
             command = [sys.executable, script, "--output", folder, "--seed", str(seed)]
             if subprocess.run(command, stdout=log, stderr=subprocess.STDOUT).returncode:
                 raise SystemExit(f"eval/compare.py: the warm start failed, see {folder / 'log'}")
