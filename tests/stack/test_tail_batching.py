@@ -58,7 +58,7 @@ def test_stopped_rollouts_leave_vllm_while_others_run_on(make_scheduler, engine)
     while not ray.wait([second], timeout=0)[0]:
         after.append(of_vllm(engine))
     (stopped,) = [response for response in ray.get(first) if response["stopped"]]
-    assert 60 <= stopped["tokens"] < 200
+    assert 50 <= stopped["tokens"] < 200  # the rollouts of a prompt begin a few tokens apart
     assert max(gauges["num_requests_running"] for gauges in before) == 10
     alone = next(gauges for gauges in after if gauges["num_requests_running"] == 5)  # the second prompt's
     assert alone["kv_cache_usage_perc"] < max(gauges["kv_cache_usage_perc"] for gauges in before)
