@@ -140,7 +140,7 @@ def reward_func(queries, prompts, labels, **kwargs):
     "word, failure",
     [
         ("raise", "ValueError: no parse (reward.py:7)"),
-        ("hang", "did not answer within 0.5 s"),
+        ("hang", "did not answer within 2 s"),
         ("nan", "returned reward nan"),
         ("none", "returned 0 rewards for 1 sample"),
         ("two", "returned 2 rewards for 1 sample"),
@@ -149,13 +149,14 @@ def reward_func(queries, prompts, labels, **kwargs):
 def test_reward_function_that_fails(make_scheduler, tmp_path, word, failure):
     """A single bad prompt costs its group; where all are bad the run ends with the reward and the first failure."""
     (tmp_path / "reward.py").write_text(FUNCTION)
-    reward = ["--reward.remote_url", tmp_path / "reward.py", "--reward.timeout", 0.5, "--reward.retries", 1]
-    scheduler = make_scheduler(["0 fine", f"0 {word}"] + ["0 fine"] * 46, *ONE_SIZE, *reward[2:], reward=reward[:2])
+    reward = ("--reward.remote_url", tmp_path / "reward.py")
+    flags = [*ONE_SIZE, "--reward.timeout", 2 if word == "hang" else 30, "--reward.retries", 1]
+    scheduler = make_scheduler(["0 fine", f"0 {word}"] + ["0 fine"] * 46, *flags, reward=reward)
     scheduler.args.reward.max_failure_share = 0.25
     prompts, _, metrics, (samples, *_) = take_step(scheduler, max_new_tokens=8)
     assert prompts == [0, 2, 3, 4] and all(sample.rewards.tolist() == [1.0] for sample in samples)
     assert (metrics["dropped_reward_missing"], metrics["rollout/reward_failures"]) == (1, 4)
-    scheduler = make_scheduler([f"0 {word}"] * 48, *ONE_SIZE, *reward[2:], reward=reward[:2])
+    scheduler = make_scheduler([f"0 {word}"] * 48, *flags, reward=reward)
     with pytest.raises(RuntimeError, match="of 16 samples have no reward after 2 attempts, first: ") as error:
         take_step(scheduler, max_new_tokens=8)
     assert failure in str(error.value) and str(tmp_path / "reward.py") in str(error.value)
@@ -171,7 +172,7 @@ class Server(http.server.BaseHTTPRequestHandler):
         word = sample["labels"][0].split()[1]
         Server.answered += 1
         if word == "hang":
-            time.sleep(2)
+            time.sleep(30)
         status = 503 if Server.answered == 1 else 500 if word == "error" else 200
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
@@ -196,17 +197,20 @@ def server():
 
 def test_reward_server_that_fails_hangs_or_goes_away(make_scheduler, server):
     url = f"http://127.0.0.1:{server.server_port}/get_reward"
-    flags = [*ONE_SIZE, "--reward.timeout", 0.5, "--reward.retries", 1]
     Server.answered = 0
-    make = lambda labels: make_scheduler(labels, *flags, reward=("--reward.remote_url", url))  # noqa: E731
-    prompts, _, metrics, (samples, *_) = take_step(make(["0 fine"] * 48), max_new_tokens=8)
+
+    def make(word, timeout):
+        flags = [*ONE_SIZE, "--reward.timeout", timeout, "--reward.retries", 1]
+        return make_scheduler([f"0 {word}"] * 48, *flags, reward=("--reward.remote_url", url))
+
+    prompts, _, metrics, (samples, *_) = take_step(make("fine", 30), max_new_tokens=8)
     assert (len(samples), metrics["rollout/reward_failures"]) == (16, 0)  # the 503 was asked again
     assert all(sample.rewards.tolist() == sample.scores.tolist() == [0.5] for sample in samples)
-    for word, failure in (("error", "500"), ("hang", "did not answer within 0.5 s")):
+    for word, timeout, failure in (("error", 30, "500"), ("hang", 0.5, "did not answer within 0.5 s")):
         with pytest.raises(RuntimeError, match="samples have no reward after 2 attempts, first: ") as error:
-            take_step(make([f"0 {word}"] * 48), max_new_tokens=8)
+            take_step(make(word, timeout), max_new_tokens=8)
         assert failure in str(error.value) and url in str(error.value)
     server.shutdown()
     server.server_close()
     with pytest.raises(RuntimeError, match=f"ClientConnectorError: .*{url}"):
-        take_step(make(["0 fine"] * 48), max_new_tokens=8)
+        take_step(make("fine", 30), max_new_tokens=8)

@@ -1,6 +1,6 @@
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from openrlhf_sagc.advantages import GROUP_ESTIMATORS, group_advantages, group_statistics, token_advantages
@@ -31,7 +31,6 @@ def test_ragged_groups_match_their_formulas(estimator):
 
 
 @pytest.mark.parametrize("estimator", GROUP_ESTIMATORS)
-@settings(deadline=None)
 @given(
     value=st.floats(-1e30, 1e30) | st.sampled_from([0.9, 0.7, 0.1]),
     size=st.integers(1, 64) | st.just(4096),
@@ -116,7 +115,6 @@ def loop_over_tokens(advantages, action_mask, kl=None, kl_coef=0.0):
     return torch.stack(rows)
 
 
-@settings(deadline=None)
 @given(
     seed=st.integers(0, 2**31),
     shape=st.tuples(st.integers(1, 5), st.integers(1, 40)),

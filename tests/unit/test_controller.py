@@ -3,7 +3,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from openrlhf_sagc.controller import StragglerAwareGroupController
@@ -24,7 +24,6 @@ def test_event_is_max_against_the_averaged_median():
     assert controller.metrics()["straggler_rate"] == 0.5
 
 
-@settings(deadline=None)
 @given(st.lists(st.lists(lengths, min_size=1, max_size=33), min_size=1, max_size=6))
 def test_rate_and_hazard_count_what_numpys_median_says(groups):
     controller = StragglerAwareGroupController()
@@ -148,7 +147,6 @@ def check_invariants(controller, excess):
     assert all(map(math.isfinite, metrics.values()))
 
 
-@settings(deadline=None)
 @given(controllers, steps_of_groups)
 def test_excess_over_the_limit_never_exceeds_the_queue(controller, steps):
     excess = 0.0
@@ -159,7 +157,6 @@ def test_excess_over_the_limit_never_exceeds_the_queue(controller, steps):
         check_invariants(controller, excess)
 
 
-@settings(deadline=None)
 @given(controllers, st.lists(st.tuples(st.sampled_from(sorted(REACTIONS)), st.integers(1, 64)), max_size=60))
 def test_excess_never_exceeds_the_queue_when_lengths_react_to_the_size(controller, plan):
     excess = 0.0
@@ -182,7 +179,6 @@ def test_limit_holds_when_lengths_react_and_some_size_meets_it(reaction, allowan
     assert controller.metrics()["straggler_rate_mean"] <= limit + allowance
 
 
-@settings(deadline=None)
 @given(controllers, steps_of_groups, st.integers(0, 30))
 def test_restored_controller_continues_identically(straight, steps, cut):
     for groups in steps[:cut]:
@@ -201,7 +197,6 @@ def test_restored_controller_continues_identically(straight, steps, cut):
     assert restored.state_dict() == straight.state_dict()
 
 
-@settings(deadline=None)
 @given(steps_of_groups)
 def test_same_history_in_any_order_and_container_gives_the_same_sizes(steps):
     lists, arrays = StragglerAwareGroupController(), StragglerAwareGroupController()

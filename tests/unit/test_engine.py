@@ -4,6 +4,7 @@ import asyncio
 import json
 import socket
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
 
@@ -77,12 +78,12 @@ def test_rollouts_side_by_side_have_their_own_seconds():
 
     async def group():
         actor = Actor(TwoTurns())
-        return await asyncio.gather(actor.rollout(0.0), actor.rollout(0.2))
+        return await asyncio.gather(actor.rollout(0.0), actor.rollout(0.5))
 
     quick, slow = run(group())
     assert quick["reward"] == 1.0 and not quick["stopped"] and quick["failure"] is None
     assert quick["tokens"] == slow["tokens"] == 10
-    assert 0.05 <= quick["seconds"] < 0.4 <= slow["seconds"]
+    assert 0.05 <= quick["seconds"] < 1.0 <= slow["seconds"]
     assert quick["queue_seconds"] == slow["queue_seconds"] == pytest.approx(0.6)
 
 
@@ -154,12 +155,12 @@ def test_one_number_of_any_kind_is_a_reward(reward_file, reward):
         ("return dict(rewards='0.5')", "the reward function returned reward '0.5'"),
         ("return dict(reward=0.5)", "the reward function returned no 'rewards' but ['reward']"),
         ("return [0.5]", "the reward function returned a list instead of a dict"),
-        ("free.wait(5)", "the reward function did not answer within 0.3 s"),
+        ("free.wait(20)", "the reward function did not answer within 0.3 s"),
     ],
 )
 def test_the_failure_line_says_what_the_function_did(reward_file, body, failure):
     executor = reward_file(body)
-    response = run(Actor(executor, timeout=0.3, retries=1).rollout())
+    response = run(Actor(executor, timeout=0.3 if "0.3 s" in failure else 30, retries=1).rollout())
     assert response["failure"] == failure
     assert response["reward"] is None and response["scores"] is None and not response["stopped"]
     assert response["tokens"] == 5 and len(response["observation_tokens"]) == 8
@@ -173,20 +174,22 @@ def test_a_function_that_recovers_gives_its_reward(reward_file):
 
 def test_hung_calls_neither_block_others_nor_count_their_wait(reward_file, monkeypatch):
     monkeypatch.setattr(engine.os, "cpu_count", lambda: 1)  # 5 threads
-    executor = reward_file("free.wait(5) if labels[0] else time.sleep(0.02)\n    return dict(rewards=1.0)")
+    executor = reward_file("free.wait(20) if labels[0] else time.sleep(0.02)\n    return dict(rewards=1.0)")
 
     async def rollouts():
-        actor = Actor(executor, timeout=1.0)
+        actor = Actor(executor, timeout=3.0)
         return await asyncio.gather(*(actor.rollout(label=number < 5) for number in range(45)))
 
     responses = run(rollouts())
     failures = [response["failure"] for response in responses]
-    assert failures == ["the reward function did not answer within 1 s"] * 5 + [None] * 40
-    assert max(response["seconds"] for response in responses[5:]) > 1.0  # waited longer than a call may take
+    assert failures == ["the reward function did not answer within 3 s"] * 5 + [None] * 40
+    assert max(response["seconds"] for response in responses[5:]) > 3.0  # waited longer than a call may take
 
 
 def test_a_function_that_hangs_again_and_again_is_called_no_more(reward_file, monkeypatch):
-    monkeypatch.setattr(engine, "MOST_THREADS", threads() + 3)
+    while threads():  # those of other tests end
+        time.sleep(0.01)
+    monkeypatch.setattr(engine, "MOST_THREADS", 3)
     executor = reward_file("free.wait(20)")
 
     async def rollouts():
@@ -194,7 +197,7 @@ def test_a_function_that_hangs_again_and_again_is_called_no_more(reward_file, mo
         return [(await actor.rollout())["failure"] for _ in range(5)]
 
     failures = run(rollouts())
-    hang = f"{threads()} calls of the reward function hang, so that no more are made"
+    hang = "3 calls of the reward function hang, so that no more are made"
     assert failures == ["the reward function did not answer within 0.2 s"] * 3 + [hang] * 2
     assert len(calls(executor)) == 3
 
@@ -220,12 +223,12 @@ def test_a_server_is_asked_as_openrlhf_asks(serve):
         ((200, "{garbage", 0), "JSONDecodeError: Expecting property name"),
         ((200, "[0.5]", 0), "returned a list instead of a dict"),
         ((200, '{"rewards": [NaN]}', 0), "returned reward nan"),
-        ((200, '{"rewards": [0.5]}', 5), "did not answer within 0.3 s"),
+        ((200, '{"rewards": [0.5]}', 20), "did not answer within 1 s"),
     ],
 )
 def test_the_failure_line_names_the_server_and_the_cause(serve, answer, cause):
     url, payloads = serve(answer)
-    response = run(Actor(SingleTurnAgentExecutor([url]), timeout=0.3, retries=1).rollout())
+    response = run(Actor(SingleTurnAgentExecutor([url]), timeout=1 if "1 s" in cause else 30, retries=1).rollout())
     assert cause in response["failure"] and url in response["failure"]
     assert "\n" not in response["failure"] and response["reward"] is None and len(payloads) == 2
 

@@ -3,7 +3,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 ROOT = Path(__file__).parents[2]
@@ -48,7 +48,6 @@ def test_forms_of_answers(case):
     assert equal == (case["equal"] == "1" and case["answer"] not in NOT_KNOWN_EQUAL)
 
 
-@settings(deadline=None)
 @given(st.fractions(), st.fractions())
 def test_fractions(x, y):
     def latex(z):
@@ -58,7 +57,6 @@ def test_fractions(x, y):
     assert grading.verified((latex(x), latex(y))) == (x == y)
 
 
-@settings(deadline=None)
 @given(st.integers(-(10**12), 10**12), st.integers(-(10**12), 10**12))
 def test_integers(x, y):
     for form in (f"{x}", f"{x:,}", f"{x:,}".replace(",", "{,}"), f"${x}.0$", rf"\text{{{x}}}", f"{x}."):
@@ -66,7 +64,6 @@ def test_integers(x, y):
         assert grading.decided(str(y), form) is (x == y)
 
 
-@settings(deadline=None)
 @given(st.text(alphabet=r"\{}boxedfrac1234,.()^_$ ", max_size=60))
 def test_any_text_is_graded(text):
     answer = grading.extract_answer(r"\boxed{" + text)
@@ -133,7 +130,7 @@ def test_reward_file_of_the_quickstart():
     ],
 )
 def test_reward_files_that_fail(code, message, tmp_path, monkeypatch):
-    monkeypatch.setattr(grading, "REWARD_SECONDS", 1)
+    monkeypatch.setattr(grading, "REWARD_SECONDS", 1 if "Timeout" in message else 30)
     (tmp_path / "reward.py").write_text(code)
     with pytest.raises(SystemExit, match=message):
         grading.grade_with_file(

@@ -5,14 +5,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 sys.path.append(str(Path(__file__).parents[2] / "eval"))
 import quality  # noqa: E402
 
 
-@settings(deadline=None)
 @given(st.lists(st.booleans(), min_size=1, max_size=8), st.data())
 def test_pass_at_k_is_the_mean_over_all_subsets(right_N, data):
     k = data.draw(st.integers(1, len(right_N)))
@@ -32,7 +31,6 @@ def majority(votes):
     return (counts[0] == max(counts.values())) / Counter(counts.values())[max(counts.values())] if counts else 0
 
 
-@settings(deadline=None)
 @given(st.lists(st.sampled_from([0, 0, 1, 2, 3, None]), min_size=1, max_size=9), st.data())
 def test_majority_at_k_is_the_mean_over_all_subsets(votes_N, data):
     k = data.draw(st.integers(1, len(votes_N)))

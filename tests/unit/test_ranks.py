@@ -11,7 +11,7 @@ from unittest import mock
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from openrlhf.trainer.ppo_utils.experience import Experience
 from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
@@ -35,7 +35,6 @@ def split_over_ranks(num_samples, ranks, micro_batch):
     return [sizes[rank * chunk : (rank + 1) * chunk] for rank in range(ranks)]
 
 
-@settings(deadline=None)
 @given(st.integers(1, 8).flatmap(lambda ranks: st.tuples(st.just(ranks), st.integers(ranks, 200))), st.integers(1, 16))
 def test_every_rank_gets_an_even_share_in_as_many_forward_passes(ranks_and_samples, micro_batch):
     ranks, num_samples = ranks_and_samples
@@ -46,7 +45,6 @@ def test_every_rank_gets_an_even_share_in_as_many_forward_passes(ranks_and_sampl
     assert all(0 < size <= max(micro_batch, 2) for share in shares for size in share)
 
 
-@settings(deadline=None)
 @given(
     ranks=st.integers(1, 6),
     share=st.integers(1, 60),

@@ -65,7 +65,7 @@ def test_ratios_out_of_range_are_refused(name, ratio):
     st.integers(1, 20),
     st.lists(st.tuples(st.integers(0, 60), st.booleans()), min_size=50, max_size=80),
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_no_prompt_waits_longer_than_the_bound(ratio, num_groups, rounds):
     """Whatever the rounds leave behind, a prompt behind w others is taken within (w // P + 1) * (max_wait + 1) rounds.
 
@@ -139,7 +139,7 @@ def test_evaluation_has_all_its_rollouts(make_generator, monkeypatch):
 
 
 @given(st.data())
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 def test_every_prompt_of_an_episode_is_trained_once(make_generator, data):
     """Any lengths, ratios and drops, with the run killed and resumed anywhere: no prompt starves, none comes twice."""
     prompts = data.draw(st.integers(8, 40))
