@@ -27,7 +27,7 @@ import openrlhf_sagc.rollout as rollout
 from openrlhf_sagc.actor import SAMPLE
 from openrlhf_sagc.rollout import StragglerAwareSamplesGenerator
 
-settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])  # of busy machines
+settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])  # machines pause
 settings.load_profile("untimed")
 PROMPT_TOKENS = 3
 UNPATCHED = Path(__file__).parents[2] / "build/base/openrlhf/cli/train_ppo_ray.py"  # which holds the parser

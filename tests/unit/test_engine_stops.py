@@ -148,7 +148,8 @@ def test_a_stopped_agent_cleans_up_undisturbed_and_is_not_rerun():
         await actor.stopped_when(until(lambda: len(actor.requests) == 1), rollouts)
         while agent.cleaned < 2:
             await asyncio.sleep(0.005)
-        assert agent.executed == 2 and not agent.worked_on
+        await asyncio.sleep(0.2)  # in which it would be rerun
+        assert agent.cleaned == agent.executed == 2 and not agent.worked_on
 
     run(check())
 
