@@ -1,15 +1,19 @@
 #!/usr/bin/env bash
-# The gates of the patch series; prints a line per gate, and on the first that breaks what broke. With --onto PATH:
-# tries the series on another OpenRLHF instead.
+# The gates of the patch series; prints a line per gate, and on the first that breaks what broke.
+#   check.sh              tests the tree after every patch, and every patch alone; writes what it checked to check.lock
+#   check.sh --locked     tests the three final trees, and that check.lock is about this very series
+#   check.sh --onto PATH  tries the series on another OpenRLHF
 # Exit codes: 10-13 from build.sh, 20 a message is incomplete, 21 the series is over budget, 22 a patch file is not what
 # its commit exports to, 23 a tree does not compile, 24 black or isort would change a patched file, 25 upstream's tests
-# fail, or are not all there, after a patch, 30 and 31 from onto.sh.
+# fail, or are not all there, after a patch, 26 check.lock is about another series, 30 and 31 from onto.sh.
 set -euo pipefail
 [ "${1:-}" != --onto ] || exec bash "$(dirname "$0")/onto.sh" "${2:-}"
 cd "$(dirname "$0")/.."
 
-PYTHON=$(realpath -s "${PYTHON:-.venv/bin/python}")
+# Each of some forty trees is tested in a process of its own, which is a fork of one that has imported torch.
+PYTHON=$(realpath -s "${PYTHON:-$(DS_ACCELERATOR=cpu .venv/bin/python tests/warm_python.py --start $$)}")
 BUILD=build/gates # its own trees: those of build/ may be in use
+LOCK=patches/check.lock
 export PYTHON BUILD GIT_CONFIG_GLOBAL=/dev/null GIT_CONFIG_NOSYSTEM=1
 # shellcheck disable=SC2046
 unset $(git rev-parse --local-env-vars)
@@ -67,10 +71,13 @@ check_tree() {
         fail 25 "$name: upstream's tests fail, see $log: $(grep -m 1 -E '^(FAILED|ERROR)' "$log")"
     grep -q "^$UPSTREAM_TESTS passed" "$log" || fail 25 "$name: not all $UPSTREAM_TESTS upstream tests passed: $(tail -n 1 "$log")"
     echo "$name: $(tail -n 1 "$log")"
+    echo "$UPSTREAM_TESTS passed  $name" >>$BUILD/passed
 }
 
 # check_later TREE NAME: check_tree on a copy of TREE as it is now, as many at a time as there are CPUs.
 checks=()
+mkdir -p $BUILD
+rm -f $BUILD/passed
 trap 'for check in "${checks[@]}"; do kill -- "-$check" 2>/dev/null || true; done' EXIT
 check_later() {
     local copy=$BUILD/trees/${#checks[@]}
@@ -111,15 +118,30 @@ check_alone() {
     rm -rf "$tree"
 }
 
+# The files that decide what is checked; build.sh holds the wheel's digest.
+checked_files() { sha256sum patches/*.patch patches/cpu/*.patch patches/build.sh patches/check.sh patches/onto.sh; }
+
+check_lock() {
+    cmp -s <(checked_files) <(grep -E '^[0-9a-f]{64} ' $LOCK) ||
+        fail 26 "$LOCK is about another series or script: run patches/check.sh and commit the lock"
+}
+
+[ "${1:-}" != --locked ] || check_lock
 check_messages
 check_budget $MAIN_BUDGET main patches/*.patch
 check_budget $CPU_BUDGET cpu patches/cpu/*.patch
 bash patches/build.sh
 check_export $BUILD/patched patches
 check_export $BUILD/cpu-base patches/cpu
-check_series $BUILD/base patches
-check_series $BUILD/base patches/cpu
+if [ "${1:-}" = --locked ]; then
+    check_later $BUILD/patched "main series"
+    check_later $BUILD/cpu-base "cpu series"
+else
+    check_series $BUILD/base patches
+    check_series $BUILD/base patches/cpu
+    check_alone $BUILD/base
+fi
 check_later $BUILD/cpu-patched "both series"
-check_alone $BUILD/base
 for check in "${checks[@]}"; do wait "$check"; done
+[ "${1:-}" = --locked ] || { checked_files; sort $BUILD/passed; } >$LOCK
 rm -rf $BUILD

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import multiprocessing
 import re
 import subprocess
 import sys
@@ -73,10 +74,11 @@ def resources(cubin: bytes) -> dict:
     return usage | {"spills": len(re.findall(r"\b(?:LDL|STL)\b", text)), "stores": re.findall(r"STG\.E\S*", text)}
 
 
+def needs(variant: tuple) -> dict:
+    return {"variant": variant, **resources(compile_variant(*variant))}
+
+
 if __name__ == "__main__":
-    compiled = [
-        {"variant": [capability, *variant], **resources(compile_variant(capability, *variant))}
-        for capability in map(int, sys.argv[1:])
-        for variant in variants()
-    ]
-    print(json.dumps(compiled))
+    wanted = [(int(capability), *variant) for capability in sys.argv[1:] for variant in variants()]
+    with multiprocessing.Pool() as pool:
+        print(json.dumps(pool.map(needs, wanted, chunksize=1)))

@@ -1,5 +1,3 @@
-import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -28,12 +26,9 @@ def gpu(benchmark):
     return group_advantage_gpu
 
 
-def test_figures_are_measured_and_kept(tmp_path):
-    environment = {**os.environ, "PYTHONPATH": "build/cpu-base", "CUDA_VISIBLE_DEVICES": ""}
-    command = [sys.executable, "eval/benchmark_group_advantage.py", *SMALL, "--results", str(tmp_path)]
-    run = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
-    assert run.returncode == 0, run.stderr
-    assert "GPU: not measured" in run.stdout
+def test_figures_are_measured_and_kept(run_in_tree, tmp_path):
+    command = ["eval/benchmark_group_advantage.py", *SMALL, "--results", str(tmp_path)]
+    assert "GPU: not measured" in run_in_tree("cpu-base", *command, env={"CUDA_VISIBLE_DEVICES": ""})
     times = pd.read_csv(tmp_path / "cpu.csv")
     assert times.path.tolist() == 2 * ["OpenRLHF", "OpenRLHF, patched", "closed form"]
     assert times.kl.tolist() == 3 * [False] + 3 * [True]

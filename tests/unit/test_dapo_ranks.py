@@ -1,15 +1,10 @@
 """DAPO's token-level loss (arXiv 2503.14476, eq. 8) through DeepSpeed: one step of two ranks, uneven micro-batches."""
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-ROOT = Path(__file__).parents[2]
 LENGTHS = [[2, 30, 1, 5], [17, 3, 28, 4]]  # of the samples on each rank; the first two are one micro-batch
 CASES = [  # --actor.loss_agg_mode, --train.dynamic_batch_enable, --ds.zero_stage
     ("token-mean", False, 2),
@@ -128,16 +123,12 @@ def slopes(old, advantage):
 
 
 @pytest.fixture(scope="module")
-def gradients(tmp_path_factory):
+def gradients(tmp_path_factory, run_in_tree):
     constants = dict(SAMPLES=draw(), TOKENS=sum(map(sum, LENGTHS)), CASES=CASES)
     constants["STORE"] = str(tmp_path_factory.mktemp("dapo") / "store")
     script = "".join(f"{name} = {value!r}\n" for name, value in constants.items()) + RANKS
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "build/cpu-patched"), "DS_ACCELERATOR": "cpu"}
-    environment.update(MASTER_ADDR="localhost", MASTER_PORT="0", OMP_NUM_THREADS="1")
-    result = subprocess.run(
-        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True, timeout=300
-    )
-    return dict(zip(CASES, json.loads(result.stdout.splitlines()[-1])))
+    output = run_in_tree("cpu-patched", "-c", script, env={"MASTER_ADDR": "localhost", "MASTER_PORT": "0"})
+    return dict(zip(CASES, json.loads(output.splitlines()[-1])))
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)

@@ -1,6 +1,3 @@
-import os
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -18,12 +15,10 @@ from openrlhf_sagc.measurements import Rollouts, rollout_metrics, rollouts_of
 ROOT = Path(__file__).parents[2]
 
 
-def run_script(tree: str, script: str) -> str:
-    """The last line that `script` prints with the OpenRLHF of build/TREE."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "build" / tree)}
-    command = [sys.executable, "-c", script]
-    result = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
-    return result.stdout.splitlines()[-1]
+@pytest.fixture
+def run_script(run_in_tree):
+    """run_script(tree, script): the last line that the script prints with the OpenRLHF of build/TREE."""
+    return lambda tree, script: run_in_tree(tree, "-c", script).splitlines()[-1]
 
 
 def experience_maker(cls, estimator="group_norm", kl_coef=0.0, group_sizes=(8,) * 4, clip_range=(-10, 10)):
@@ -144,7 +139,7 @@ def test_a_bad_reward_is_named_before_anything_is_sent(train_batches):
 
 
 @pytest.mark.parametrize("tree, worst", [("cpu-base", 10.0), ("cpu-patched", 0.0)])
-def test_patch_zeroes_the_advantages_of_constant_groups(tree, worst):
+def test_patch_zeroes_the_advantages_of_constant_groups(run_script, tree, worst):
     """Patch 1: rewards of 0.9 have no signal; unpatched OpenRLHF gives each -59.6, which the clip range cuts to -10."""
     script = (
         "import sys; sys.path.insert(0, 'tests/unit'); from test_experiences import *\n"
@@ -157,7 +152,7 @@ def test_patch_zeroes_the_advantages_of_constant_groups(tree, worst):
 
 
 @pytest.mark.parametrize("tree, orders", [("cpu-base", 2), ("cpu-patched", 1)])
-def test_patch_makes_the_order_of_prompts_follow_the_seed(tree, orders):
+def test_patch_makes_the_order_of_prompts_follow_the_seed(run_script, tree, orders):
     """Patch 2: unpatched OpenRLHF shuffles the prompts anew in every process, whatever the seed."""
     script = (
         "from openrlhf.utils.deepspeed import DeepspeedStrategy\n"
@@ -167,7 +162,7 @@ def test_patch_makes_the_order_of_prompts_follow_the_seed(tree, orders):
     assert len({run_script(tree, script) for _ in range(2)}) == orders
 
 
-def test_patch_sums_returns_to_the_same_bits():
+def test_patch_sums_returns_to_the_same_bits(run_script):
     """Patch 9: on multi-turn masks with holes and rows without an action, the KL in the reward; gamma 1 and below."""
     script = (
         "import hashlib, torch\n"
@@ -183,12 +178,10 @@ def test_patch_sums_returns_to_the_same_bits():
     assert patched == run_script("cpu-base", script)
 
 
-def test_recorded_rollouts_give_the_same_bits_with_and_without_the_patches():
+def test_recorded_rollouts_give_the_same_bits_with_and_without_the_patches(run_in_tree):
     outputs = []
     for tree in ("cpu-base", "cpu-patched"):
-        environment = {**os.environ, "PYTHONPATH": str(ROOT / "build" / tree)}
-        command = [sys.executable, ROOT / "tests/data/shape_rollouts.py", ROOT / "tests/data/rollouts.json"]
-        output = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+        output = run_in_tree(tree, ROOT / "tests/data/shape_rollouts.py", ROOT / "tests/data/rollouts.json")
         outputs.append(dict(line.split() for line in output.splitlines() if len(line.split()) == 2))
     assert len(set(outputs[0].values())) >= 5  # the estimators do differ
     assert outputs[0] == outputs[1]

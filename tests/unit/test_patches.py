@@ -20,9 +20,10 @@ def copy(tmp_path):
     return tmp_path
 
 
-def run(script: Path, **environment) -> subprocess.CompletedProcess:
+def run(script: Path, *arguments: str, **environment) -> subprocess.CompletedProcess:
     environment = {**os.environ, "PYTHON": sys.executable, **environment}
-    return subprocess.run(["bash", script], env=environment, capture_output=True, text=True, timeout=300)
+    command = ["bash", script, *arguments]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
 
 
 def change(path: Path, old: str, new: str) -> None:
@@ -120,9 +121,15 @@ def test_patch_that_does_not_compile_or_is_not_formatted(copy, line, code, words
     assert_fails(run(copy / "patches/check.sh"), code, "0001-", words)
 
 
-def test_upstream_tests_that_are_not_all_there(copy):
+def test_series_that_was_not_checked_as_a_whole(copy):
+    """Its patches are sound, so that nothing but the lock tells."""
+    first_patch(copy).unlink()
+    assert_fails(run(copy / "patches/check.sh", "--locked"), 26, "check.lock is about another series")
+
+
+def test_upstream_tests_that_are_not_all_there(copy, python):
     change(copy / "patches/check.sh", "UPSTREAM_TESTS=221", "UPSTREAM_TESTS=222")
-    result = run(copy / "patches/check.sh")
+    result = run(copy / "patches/check.sh", PYTHON=str(python))
     assert_fails(result, 25, "/000", "not all 222 upstream tests passed", "221 passed")  # two at a time, in any order
     assert "0001-" in result.stderr
 

@@ -1,10 +1,7 @@
 """The pull-request texts say of each patch what is true, and their reproductions print what they show."""
 
 import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -39,30 +36,20 @@ def blocks(number, language):
 SNIPPETS = {number: "".join(blocks(number, "python")) for number in PATCHES if blocks(number, "python")}
 
 
-def outputs(tree, snippets, folder):
-    """What each snippet prints on this tree, one after the other in one process."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "build" / tree), "DS_ACCELERATOR": "cpu"}
-    result = subprocess.run(
-        [sys.executable, "-c", RUNNER],
-        input=json.dumps(snippets),
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-    assert result.returncode == 0, result.stderr
-    return json.loads(result.stdout.splitlines()[-1].removeprefix("OUTPUTS "))
-
-
 @pytest.fixture(scope="module")
-def printed(tmp_path_factory):
+def printed(tmp_path_factory, run_in_tree):
     """{number: [before, after]}. Before: the CPU series' snippets see upstream's files, the others those with it."""
     folder = tmp_path_factory.mktemp("snippets")
+
+    def outputs(tree, snippets):
+        """What each snippet prints on this tree, one after the other in one process."""
+        output = run_in_tree(tree, "-c", RUNNER, input=json.dumps(snippets), cwd=folder)
+        return json.loads(output.splitlines()[-1].removeprefix("OUTPUTS "))
+
     cpu = {number: code for number, code in SNIPPETS.items() if number.startswith("cpu")}
     main = {number: code for number, code in SNIPPETS.items() if number not in cpu}
-    before = outputs("base", cpu, folder) | outputs("cpu-base", main, folder)
-    after = outputs("cpu-patched", cpu | main, folder)  # the import of cpu/0001 is tried first
+    before = outputs("base", cpu) | outputs("cpu-base", main)
+    after = outputs("cpu-patched", cpu | main)  # the import of cpu/0001 is tried first
     return {number: [before[number], after[number]] for number in SNIPPETS}
 
 

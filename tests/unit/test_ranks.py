@@ -1,11 +1,7 @@
 """Patches 3 and 4: whatever number of samples a rollout has, all ranks run the same micro-batches over all samples."""
 
 import json
-import os
-import subprocess
-import sys
 from argparse import Namespace
-from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
 
@@ -16,8 +12,6 @@ from hypothesis import strategies as st
 from openrlhf.trainer.ppo_utils.experience import Experience
 from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
 from openrlhf.trainer.ppo_utils.replay_buffer import NaiveReplayBuffer
-
-ROOT = Path(__file__).parents[2]
 
 
 def split_over_ranks(num_samples, ranks, micro_batch):
@@ -162,17 +156,13 @@ os.wait()
 
 
 @pytest.mark.parametrize("length", [5, 25], ids=["short samples", "a micro-batch each"])
-def test_dynamic_batches_hold_all_samples(tmp_path, length):
+def test_dynamic_batches_hold_all_samples(tmp_path, run_in_tree, length):
     """Patch 4: two ranks, a full rollout of 32 samples in two optimizer steps, half of one; then 14 and 79 samples."""
     trained = {}
     for tree in ("cpu-base", "cpu-patched"):
         counts = [[16, 16], [8, 8], [7, 7], [40, 39]]
         script = f"STORE, COUNTS, LENGTH = {str(tmp_path / f'{tree}-{length}')!r}, {counts}, {length}\n" + DYNAMIC
-        environment = {**os.environ, "PYTHONPATH": str(ROOT / "build" / tree)}
-        command = [sys.executable, "-c", script]
-        output = subprocess.run(
-            command, env=environment, capture_output=True, text=True, check=True, timeout=200
-        ).stdout
+        output = run_in_tree(tree, "-c", script)
         ranks = [json.loads(line[6:]) for line in output.splitlines() if line.startswith("PLANS ")]
         for plans in zip(*ranks):
             assert plans[0][1:] == plans[1][1:]  # as many optimizer steps and micro-batches on both ranks
