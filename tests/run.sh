@@ -1,20 +1,37 @@
 #!/usr/bin/env bash
-# Sets up the CPU stack if need be and passes the tests: linters, the gates of the patch series, the kernel's, then the
-# others. Arguments go to pytest and leave the gates out: tests/run.sh tests/unit, tests/run.sh -m "not stack".
+# Sets up the CPU stack if need be and passes the tests, first those that find most mistakes in the least time.
+#   tests/run.sh           everything: linters, unit tests, gates of the patch series, the kernel, the real stack
+#   tests/run.sh --fast    linters and unit tests: for every commit
+#   tests/run.sh ARG...    what pytest makes of the arguments: tests/run.sh tests/unit/test_controller.py -x
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 bash train_scripts/setup.sh
-run() { DS_ACCELERATOR=cpu PYTHONPATH=build/cpu-patched .venv/bin/python -m pytest "$@"; }
-if [ $# -eq 0 ]; then
-    gate() { "${@:2}" || { echo "tests/run.sh: $1" >&2; exit 1; }; }
-    mapfile -t scripts < <(git ls-files '*.sh')
-    gate "black would change the code" .venv/bin/python -m black --quiet --check .
-    gate "isort would change the code" .venv/bin/python -m isort --quiet --check .
-    gate "ruff finds unused or undefined names" .venv/bin/ruff check --quiet .
-    gate "mypy finds wrong types" .venv/bin/mypy --no-error-summary
-    gate "shellcheck finds faults in scripts" .venv/bin/shellcheck "${scripts[@]}"
-    bash patches/check.sh
-    run tests/kernels # in a process of its own: Triton decides at its import whether it interprets
+export DS_ACCELERATOR=cpu OMP_NUM_THREADS=1 PYTHONPATH=$PWD/build/cpu-patched
+WARM_PYTHON=$(bash train_scripts/on_cpu.sh cpu-base python tests/warm_python.py --start $$) # every test's process is a fork of this one
+export WARM_PYTHON
+run() { "$WARM_PYTHON" -m pytest "$@"; }
+in_pairs() { run -n 2 --dist loadgroup "$@"; } # two tests at a time
+if [ $# -gt 0 ] && [ "$1" != --fast ]; then
+    run "$@"
+    exit
 fi
-run "$@"
+
+stage() { echo "[tests, minute $((SECONDS / 60))] $*"; }
+gate() { "${@:2}" || { echo "tests/run.sh: $1" >&2; exit 1; }; }
+mapfile -t scripts < <(git ls-files '*.sh')
+stage linters
+gate "black would change the code" .venv/bin/python -m black --quiet --check .
+gate "isort would change the code" .venv/bin/python -m isort --quiet --check .
+gate "ruff finds unused or undefined names" .venv/bin/ruff check --quiet .
+gate "mypy finds wrong types" .venv/bin/mypy --no-error-summary
+gate "shellcheck finds faults in scripts" .venv/bin/shellcheck "${scripts[@]}"
+stage unit tests
+in_pairs tests/unit
+[ "${1:-}" != --fast ] || exit 0
+stage gates of the patch series
+PYTHON=$WARM_PYTHON bash patches/check.sh --locked
+stage kernel
+in_pairs tests/kernels # apart from the others: Triton decides at its import whether it interprets
+stage real stack
+in_pairs tests/stack

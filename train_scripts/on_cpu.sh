@@ -10,9 +10,11 @@ shift
 
 # Ray hands out GPUs that are not there: OpenRLHF asks for one per actor and engine.
 export RAY_OVERRIDE_RESOURCES='{"GPU": 8, "CPU": 32}' RAY_USAGE_STATS_ENABLED=0
+export RAY_prestart_worker_first_driver=0 # Ray would start a worker for each CPU, none of which a run uses
 export DS_ACCELERATOR=cpu TORCH_EXTENSIONS_DIR=$root/build/torch_extensions # keeps DeepSpeed's compiled CPU Adam
 export VLLM_CPU_KVCACHE_SPACE=1 VLLM_NO_USAGE_STATS=1                       # GiB; vLLM's default takes far more
 export VLLM_ENABLE_V1_MULTIPROCESSING=0 # an engine's worker in the engine's process, not in one more that polls
+export TORCHDYNAMO_DISABLE=1            # vLLM would compile its sampler during the first step, for 5 s
 export OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1
 export PYTHONPATH=$tree PATH=$root/.venv/bin:$PATH
 unset RAY_ADDRESS
@@ -22,7 +24,8 @@ export RAY_TMPDIR
 "$@" &
 command=$!
 trap 'kill "$command" 2>/dev/null; wait "$command" || true' INT TERM
-trap 'rm -rf "$RAY_TMPDIR"' EXIT
+# Ray's last processes may still write there.
+trap 'for _ in 1 2 3 4 5; do rm -rf "$RAY_TMPDIR" 2>/dev/null && break; sleep 0.5; done' EXIT
 code=0
 wait "$command" || code=$?
 exit $code

@@ -11,10 +11,18 @@ from pathlib import Path
 import pandas as pd
 import psutil
 import pytest
+from cpu_stack import ROOT
+from filelock import FileLock
 from one_engine import engine, make_scheduler  # noqa: F401
-from real_runs import ROOT, TIMEOUT, kill, logged_steps, training
+from real_runs import TIMEOUT, kill, logged_steps, training
 
 sys.path.append(str(ROOT / "eval"))
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if "engine" in getattr(item, "fixturenames", ()):  # they share it, so one worker runs them all
+            item.add_marker(pytest.mark.xdist_group("engine"))
 
 
 @dataclass
@@ -28,19 +36,21 @@ class Run:
 
 
 @pytest.fixture(scope="session")
-def task(tmp_path_factory):
+def task(session_folder, python):
     """An untrained model, whose responses end at random, and 48 prompts: folder with model/ and prompts.jsonl."""
-    folder = tmp_path_factory.mktemp("task")
-    script = ROOT / "train_scripts" / "countdown" / "warm_start.py"
-    subprocess.run([sys.executable, script, "--output", folder, "--steps", "1"], check=True, capture_output=True)
-    lines = (folder / "data" / "train.jsonl").read_text().splitlines()
-    random.Random(0).shuffle(lines)
-    (folder / "prompts.jsonl").write_text("\n".join(lines[:48]) + "\n")
+    folder = session_folder / "task"
+    with FileLock(session_folder / "task.lock"):
+        if not (folder / "prompts.jsonl").exists():
+            script = ROOT / "train_scripts" / "countdown" / "warm_start.py"
+            subprocess.run([python, script, "--output", folder, "--steps", "1"], check=True, capture_output=True)
+            lines = (folder / "data" / "train.jsonl").read_text().splitlines()
+            random.Random(0).shuffle(lines)
+            (folder / "prompts.jsonl").write_text("\n".join(lines[:48]) + "\n")
     return folder
 
 
 @pytest.fixture
-def train(task, tmp_path, run_command):
+def train(task, tmp_path, run_command, python):
     """Trains: train(tree, **flags) -> Run; flags as for `training`.
 
     `kill_at`: the run is killed (SIGKILL, all its processes) `grace` seconds after it has printed this text. `fails`:
@@ -52,7 +62,8 @@ def train(task, tmp_path, run_command):
 
         name = f"{tree}-{len(list(tmp_path.iterdir()))}"
         outputs = {"logger__tensorboard_dir": tmp_path / name, "ckpt__output_dir": tmp_path / f"{name}-model"}
-        command = ["bash", ROOT / "train_scripts" / "on_cpu.sh", tree, *training(task, **outputs, **flags)]
+        program = ["bash", ROOT / "train_scripts/on_cpu.sh", tree, python, ROOT / "train_scripts/train_on_cpu.py"]
+        command = training(task, *program, **outputs, **flags)
         code, output = run_command(command, log=tmp_path / f"{name}.log", kill_at=kill_at, grace=grace)
         assert code == (-9 if kill_at else fails), output[-5000:]
         scalars = logged_steps(output) if kill_at or fails else read_run(tmp_path / name / "run")
@@ -66,6 +77,7 @@ def run_command(tmp_path):
     """Runs a command in a session of its own: run_command(command, timeout in s) -> (exit code, output)."""
 
     def run(command: list, timeout: float = TIMEOUT, log: Path | None = None, kill_at: str | None = None, grace=0.0):
+        awaited = f"to print {kill_at!r}" if kill_at else "to end"
         environment = {key: value for key, value in os.environ.items() if not key.startswith("RAY_")}
         log = log or tmp_path / "command.log"
         with log.open("w") as sink:
@@ -81,7 +93,9 @@ def run_command(tmp_path):
                 if kill_time is not None and time.monotonic() >= kill_time:
                     break
                 if time.monotonic() > deadline:
-                    pytest.fail(f"not finished after {timeout:.0f} s; the output ends with:\n{output[-5000:]}")
+                    pytest.fail(
+                        f"waited {timeout:.0f} s for {command[0]} ... {command[-1]} {awaited}; it printed:\n{output[-5000:]}"
+                    )
                 time.sleep(0.2)
         finally:
             if process.poll() is None:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import ray
+from cpu_stack import cpu_environment
 from openrlhf.trainer.ppo_trainer import prepare_datasets
 from openrlhf.trainer.ray.vllm_engine import create_vllm_engines
 from openrlhf.utils.utils import get_strategy, get_tokenizer
@@ -25,24 +26,24 @@ AGENT = Path(__file__).with_name("labelled_agent.py")
 MAX_LEN = 256
 
 
-@pytest.fixture(scope="module")
-def engine(task):
+@pytest.fixture(scope="session")
+def engine(task, python):
     """A vLLM engine with the untrained model, in a Ray cluster of its own."""
     folder = tempfile.mkdtemp(prefix="ray.", dir="/tmp")  # short: Ray's socket paths are limited to 107 characters
     with pytest.MonkeyPatch.context() as patch:
         for name in [name for name in os.environ if name.startswith("RAY_")]:
             patch.delenv(name)
-        settings = {"VLLM_CPU_KVCACHE_SPACE": 1, "OMP_NUM_THREADS": 1, "HF_HUB_OFFLINE": 1, "VLLM_NO_USAGE_STATS": 1}
-        for name, value in {**settings, "RAY_USAGE_STATS_ENABLED": 0, "TOKENIZERS_PARALLELISM": "false"}.items():
-            patch.setenv(name, str(value))
-        ray.init(address="local", num_cpus=4, num_gpus=1, include_dashboard=False, _temp_dir=folder)
-        try:
-            model, reserve = str(task / "model"), {"gpu_memory_utilization": 0.9}
-            (engine,) = create_vllm_engines(1, 1, model, 0, False, False, True, MAX_LEN, **reserve)
-            yield engine
-        finally:
-            ray.shutdown()
-            shutil.rmtree(folder, ignore_errors=True)
+        for name, value in cpu_environment("cpu-patched").items():
+            patch.setenv(name, value)
+        patch.setattr("sys.executable", str(python))  # with which Ray starts its workers
+        ray.init(address="local", include_dashboard=False, _temp_dir=folder)
+    try:
+        model, reserve = str(task / "model"), {"gpu_memory_utilization": 0.9}
+        (engine,) = create_vllm_engines(1, 1, model, 0, False, False, True, MAX_LEN, **reserve)
+        yield engine
+    finally:
+        ray.shutdown()
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture

@@ -9,13 +9,12 @@ from pathlib import Path
 import pandas as pd
 import psutil
 
-ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent
-TIMEOUT = 420  # seconds a run may take; one takes about 70
+TIMEOUT = 1200  # seconds a run may take; one takes about 25
 
 
-def training(task: Path, **flags) -> list:
-    """The command that trains on a task; a flag's dots are written as two underscores, True is a bare flag."""
+def training(task: Path, *program, **flags) -> list:
+    """The command by which a program trains on a task; a flag's dots are two underscores here, True is a bare flag."""
     settings = {
         "actor__model_name_or_path": task / "model",
         "reward__remote_url": HERE / "hash_reward.py",
@@ -42,7 +41,7 @@ def training(task: Path, **flags) -> list:
         "logger__wandb__run_name": "run",
         **flags,
     }
-    command = ["python", "-m", "openrlhf.cli.train_ppo_ray"]
+    command = list(program)
     for flag, value in settings.items():
         if value is None:
             continue

@@ -5,12 +5,15 @@ import os
 import re
 import socket
 import subprocess
+import sys
 import time
+from pathlib import Path
 
 import psutil
 import pytest
+from cpu_stack import ROOT
 from ray.util.state import list_actors, list_nodes
-from real_runs import ROOT, TIMEOUT, kill, logged_steps, training
+from real_runs import TIMEOUT, kill, logged_steps, training
 
 pytestmark = pytest.mark.stack
 PYTHON_PATHS = [ROOT / "build/cpu-patched/openrlhf", ROOT / "openrlhf_sagc"]
@@ -35,8 +38,9 @@ def free_ports(count: int) -> list[int]:
 class Cluster:
     """A head and nodes of one pretended GPU each, without OpenRLHF in their path, in processes of their own."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, python):
         self._folder, self._nodes = folder, []
+        self._ray = [python, Path(sys.executable).with_name("ray")]
         self._port, dashboard = free_ports(2)
         self.dashboard = f"http://127.0.0.1:{dashboard}"
         self.start(
@@ -47,9 +51,9 @@ class Cluster:
     def start(self, *flags) -> psutil.Popen:
         ports = [word for name, port in zip(AGENT_PORTS, free_ports(4)) for word in (f"--{name}", port)]
         path = ["env", "-u", "PYTHONPATH", 'RAY_OVERRIDE_RESOURCES={"GPU": 1, "CPU": 8}']
-        ray = ["ray", "start", "--block", "--node-ip-address", "127.0.0.1", "--disable-usage-stats", *ports, *flags]
+        start = [*self._ray, "start", "--block", "--node-ip-address", "127.0.0.1", "--disable-usage-stats"]
         log = (self._folder / f"node-{len(self._nodes)}.log").open("w")
-        self._nodes.append(self.run([*path, *ray], log))
+        self._nodes.append(self.run([*path, *start, *ports, *flags], log))
         return self._nodes[-1]
 
     def join(self) -> psutil.Popen:
@@ -60,7 +64,7 @@ class Cluster:
 
     def wait(self, count: int) -> None:
         """Until so many nodes are alive."""
-        deadline, error = time.monotonic() + 120, None
+        deadline, error = time.monotonic() + TIMEOUT, None
         while True:
             try:
                 alive = [node for node in list_nodes(address=self.dashboard) if node.state == "ALIVE"]
@@ -73,8 +77,8 @@ class Cluster:
 
     def submit(self, log, command: list) -> psutil.Popen:
         environment = {"py_modules": list(map(str, PYTHON_PATHS))}
-        ray = ["ray", "job", "submit", "--address", self.dashboard, "--runtime-env-json", json.dumps(environment)]
-        return self.run([*ray, "--", *command], log)
+        submit = ["job", "submit", "--address", self.dashboard, "--runtime-env-json", json.dumps(environment)]
+        return self.run([*self._ray, *submit, "--", *command], log)
 
     @staticmethod
     def run(command: list, log) -> psutil.Popen:
@@ -89,13 +93,13 @@ class Cluster:
 
 
 @pytest.fixture
-def cluster(tmp_path):
-    made = Cluster(tmp_path)
+def cluster(tmp_path, python):
+    made = Cluster(tmp_path, python)
     yield made
     made.close()
 
 
-def test_a_run_on_two_nodes_ends_with_a_node_and_goes_on_from_its_checkpoint(cluster, task, tmp_path):
+def test_a_run_on_two_nodes_ends_with_a_node_and_goes_on_from_its_checkpoint(cluster, task, tmp_path, python):
     second = cluster.join()
     flags = {
         "rollout__sagc__enable": True,
@@ -110,7 +114,7 @@ def test_a_run_on_two_nodes_ends_with_a_node_and_goes_on_from_its_checkpoint(clu
         """(exit code or None, output) once the job has ended or printed `until`."""
         log = tmp_path / f"{name}.log"
         with log.open("w") as sink:
-            job = cluster.submit(sink, training(task, **flags, **more))
+            job = cluster.submit(sink, training(task, python, "-m", "openrlhf.cli.train_ppo_ray", **flags, **more))
         jobs.append(job)
         return follow(job, log, until)
 
@@ -147,6 +151,7 @@ def follow(job: psutil.Popen, log, until: str | None) -> tuple[int | None, str]:
         output = log.read_text(errors="replace")
         if until and until in output:
             return None, output
-        assert time.monotonic() < deadline, f"not finished; the output ends with:\n{output[-5000:]}"
+        awaited = f"to print {until!r}" if until else "to end"
+        assert time.monotonic() < deadline, f"waited {TIMEOUT} s for the job {awaited}; it printed:\n{output[-5000:]}"
         time.sleep(0.5)
     return job.returncode, log.read_text(errors="replace")

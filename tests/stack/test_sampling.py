@@ -24,7 +24,8 @@ def test_groups_without_a_signal_are_dropped_and_counted_by_reason(make_schedule
     assert lengths == [10 + 20 * i for i in prompts for _ in range(4)]
     reasons = ("all_right", "all_wrong", "constant", "out_of_range", "reward_missing")
     assert [metrics[f"dropped_{reason}"] for reason in reasons] == [2, 1, 1, 0, 0]
-    assert consumed == 8 and pass_rate == 50
+    late = metrics["discarded"]  # a ninth group, if it came back before the eighth was judged
+    assert consumed == 8 and pass_rate == pytest.approx(100 * (4 + late) / (8 + late))
     assert metrics["dispatched"] > 8
 
 

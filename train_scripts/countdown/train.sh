@@ -10,7 +10,7 @@ shift 3
 # CPUs without bfloat16 emulate it: there, float32 takes 0.6 times the seconds.
 grep -q avx512_bf16 /proc/cpuinfo && dtype=bf16 || dtype=fp32
 rm -rf "$output/tensorboard" "$output/trained"
-exec bash train_scripts/on_cpu.sh "$tree" python -m openrlhf.cli.train_ppo_ray \
+exec bash train_scripts/on_cpu.sh "$tree" python train_scripts/train_on_cpu.py \
     --actor.model_name_or_path "$task/model" \
     --reward.remote_url "$PWD/train_scripts/countdown/reward.py" \
     --data.prompt_dataset "$task/data/train.jsonl" \
