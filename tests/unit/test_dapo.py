@@ -47,7 +47,10 @@ def launch(tmp_path_factory, start_trainer):
         command += ["--data.prompt_dataset", prompts, *more]
         shown = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
         argv = json.loads(shown.splitlines()[-1])
-        return start_trainer(argv[argv.index("openrlhf.cli.train_ppo_ray") + 1 :])
+        trainer = next(
+            i for i, word in enumerate(argv) if word.endswith(("train_on_cpu.py", "openrlhf.cli.train_ppo_ray"))
+        )
+        return start_trainer(argv[trainer + 1 :])
 
     return run
 
