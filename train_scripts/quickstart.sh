@@ -28,7 +28,7 @@ if [ "$(cat "$out/warm_start.done" 2>/dev/null)" = "$made_by" ]; then
     note "1/4 set-up; warm-started model found in $out/model"
 else
     note "1/4 set-up, and beside it the supervised warm start of a small model"
-    warm_start=(.venv/bin/python "$task/warm_start.py" --output "$out" --seed "$SEED" --steps "$WARM_START_STEPS" --heldout "$HELDOUT")
+    warm_start=(env DS_ACCELERATOR=cpu .venv/bin/python "$task/warm_start.py" --output "$out" --seed "$SEED" --steps "$WARM_START_STEPS" --heldout "$HELDOUT")
 fi
 bash train_scripts/setup.sh "${warm_start[@]}"
 echo "$made_by" >"$out/warm_start.done"

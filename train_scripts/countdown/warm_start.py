@@ -12,6 +12,7 @@ from rich.console import Console
 from task import Instance, search_trace, shuffled, split_instances
 from tokenizer import build_tokenizer
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+from transformers.utils import logging
 
 sys.path.append(str(Path(__file__).parents[1]))
 from progress import progress_line  # noqa: E402
@@ -119,6 +120,7 @@ def main() -> None:
     rng = random.Random(arguments.seed)
     batches = training_batches(train, tokenizer, arguments.steps, arguments.batch_size, rng)
     loss = warm_start(model, batches, arguments.steps, arguments.learning_rate)
+    logging.disable_progress_bar()  # of a file that takes no time to write
     model = model.to(torch.bfloat16)
     model.save_pretrained(arguments.output / "model")
     tokenizer.save_pretrained(arguments.output / "model")
