@@ -134,6 +134,8 @@ def verified(pair: tuple[str, str]) -> bool:
 
 
 def prepare_worker() -> None:
+    import math_verify  # noqa: F401  its import, seconds on a busy disk, is no part of a comparison
+
     limit = psutil.Process().memory_info().vms + WORKER_BYTES
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     logging.disable(logging.CRITICAL)

@@ -32,6 +32,6 @@ in_pairs tests/unit
 stage gates of the patch series
 PYTHON=$WARM_PYTHON bash patches/check.sh --locked
 stage kernel
-in_pairs tests/kernels # apart from the others: Triton decides at its import whether it interprets
+.venv/bin/python -m pytest -n 2 tests/kernels # a new interpreter: Triton decides at its import whether it interprets
 stage real stack
 in_pairs tests/stack

@@ -17,7 +17,7 @@ out=$PWD/build/quickstart/seed-$SEED
 task=train_scripts/countdown
 started=$SECONDS
 note() { echo "[quickstart $(date +%H:%M:%S)] $*"; }
-fail() { echo "train_scripts/quickstart.sh: $1, see $2" >&2; exit 1; }
+fail() { echo "train_scripts/quickstart.sh: $*" >&2; exit 1; }
 
 note "takes about 8 minutes on 2 cores of a recent EPYC, 12 on an older one: set-up and warm start 4 (the first time),"
 note "reinforcement learning 3, evaluation 1"
@@ -44,14 +44,14 @@ bash $task/train.sh cpu-patched "$out" "$out" \
     --train.seed "$SEED" \
     --algo.dynamic_filtering_enable 2>&1 |
     python train_scripts/watch.py --log "$out/train.log" ||
-    { tail -n 15 "$out/train.log" >&2; fail "the training failed" "$out/train.log"; }
+    { tail -n 15 "$out/train.log" >&2; fail "the training failed, see $out/train.log"; }
 
 note "3/4 held-out problems, before and after"
 bash train_scripts/on_cpu.sh cpu-patched \
     python eval/evaluate.py --models "$out/model" "$out/trained" --dataset "$out/data/heldout.jsonl" \
     --grader $task/reward.py --max_new_tokens 200 --max_model_len 256 --enforce_eager --seed "$SEED" \
     --json "$out/heldout.json" --responses "$out/responses.jsonl" >"$out/heldout.log" 2>&1 ||
-    fail "the evaluation failed" "$out/heldout.log"
+    fail "the evaluation failed, see $out/heldout.log"
 
 note "4/4 report"
 python eval/report.py --tensorboard "$out/tensorboard/run" --heldout "$out/heldout.json" \
