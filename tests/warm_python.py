@@ -67,7 +67,7 @@ def call(address: str, arguments: list[str]) -> None:
     connection = socket.socket(socket.AF_UNIX)
     connection.connect(address)
     job = {"arguments": arguments, "environment": dict(os.environ), "folder": os.getcwd()}
-    job["priority"] = os.getpriority(os.PRIO_PROCESS, 0)
+    job["policy"], job["priority"] = os.sched_getscheduler(0), os.getpriority(os.PRIO_PROCESS, 0)
     job["files"] = files = inherited(but=connection.fileno())
     text = json.dumps(job).encode()
     socket.send_fds(connection, [len(text).to_bytes(4, "big")], files)
@@ -179,6 +179,7 @@ def run(job: dict, python: str) -> None:
     """Run the job's program as the interpreter would."""
     os.setsid()
     os.setpriority(os.PRIO_PROCESS, 0, job["priority"])
+    os.sched_setscheduler(0, job["policy"], os.sched_param(0))
     os.chdir(job["folder"])
     os.environ.clear()
     os.environ.update(job["environment"])

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from openrlhf.utils.agent import AgentInstanceBase, MultiTurnAgentExecutor
 
-TURNS, NAP, LONG_NAP = 2, 0.5, 4.0
+TURNS, NAP, LONG_NAP = 2, 0.5, 8.0
 
 
 class SleepyTool(AgentInstanceBase):

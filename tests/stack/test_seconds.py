@@ -10,7 +10,7 @@ SAMPLES, RATIO = 32, 2.0
 
 
 def test_a_tool_that_sleeps_makes_stragglers_in_seconds(train, tmp_path, monkeypatch):
-    """Every rollout sleeps 1 s, some 4.5 or 8: those are the stragglers, whatever their tokens."""
+    """Every rollout sleeps 1 s, some 8.5 or 16: those are the stragglers, whatever their tokens."""
     log = tmp_path / "rollouts"
     monkeypatch.setenv("ROLLOUT_LOG", str(log))
     steps = train(
@@ -37,6 +37,6 @@ def test_a_tool_that_sleeps_makes_stragglers_in_seconds(train, tmp_path, monkeyp
     events = sum(max(naps) > RATIO * statistics.median(naps) for naps in slept.values())
     assert events > 0
     assert (steps["sagc/straggler_rate"] * groups).sum() == pytest.approx(events, abs=1)
-    assert steps["rollout/seconds_max"].max() > 4.5
-    assert steps["rollout/seconds_median"].between(1, 3).all()
+    assert steps["rollout/seconds_max"].max() > 8.5
+    assert (steps["rollout/seconds_median"] >= 1).all()
     assert steps["rollout/queue_seconds"].between(0, 1, inclusive="neither").all()
