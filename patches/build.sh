@@ -2,8 +2,8 @@
 # Builds OpenRLHF with the patch series from upstream's wheel, in build/ (or in the folder BUILD names):
 #   build/base         the wheel's files, as a git repository
 #   build/patched      base + patches/*.patch, what GPU machines run
-#   build/cpu-base     base + patches/cpu/*.patch, "unpatched" on a CPU
-#   build/cpu-patched  cpu-base + patches/*.patch
+#   build/cpu-base     base + patches/cpu/*.patch + $ENGINES, "unpatched" on a CPU
+#   build/cpu-patched  cpu-base + the other patches/*.patch
 #   build/dist/        an installable wheel of build/patched (`pip install`; back with `pip install openrlhf===VERSION`)
 # Exit codes: 2 no Python, 10 wheel missing, 11 wheel differs from the pinned one, 12 a patch does not apply, 13 no
 # wheel built.
@@ -12,7 +12,8 @@ cd "$(dirname "$0")/.."
 
 VERSION=0.11.2
 SHA256=c969d70db03a70724c3d8a5a01186c6e0728bce624fb3dff95e39b5396acefa6
-WHEEL=build/wheel/openrlhf-$VERSION-cp311-cp311-manylinux1_x86_64.whl
+WHEEL=build/wheel/openrlhf-$VERSION-cp311-cp311-manylinux1_x86_64.whl # its code is that of the wheels for 3.10 and 3.12
+ENGINES=patches/0011-Give-vLLM-s-engines-the-data-type-of-the-training.patch # without it fp32 ends at the first weight sync
 BUILD=${BUILD:-build}
 PYTHON=${PYTHON:-$([ -x .venv/bin/python ] && echo .venv/bin/python || echo python3)}
 # Commits must not depend on the user's git settings or on the clock, nor go to a repository that calls this.
@@ -57,11 +58,13 @@ apply() {
     done
 }
 
+# The version changes with the series, so that pip does not take another build of it for this one.
 make_wheel() {
     local root=$BUILD/unpacked series=(patches/*.patch) local_version
-    local_version="$VERSION+sagc.${#series[@]}"
+    local_version="$VERSION+sagc.${#series[@]}.g$(cat "${series[@]}" | sha256sum | cut -c1-8)"
     cp -r "$BUILD"/patched/openrlhf "$BUILD"/patched/tests "$root/openrlhf-$VERSION.data/purelib/"
     sed -i "s/^Version: $VERSION$/Version: $local_version/" "$root/openrlhf-$VERSION.dist-info/METADATA"
+    sed -i "s/^Root-Is-Purelib: .*/Root-Is-Purelib: true/; s/^Tag: .*/Tag: py3-none-any/" "$root/openrlhf-$VERSION.dist-info/WHEEL"
     for part in data dist-info; do mv "$root/openrlhf-$VERSION.$part" "$root/openrlhf-$local_version.$part"; done
     rm -rf "$BUILD"/dist
     mkdir "$BUILD"/dist
@@ -76,8 +79,9 @@ rm -f "$BUILD/stamp"
 fetch_wheel
 make_base
 apply "$BUILD"/base "$BUILD"/patched main patches/*.patch
-apply "$BUILD"/base "$BUILD"/cpu-base cpu patches/cpu/*.patch
-apply "$BUILD"/cpu-base "$BUILD"/cpu-patched main patches/*.patch
+apply "$BUILD"/base "$BUILD"/cpu-base cpu patches/cpu/*.patch "$ENGINES"
+mapfile -t others < <(printf '%s\n' patches/*.patch | grep -vxF "$ENGINES")
+apply "$BUILD"/cpu-base "$BUILD"/cpu-patched main "${others[@]}"
 make_wheel
 cat patches/*.patch patches/cpu/*.patch patches/build.sh | sha256sum >"$BUILD/stamp" # what these trees were built from
 echo "built $(ls "$BUILD"/dist/*.whl)"

@@ -47,6 +47,12 @@ def all_reduce(data, op):
     return data
 
 
+def all_gather(data):
+    gathered = [torch.zeros_like(data) for _ in range(2)]
+    dist.all_gather(gathered, data)
+    return torch.cat(gathered)
+
+
 deepspeed.init_distributed("gloo", init_method="file://" + STORE, rank=rank, world_size=2)
 samples = []
 for ids, old, advantage in SAMPLES[rank]:
@@ -61,6 +67,7 @@ strategy = N(
     ),
     ds_device_mesh=init_device_mesh("cpu", (2,), mesh_dim_names=("dp",)),
     all_reduce=all_reduce,
+    all_gather=all_gather,
 )
 
 

@@ -102,10 +102,10 @@ def test_what_upstream_has_taken_is_already_there(tree):
 
 
 def test_file_that_is_missing(tree):
-    (tree / "tests/test_ppo_trainer.py").unlink()
+    (tree / "tests/test_agent.py").unlink()
     (main, _, _), _ = onto(tree, 31)
-    assert main["0005"] == "conflicts in tests/test_ppo_trainer.py"
-    assert main["0012"] == "applies with fuzz; alone (tried without 0005)"
+    assert main["0009"] == "conflicts in tests/test_agent.py"
+    assert main["0010"] == "applies; alone (tried without 0009)"
 
 
 @pytest.mark.parametrize("path", [None, "nowhere", "empty.whl", "empty.tar.gz", "."])

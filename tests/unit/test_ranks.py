@@ -1,9 +1,8 @@
-"""Patches 3 and 4: whatever number of samples a rollout has, all ranks run the same micro-batches over all samples."""
+"""Patches 4 and 5: whatever number of samples a rollout has, all ranks run the same micro-batches over all samples."""
 
 import json
 from argparse import Namespace
 from types import SimpleNamespace
-from unittest import mock
 
 import pytest
 import torch
@@ -45,58 +44,53 @@ def test_every_rank_gets_an_even_share_in_as_many_forward_passes(ranks_and_sampl
     more=st.integers(0, 6),
     micro_batch=st.integers(1, 12),
     accumulated=st.integers(1, 3),
-    full_steps=st.integers(1, 4),
+    full_steps=st.fractions(0, 4, max_denominator=2),
     shuffle=st.booleans(),
 )
 def test_every_rank_trains_all_its_samples_in_as_many_micro_batches(
     ranks, share, more, micro_batch, accumulated, full_steps, shuffle
 ):
     counts = [share + (rank < more % ranks) for rank in range(ranks)]
-    train_batch_size = ranks * micro_batch * accumulated
+    train_batch_size = 2 * ranks * micro_batch * accumulated
     args = Namespace(
-        rollout=Namespace(batch_size=train_batch_size * full_steps, n_samples_per_prompt=1),
+        rollout=Namespace(batch_size=int(train_batch_size * full_steps), n_samples_per_prompt=1),
         train=Namespace(batch_size=train_batch_size),
     )
-    plans = [plan(args, counts, count, micro_batch, shuffle) for count in counts]
-    for count, (batches, steps_batches) in zip(counts, plans):
+    plans = [plan(args, counts, count, micro_batch, 2 * accumulated, shuffle) for count in counts]
+    for count, (batches, _) in zip(counts, plans):
         assert sorted(sum(batches, [])) == list(range(count)) and all(batches)
         assert max(map(len, batches)) - min(map(len, batches)) <= 1
         assert max(map(len, batches)) <= max(micro_batch, 2)
-    assert len({(len(batches), per_step) for batches, per_step in plans}) == 1
-    batches, per_step = plans[0]
-    steps, rest = divmod(len(batches), per_step)
-    assert rest == 0
-    if sum(counts) % train_batch_size == 0:
-        assert steps == min(full_steps, sum(counts) // train_batch_size)
-    assert 1 <= steps <= max(full_steps, 1)
+    assert len({(len(batches), tuple(ends)) for batches, ends in plans}) == 1
+    batches, ends = plans[0]
+    assert len(ends) == len(batches)
+    if full_steps.denominator == 1:
+        steps = [i + 1 for i, end in enumerate(ends) if end]
+        assert steps[-1] == len(batches)  # what is accumulated never waits for the next rollout
+        assert all(step % (2 * accumulated) == 0 for step in steps[:-1])
+    else:
+        assert ends == [None] * len(batches)
 
 
-def plan(args, counts, count, micro_batch, shuffle):
-    """Micro-batches of the rank with `count` samples, and how many make an optimizer step."""
+def plan(args, counts, count, micro_batch, accumulated, shuffle):
+    """Micro-batches of the rank with `count` samples, and whether each ends an optimizer step."""
     buffer = NaiveReplayBuffer(micro_batch)
     buffer.items = list(range(count))
-    mesh = {"dp": SimpleNamespace(get_group=lambda: None)}
-    extremes = torch.tensor([max(counts), -min(counts)])
-    strategy = SimpleNamespace(args=args, ds_device_mesh=mesh, all_reduce=lambda data, op: extremes)
-    with mock.patch.object(torch.distributed, "get_world_size", lambda group: len(counts)):
-        sampler, per_step = buffer.micro_batch_sampler(strategy, shuffle)
+    strategy = SimpleNamespace(args=args, accumulated_gradient=accumulated, all_gather=lambda _: torch.tensor(counts))
+    sampler = buffer.micro_batch_sampler(strategy, shuffle)
     batches = list(sampler)
     assert len(batches) == len(sampler)
-    return batches, per_step
+    return batches, buffer.ends_optimizer_step
 
 
 @pytest.mark.parametrize("num_samples", [16, 8], ids=["full rollout", "half of one"])
 def test_whole_training_batches_are_sampled_as_unpatched(num_samples):
-    """The same micro-batches from the same random state, epoch after epoch; two of them to an optimizer step."""
+    """The same micro-batches from the same random state, epoch after epoch."""
     buffer = NaiveReplayBuffer(4)
     buffer.items = list(range(num_samples))
-    strategy = SimpleNamespace(
-        args=Namespace(rollout=Namespace(batch_size=4, n_samples_per_prompt=4), train=Namespace(batch_size=8)),
-        all_reduce=lambda data, op: data,
-        ds_device_mesh={"dp": SimpleNamespace(get_group=lambda: None)},
-    )
-    with mock.patch.object(torch.distributed, "get_world_size", lambda group: 1):
-        sampler, accumulated = buffer.micro_batch_sampler(strategy, shuffle=True)
+    args = Namespace(rollout=Namespace(batch_size=4, n_samples_per_prompt=4), train=Namespace(batch_size=8))
+    strategy = SimpleNamespace(args=args, accumulated_gradient=2, all_gather=lambda counts: counts)
+    sampler = buffer.micro_batch_sampler(strategy, shuffle=True)
     loaders = [
         torch.utils.data.DataLoader(buffer, batch_size=4, shuffle=True, drop_last=True, collate_fn=list),
         torch.utils.data.DataLoader(buffer, batch_sampler=sampler, collate_fn=list),
@@ -105,7 +99,8 @@ def test_whole_training_batches_are_sampled_as_unpatched(num_samples):
     for loader in loaders:
         torch.manual_seed(3)
         orders.append([list(loader) for _ in range(3)])
-    assert orders[0] == orders[1] and accumulated == 2
+    assert orders[0] == orders[1]
+    assert buffer.ends_optimizer_step == [False, True] * (num_samples // 8)
 
 
 DYNAMIC = """
@@ -115,6 +110,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from openrlhf.trainer.ppo_utils.replay_buffer import NaiveReplayBuffer
+
+torch.cuda.current_device = lambda: "cpu"  # a line of the unpatched plan, which the CPU series leaves
 
 
 def sample(i):
@@ -127,6 +124,12 @@ def all_reduce(data, op):
     return data
 
 
+def all_gather(data):
+    gathered = [torch.zeros_like(data) for _ in range(2)]
+    dist.all_gather(gathered, data)
+    return torch.cat(gathered)
+
+
 def plan(count):
     strategy = N(
         args=N(
@@ -136,13 +139,16 @@ def plan(count):
         ),
         ds_device_mesh=init_device_mesh("cpu", (2,), mesh_dim_names=("dp",)),
         all_reduce=all_reduce,
+        all_gather=all_gather,
     )
     buffer = NaiveReplayBuffer(1, dynamic_batch=True)
     buffer.items = [sample(i) for i in range(count)]
     buffer.setup_dynamic_batch(strategy)
-    trained = sorted(sum(buffer.dynamic_indices, []))
-    assert trained == list(range(len(trained)))
-    return [len(trained), sum(buffer.dynamic_optimizer_step), len(buffer)]
+    trained = sum(buffer.dynamic_indices, [])
+    assert set(trained) == set(range(max(trained, default=-1) + 1))
+    tokens = max(sum(int(buffer.items[i].total_length) for i in batch) for batch in buffer.dynamic_indices or [[]])
+    assert tokens <= 40
+    return [len(set(trained)), sum(buffer.dynamic_optimizer_step), len(buffer)]
 
 
 rank = int(os.fork() == 0)
@@ -157,15 +163,18 @@ os.wait()
 
 @pytest.mark.parametrize("length", [5, 25], ids=["short samples", "a micro-batch each"])
 def test_dynamic_batches_hold_all_samples(tmp_path, run_in_tree, length):
-    """Patch 4: two ranks, a full rollout of 32 samples in two optimizer steps, half of one; then 14 and 79 samples."""
+    """Patch 5: two ranks, a full rollout of 32 samples in two optimizer steps; 16, 14, 79 and 64 samples; 3 samples.
+
+    Where samples are a micro-batch each, the rank with one fewer repeats one, rather than that the other exceeds 40 tokens.
+    """
     trained = {}
     for tree in ("cpu-base", "cpu-patched"):
-        counts = [[16, 16], [8, 8], [7, 7], [40, 39]]
+        counts = [[16, 16], [8, 8], [7, 7], [40, 39], [32, 32], [2, 1]]
         script = f"STORE, COUNTS, LENGTH = {str(tmp_path / f'{tree}-{length}')!r}, {counts}, {length}\n" + DYNAMIC
         output = run_in_tree(tree, "-c", script)
         ranks = [json.loads(line[6:]) for line in output.splitlines() if line.startswith("PLANS ")]
         for plans in zip(*ranks):
             assert plans[0][1:] == plans[1][1:]  # as many optimizer steps and micro-batches on both ranks
         trained[tree] = [(sum(samples for samples, _, _ in plans), plans[0][1]) for plans in zip(*ranks)]
-    assert trained["cpu-base"] == [(32, 2), (16, 1), (0, 0), (32, 2)]
-    assert trained["cpu-patched"] == [(32, 2), (16, 1), (14, 1), (79, 2)]
+    assert trained["cpu-base"] == [(32, 2), (16, 1), (0, 0), (32, 2), (32, 2), (0, 0)]
+    assert trained["cpu-patched"] == [(32, 2), (16, 1), (14, 1), (79, 5), (64, 4), (3, 1)]
