@@ -72,7 +72,7 @@ class PromptQueue:
         return self._drawn_episode > self.episode - (self._iterator is None)
 
     def state_dict(self, under_way: list[Prompt]) -> dict:
-        """Besides the dataloader's own state; prompts `under_way` are saved as put back. With upstream's `drained`."""
+        """Besides the dataloader's own state; prompts `under_way` are saved as put back."""
         return {
             "drained": self._iterator is None,
             "drawn_episode": self._drawn_episode,

@@ -158,10 +158,9 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
         return [sample for group in groups if all(sample is not None for sample in group) for sample in group]
 
     def state_dict(self) -> dict:
-        """What a resumed run needs besides the dataloader's own state; prompts of running groups are put back."""
+        """What a resumed run needs, under the names that the trainer's checkpoint has; running groups are put back."""
         running = [group.prompt for group in self._running.values()]
-        return {
-            "sample_buffer": [],  # for a run resumed without group control
+        state = {
             **self.queue.state_dict(running),
             "controller": self.controller.state_dict(),
             "sampler": self.sampler.state_dict(),
@@ -173,18 +172,23 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
             "accepted": [tuple(group[:4]) for group in self._accepted],
             "lengths": [tuple(group) for group in self._lengths],
         }
+        dataloader = None if state["drained"] else self.prompts_dataloader.state_dict()
+        return {"samples_generator": state, "data_loader_state_dict": dataloader}
 
-    def load_state_dict(self, state: dict) -> None:
-        """Go on from `state_dict()`; the dataloader has been loaded before.
+    def load_state_dict(self, checkpoint_states: dict) -> None:
+        """Go on from a checkpoint with what `state_dict()` gave.
 
         Raises:
             ValueError: the checkpoint was saved without this generator, or with sizes that do not fit.
         """
+        state = checkpoint_states.get("samples_generator", {})
         if "controller" not in state:
             raise ValueError(
                 "the checkpoint was saved without --rollout.sagc.enable or --rollout.tail_batching.enable: resume without "
                 "them, or start from its model"
             )
+        if not state["drained"]:
+            self.prompts_dataloader.load_state_dict(checkpoint_states["data_loader_state_dict"])
         self.controller.load_state_dict(state["controller"])
         self.sampler.load_state_dict(state["sampler"])
         if self.batcher and state["batcher"]:

@@ -49,6 +49,12 @@ class Prompts:
             yield [""], [str(self.next - 1)], [""], [None]
         self.next = 0
 
+    def state_dict(self):
+        return {"next": self.next}
+
+    def load_state_dict(self, state):
+        self.next = state["next"]
+
 
 class Dispatched:
     """What stands for the Ray reference of a group."""
@@ -196,6 +202,11 @@ def train_batches(monkeypatch):
     def run(maker, experiences, micro_batch, balanced=False):
         trainer = SimpleNamespace()
         model_actor = SimpleNamespace(trainer=trainer, max_steps=0, actor_scheduler=SimpleNamespace(last_epoch=0))
+        args = SimpleNamespace(
+            rollout=SimpleNamespace(batch_size=4, n_samples_per_prompt=8),
+            train=SimpleNamespace(dynamic_batch_enable=True, batch_size=32),
+        )
+        model_actor.strategy = SimpleNamespace(args=args, train_batch_size=32)
         call = SimpleNamespace(async_run_method=lambda name, function, *args: function(model_actor, *args))
         maker.actor_model_group, maker._progress = call, 0.0
         for batch in experiences:

@@ -107,5 +107,7 @@ def test_the_scheduler_dispatches_by_expected_tokens(make_generator):
     generator.dispatched_to.clear()
     generator.generate_samples()
     assert generator.dispatched_to == [["0"], [str(prompt) for prompt in range(1, 8)]]
-    assert state["predictor"]["prompts"].keys() == generator.predictor.state_dict()["prompts"].keys()
+    assert (
+        state["samples_generator"]["predictor"]["prompts"].keys() == generator.predictor.state_dict()["prompts"].keys()
+    )
     assert all(group.engine >= 0 for group in generator._running.values())

@@ -93,7 +93,11 @@ def test_resumed_generator_goes_on_as_the_uninterrupted_one(make_generator, hold
     assert killed.drawn + resumed.drawn == straight.drawn
 
 
-@pytest.mark.parametrize("state", [{"sample_buffer": [], "drained": True}, {}], ids=["new", "from before patch 5"])
+@pytest.mark.parametrize(
+    "state",
+    [{"undelivered_prompts": [], "data_loader_state_dict": None}, {"data_loader_state_dict": {}}],
+    ids=["new", "from before patch 6"],
+)
 def test_checkpoint_of_a_run_without_group_control_is_refused(make_generator, state):
     with pytest.raises(ValueError, match="saved without --rollout.sagc.enable"):
         make_generator(8).load_state_dict(state)
