@@ -1,5 +1,6 @@
 """What runs inside OpenRLHF's policy actors: each rollout's rewards come in, tokens' advantages are made of them."""
 
+import math
 from dataclasses import dataclass
 from functools import cached_property, partial
 
@@ -7,6 +8,7 @@ import torch
 from openrlhf.trainer.ppo_utils.experience import Experience
 
 from openrlhf_sagc.advantages import group_statistics, token_advantages
+from openrlhf_sagc.argument_checks import data_parallel_actors
 
 # Info key by which a sample carries its place in the rollout's rewards.
 SAMPLE = "sagc/sample"
@@ -54,6 +56,7 @@ def receive_rollout(model_actor, progress: float, rollout: RolloutRewards) -> No
         rollout: the rewards of all samples, those of other actors too.
     """
     follow_schedule(model_actor, progress)
+    keep_number_of_steps(model_actor, len(rollout.rewards_N))
     model_actor.trainer.token_advantages = partial(rollout_advantages, rollout)
 
 
@@ -68,6 +71,24 @@ def follow_schedule(model_actor, progress: float) -> None:
     if position != scheduler.last_epoch:
         scheduler.last_epoch = position - 1
         scheduler.step()
+
+
+def keep_number_of_steps(model_actor, num_samples: int) -> None:
+    """Larger groups than n_samples_per_prompt are trained in larger optimizer steps, not in more of them.
+
+    More steps would train the last ones on rollouts of a policy that is further behind.
+    """
+    strategy = model_actor.strategy
+    rollout, train = strategy.args.rollout, strategy.args.train
+    times = math.ceil(num_samples / (rollout.batch_size * rollout.n_samples_per_prompt))
+    if train.dynamic_batch_enable:
+        train.batch_size = times * strategy.train_batch_size
+        return
+    actors = data_parallel_actors(strategy.args)
+    strategy.accumulated_gradient = times * strategy.train_batch_size // (train.micro_batch_size * actors)
+    engine = model_actor.actor.model
+    micro_batches = strategy.accumulated_gradient * engine.dp_world_size
+    engine.set_train_batch_size(micro_batches * engine.train_micro_batch_size_per_gpu())
 
 
 def rollout_advantages(rollout: RolloutRewards, experience: Experience) -> torch.Tensor:

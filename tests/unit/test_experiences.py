@@ -7,7 +7,7 @@ from openrlhf.trainer.ppo_utils.experience import Experience
 from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
 from transformers import get_scheduler
 
-from openrlhf_sagc.actor import SAMPLE, follow_schedule
+from openrlhf_sagc.actor import SAMPLE, follow_schedule, keep_number_of_steps
 from openrlhf_sagc.advantages import GROUP_ESTIMATORS, group_advantages
 from openrlhf_sagc.experience import GROUP_SIZE, GroupExperienceMaker, group_sizes_of
 from openrlhf_sagc.measurements import Rollouts, rollout_metrics, rollouts_of
@@ -163,7 +163,7 @@ def test_patch_makes_the_order_of_prompts_follow_the_seed(run_script, tree, orde
 
 
 def test_patch_sums_returns_to_the_same_bits(run_script):
-    """Patch 9: on multi-turn masks with holes and rows without an action, the KL in the reward; gamma 1 and below."""
+    """Patch 10: on multi-turn masks with holes and rows without an action, the KL in the reward; gamma 1 and below."""
     script = (
         "import hashlib, torch\n"
         "from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker as Maker\n"
@@ -225,6 +225,30 @@ def test_learning_rate_follows_the_share_of_prompts_used(schedule):
         optimizer.step()
         model_actor.actor_scheduler.step()  # as DeepSpeed does after each optimizer step
     assert rates == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["", "dynamic batches"])
+@pytest.mark.parametrize("samples, times", [(32, 1), (64, 1), (65, 2), (128, 2), (256, 4)])
+def test_larger_groups_are_trained_in_larger_optimizer_steps(dynamic, samples, times):
+    """8 prompts x 8 samples in steps of 32 on two actors in micro-batches of 4: a step is 4 micro-batches on each."""
+    sizes = []
+    engine = SimpleNamespace(
+        dp_world_size=2, train_micro_batch_size_per_gpu=lambda: 4, set_train_batch_size=sizes.append
+    )
+    args = SimpleNamespace(
+        rollout=SimpleNamespace(batch_size=8, n_samples_per_prompt=8),
+        train=SimpleNamespace(batch_size=32, micro_batch_size=4, dynamic_batch_enable=dynamic),
+        actor=SimpleNamespace(num_nodes=1, num_gpus_per_node=2),
+        ds=SimpleNamespace(ring_attn_size=1, tensor_parallel_size=1),
+    )
+    strategy = SimpleNamespace(args=args, train_batch_size=32, accumulated_gradient=4)
+    model_actor = SimpleNamespace(strategy=strategy, actor=SimpleNamespace(model=engine))
+    for _ in range(2):
+        keep_number_of_steps(model_actor, samples)
+        if dynamic:
+            assert args.train.batch_size == 32 * times and not sizes
+        else:
+            assert strategy.accumulated_gradient == 4 * times and sizes.pop() == 32 * times
 
 
 def test_rollout_metrics_are_over_all_rollouts():
