@@ -57,7 +57,13 @@ def receive_rollout(model_actor, progress: float, rollout: RolloutRewards) -> No
     """
     follow_schedule(model_actor, progress)
     keep_number_of_steps(model_actor, len(rollout.rewards_N))
-    model_actor.trainer.token_advantages = partial(rollout_advantages, rollout)
+    model_actor.trainer.training_step = partial(training_step, model_actor.trainer, rollout)
+
+
+def training_step(trainer, rollout: RolloutRewards, experience: Experience, *args, **kwargs) -> dict:
+    """OpenRLHF's training step of a micro-batch, whose tokens have their advantages here first."""
+    experience.advantages = rollout_advantages(rollout, experience)
+    return type(trainer).training_step(trainer, experience, *args, **kwargs)
 
 
 def follow_schedule(model_actor, progress: float) -> None:

@@ -48,19 +48,11 @@ def check_modes(args: SimpleNamespace) -> None:
             f"openrlhf_sagc: {FILTER}max_gen_batches {args.algo.dynamic_filtering_max_gen_batches} does not allow "
             f"{TAIL}prompt_ratio {tail.prompt_ratio}: use {math.ceil(tail.prompt_ratio)} or more"
         )
-    conflicts = [
-        (
-            rollout.vllm_generate_batch_size != rollout.batch_size,
-            f"--rollout.vllm_generate_batch_size {rollout.vllm_generate_batch_size}",
-        ),
-    ]
-    for name in ("samples_generator", "experience_maker"):
-        value = getattr(rollout, name)
-        conflicts.append((not value.startswith("openrlhf."), f"--rollout.{name} {value}"))
-    for conflict, flag in conflicts:
-        if conflict:
-            switch = (PREFIX if rollout.sagc.enable else TAIL) + "enable"
-            raise SystemExit(f"openrlhf_sagc: {switch} does not work with {flag}: drop one of them")
+    if rollout.vllm_generate_batch_size != rollout.batch_size:
+        raise SystemExit(
+            f"openrlhf_sagc: {PREFIX if rollout.sagc.enable else TAIL}enable does not work with "
+            f"--rollout.vllm_generate_batch_size {rollout.vllm_generate_batch_size}: drop one of them"
+        )
     estimator = args.algo.advantage.estimator
     if estimator not in GROUP_ESTIMATORS:
         raise SystemExit(

@@ -1,6 +1,6 @@
 """The flags: --rollout.sagc.*, tail batching, dynamic sampling and rewards; their checks, what switching them on changes.
 
-OpenRLHF calls `add_arguments` and `check_arguments` through the "openrlhf.plugins" entry point. Everything is checked
+`python -m openrlhf_sagc` calls `add_arguments` and `check_arguments` around OpenRLHF's own. Everything is checked
 in the driver before Ray starts; an error is one line that names the flag, the value and what would work.
 """
 
@@ -136,7 +136,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def check_arguments(args: SimpleNamespace) -> None:
-    """Check the flags against the run's and switch the scheduler on, with group control or tail batching.
+    """Check the flags against the run's.
 
     Args:
         args: OpenRLHF's arguments, nested by the dots in their names.
@@ -144,9 +144,9 @@ def check_arguments(args: SimpleNamespace) -> None:
     Raises:
         SystemExit: a flag cannot work; the message is one line.
     """
+    if not enabled(args):
+        return _refuse_idle_flags(args)
     if not args.rollout.sagc.enable:
-        if not args.rollout.tail_batching.enable:
-            return _refuse_idle_flags(args)
         if args.rollout.n_samples_per_prompt < 2:
             raise SystemExit(
                 f"openrlhf_sagc: --rollout.n_samples_per_prompt {args.rollout.n_samples_per_prompt} is the group size of "
@@ -163,8 +163,11 @@ def check_arguments(args: SimpleNamespace) -> None:
     check_batch(args)
     check_prompts(args)
     print(f"openrlhf_sagc: {describe(args)}")
-    args.rollout.samples_generator = "openrlhf_sagc.rollout:StragglerAwareSamplesGenerator"
-    args.rollout.experience_maker = "openrlhf_sagc.experience:GroupExperienceMaker"
+
+
+def enabled(args: SimpleNamespace) -> bool:
+    """Whether this package's scheduler rolls out; without it a run is OpenRLHF's."""
+    return args.rollout.sagc.enable or args.rollout.tail_batching.enable
 
 
 def build_controller(args: SimpleNamespace) -> StragglerAwareGroupController:

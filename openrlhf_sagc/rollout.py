@@ -5,9 +5,9 @@ that comes back, dispatch more while others still run, close the step with exact
 and queue their prompts, show the controller what was rolled out.
 """
 
-import itertools
 import math
 import statistics
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import ray
@@ -43,6 +43,14 @@ class Group(NamedTuple):
     samples: list[Experience] = []
     engine: int = -1  # where the scheduler has chosen it
     load: float = 0.0  # expected tokens
+
+
+class Step(list[Experience]):
+    """A step's samples, with the scalars that its log is to have."""
+
+    def __init__(self, samples: Iterable[Experience], metrics: dict[str, float]):
+        super().__init__(samples)
+        self.metrics = metrics
 
 
 class StragglerAwareSamplesGenerator(SamplesGenerator):
@@ -125,7 +133,7 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
             self.queue.put_back(group.prompt)
         if self.batcher:
             self.batcher.observe(len(self.queue))
-        samples = list(itertools.chain.from_iterable(group.samples for group in trained))
+        samples = [sample for group in trained for sample in group.samples]
         for sample in samples:
             sample.info[GROUP_SIZE] = group_size
             sample.info[PROGRESS] = min(self._prompts_consumed / self._run_prompts, 1.0)
@@ -137,7 +145,7 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
         self.sampler.end()
         pass_rate = self.sampler.pass_rate if self.args.algo.dynamic_filtering_enable else None
         under_way = [group.prompt for group in [*self._accepted, *self._running.values()]]
-        return samples, pass_rate, consumed, self.queue.close_episode(under_way)
+        return Step(samples, self.metrics), pass_rate, consumed, self.queue.close_episode(under_way)
 
     @torch.no_grad()
     def generate_eval_samples(self, **generate_kwargs) -> list[Experience]:

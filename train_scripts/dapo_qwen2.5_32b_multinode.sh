@@ -27,12 +27,13 @@ read -ra group_sizes <<<"${GROUP_SIZES:-4 8 16 32}"
 sagc=()
 case $SAGC in
     on)
+        module=openrlhf_sagc
         sagc=(
             --rollout.sagc.enable
             --rollout.sagc.group_sizes "${group_sizes[@]}" # each divides rollout.batch_size x n_samples_per_prompt
         )
         ;;
-    off) ;;
+    off) module=openrlhf.cli.train_ppo_ray ;;
     *) echo "$0: SAGC is on or off, not $SAGC" >&2; exit 2 ;;
 esac
 
@@ -49,7 +50,7 @@ dapo=(
 
 set -x
 exec ray job submit --address "${RAY_API_SERVER_ADDRESS:-http://127.0.0.1:8265}" \
-    -- python3 -m openrlhf.cli.train_ppo_ray \
+    -- python3 -m "$module" \
     --actor.model_name_or_path "$MODEL" \
     --reward.remote_url "$REWARD" \
     --data.prompt_dataset "$DATA" \

@@ -62,7 +62,15 @@ def train(task, tmp_path, run_command, python):
 
         name = f"{tree}-{len(list(tmp_path.iterdir()))}"
         outputs = {"logger__tensorboard_dir": tmp_path / name, "ckpt__output_dir": tmp_path / f"{name}-model"}
-        program = ["bash", ROOT / "train_scripts/on_cpu.sh", tree, python, ROOT / "train_scripts/train_on_cpu.py"]
+        module = "openrlhf_sagc" if tree == "cpu-patched" else "openrlhf.cli.train_ppo_ray"
+        program = [
+            "bash",
+            ROOT / "train_scripts/on_cpu.sh",
+            tree,
+            python,
+            ROOT / "train_scripts/train_on_cpu.py",
+            module,
+        ]
         command = training(task, *program, **outputs, **flags)
         code, output = run_command(command, log=tmp_path / f"{name}.log", kill_at=kill_at, grace=grace)
         assert code == (-9 if kill_at else fails), output[-5000:]

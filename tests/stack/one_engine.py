@@ -98,7 +98,7 @@ class InOrder:
 
 
 def parse(flags, monkeypatch):
-    """The arguments as train_ppo_ray checks and passes them on."""
+    """The arguments as they are checked and passed on."""
     found = {}
 
     def stop():
@@ -106,9 +106,9 @@ def parse(flags, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr("sys.argv", ["train_ppo_ray", *map(str, flags)])
+        patch.setattr("sys.argv", ["openrlhf_sagc", *map(str, flags)])
         patch.setattr(ray, "is_initialized", stop)
-        runpy.run_module("openrlhf.cli.train_ppo_ray", run_name="__main__")
+        runpy.run_module("openrlhf_sagc", run_name="__main__")
     return found["args"]
 
 

@@ -114,7 +114,7 @@ def test_a_run_on_two_nodes_ends_with_a_node_and_goes_on_from_its_checkpoint(clu
         """(exit code or None, output) once the job has ended or printed `until`."""
         log = tmp_path / f"{name}.log"
         with log.open("w") as sink:
-            job = cluster.submit(sink, training(task, python, "-m", "openrlhf.cli.train_ppo_ray", **flags, **more))
+            job = cluster.submit(sink, training(task, python, "-m", "openrlhf_sagc", **flags, **more))
         jobs.append(job)
         return follow(job, log, until)
 

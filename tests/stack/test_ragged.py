@@ -1,4 +1,4 @@
-"""Patch 3: a rollout whose samples the actors cannot share evenly."""
+"""Patch 4: a rollout whose samples the actors cannot share evenly."""
 
 import pytest
 

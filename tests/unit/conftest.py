@@ -4,6 +4,7 @@ And, without Ray, the way of experiences from the driver to a micro-batch in an 
 """
 
 import argparse
+import contextlib
 import functools
 import runpy
 from functools import reduce
@@ -190,6 +191,13 @@ def make_generator(monkeypatch):
     return make
 
 
+class Trainer:
+    """Of a policy's actor."""
+
+    def training_step(self, experience):
+        return experience
+
+
 @pytest.fixture
 def train_batches(monkeypatch):
     """train_batches(maker, experiences, micro_batch) -> the micro-batches that actors train on, with advantages.
@@ -200,7 +208,7 @@ def train_batches(monkeypatch):
     monkeypatch.setattr(experience.ray, "get", lambda results: results)
 
     def run(maker, experiences, micro_batch, balanced=False):
-        trainer = SimpleNamespace()
+        trainer = Trainer()
         model_actor = SimpleNamespace(trainer=trainer, max_steps=0, actor_scheduler=SimpleNamespace(last_epoch=0))
         args = SimpleNamespace(
             rollout=SimpleNamespace(batch_size=4, n_samples_per_prompt=8),
@@ -223,8 +231,7 @@ def train_batches(monkeypatch):
         for start in range(0, len(samples), micro_batch):
             batch = make_experience_batch(samples[start : start + micro_batch])
             batch.index = torch.stack(batch.info[SAMPLE]).tolist()
-            batch.advantages = trainer.token_advantages(batch)
-            batches.append(batch)
+            batches.append(trainer.training_step(batch))
         return batches
 
     return run
@@ -232,36 +239,51 @@ def train_batches(monkeypatch):
 
 @pytest.fixture(scope="session")
 def start_trainer():
-    """start_trainer(flags, unpatched=False) -> args, models, ref: what train_ppo_ray makes its trainer of.
+    """start_trainer(flags, unpatched=False) -> args, models, ref, cls: the trainer that a run starts, and of what.
+
+    Through `python -m openrlhf_sagc`, or the script of unpatched OpenRLHF.
 
     Flags have to be written out: argparse alone takes the beginning of a name as well.
     """
     # Before anything is patched, which a first import would keep.
-    import openrlhf.trainer.ppo_trainer
-    import openrlhf.trainer.ppo_trainer_async  # noqa: F401
+    import openrlhf.cli.train_ppo_ray  # noqa: F401
 
+    import openrlhf_sagc.trainers  # noqa: F401
+
+    sources = {
+        "placement_group": "ray.util.placement_group",
+        "get_strategy": "openrlhf.utils",
+        "create_vllm_engines": "openrlhf.trainer.ray",
+        "RayActorGroup": "openrlhf.trainer.ray.launcher",
+    }
     whole_names = functools.partialmethod(argparse.ArgumentParser.__init__, allow_abbrev=False)
 
     def start(flags, unpatched=False):
         groups, trainer, strategy = mock.Mock(), mock.Mock(), SimpleNamespace(print=mock.Mock())
         trainer.remote.side_effect = InterruptedError
-        with (
-            mock.patch("sys.argv", ["train_ppo_ray", *flags]),
-            mock.patch.object(argparse.ArgumentParser, "__init__", whole_names),
-            mock.patch.multiple("ray", is_initialized=mock.DEFAULT, get=mock.DEFAULT),
-            mock.patch("ray.util.placement_group.placement_group"),
-            mock.patch("openrlhf.utils.get_strategy", lambda args: vars(strategy).update(args=args) or strategy),
-            mock.patch("openrlhf.trainer.ray.create_vllm_engines"),
-            mock.patch("openrlhf.trainer.ray.launcher.RayActorGroup", groups),
-            mock.patch("openrlhf.trainer.ppo_trainer.PPOTrainer", trainer),
-            mock.patch("openrlhf.trainer.ppo_trainer_async.PPOTrainerAsync", trainer),
-            pytest.raises(InterruptedError),
-        ):
+        make_actor = mock.Mock(return_value=trainer)
+        stand_ins = dict.fromkeys(sources, mock.Mock())
+        stand_ins["get_strategy"] = lambda args: vars(strategy).update(args=args) or strategy
+        stand_ins["RayActorGroup"] = groups
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(mock.patch("sys.argv", ["train_ppo_ray", *flags]))
+            stack.enter_context(mock.patch.object(argparse.ArgumentParser, "__init__", whole_names))
+            stack.enter_context(
+                mock.patch.multiple("ray", is_initialized=mock.DEFAULT, get=mock.DEFAULT, remote=make_actor)
+            )
+            for name, source in sources.items():  # where the script takes them from, or has them
+                owner = source if unpatched else "openrlhf.cli.train_ppo_ray"
+                stack.enter_context(mock.patch(f"{owner}.{name}", stand_ins[name]))
+            if unpatched:
+                stack.enter_context(mock.patch("openrlhf.trainer.ppo_trainer.PPOTrainer", trainer))
+                stack.enter_context(mock.patch("openrlhf.trainer.ppo_trainer_async.PPOTrainerAsync", trainer))
+            stack.enter_context(pytest.raises(InterruptedError))
             if unpatched:
                 runpy.run_path(str(UNPATCHED), run_name="__main__")
             else:
-                runpy.run_module("openrlhf.cli.train_ppo_ray", run_name="__main__")
+                runpy.run_module("openrlhf_sagc", run_name="__main__")
         models = [call.args[2] for call in groups.call_args_list]
-        return SimpleNamespace(args=strategy.args, models=models, ref=trainer.remote.call_args.args[5])
+        cls = None if unpatched else make_actor.call_args.args[0]
+        return SimpleNamespace(args=strategy.args, models=models, ref=trainer.remote.call_args.args[5], cls=cls)
 
     return start

@@ -1,4 +1,4 @@
-"""Flags and bad input, through the patched train_ppo_ray itself: what fails must fail before Ray starts."""
+"""Flags and bad input, through the command itself: what fails must fail before Ray starts."""
 
 import json
 import runpy
@@ -20,7 +20,7 @@ def prompts(tmp_path_factory):
 
 @pytest.fixture
 def run_trainer(prompts, monkeypatch):
-    """Runs train_ppo_ray with flags that fit each other and the given ones after them, up to the start of Ray."""
+    """Runs `python -m openrlhf_sagc` with flags that fit each other and the given ones after them, up to the start of Ray."""
 
     def refuse(**_):
         raise RayStarted
@@ -38,8 +38,8 @@ def run_trainer(prompts, monkeypatch):
             "--algo.advantage.estimator": "group_norm",
         }
         pairs = [str(word) for pair in fitting.items() for word in pair]
-        monkeypatch.setattr("sys.argv", ["train_ppo_ray", *pairs, *flags])
-        runpy.run_module("openrlhf.cli.train_ppo_ray", run_name="__main__")
+        monkeypatch.setattr("sys.argv", ["openrlhf_sagc", *pairs, *flags])
+        runpy.run_module("openrlhf_sagc", run_name="__main__")
 
     monkeypatch.setattr(ray, "init", refuse)
     return run
@@ -168,11 +168,6 @@ CASES = {
         ["--rollout.tail_batching.enable", "--algo.dynamic_filtering_max_gen_batches", "1"],
         "--algo.dynamic_filtering_max_gen_batches 1 does not allow --rollout.tail_batching.prompt_ratio 1.25",
         "use 2 or more",
-    ),
-    "another samples generator": (
-        ["--rollout.samples_generator", "mine:Generator"],
-        "--rollout.sagc.enable does not work with --rollout.samples_generator mine:Generator",
-        "drop one",
     ),
 }
 

@@ -3,7 +3,6 @@
 import copy
 import json
 import os
-import pkgutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,15 +13,17 @@ import numpy as np
 import pytest
 import torch
 from openrlhf.trainer.ppo_utils.experience import Experience
+from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
 from openrlhf.trainer.ppo_utils.kl_controller import FixedKLController
 from openrlhf.trainer.ppo_utils.length_penalty import apply_length_penalties
 from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 from openrlhf.trainer.ray import ppo_actor
 from openrlhf.trainer.ray.launcher import ReferenceModelActor
 
+from openrlhf_sagc.experience import GroupExperienceMaker
+
 ROOT, FORMS = Path(__file__).parents[2], ["cpu", "gpu"]
 EPS_LOW, EPS_HIGH, G = 0.2, 0.28, 16
-UPSTREAM = "openrlhf.trainer.ppo_utils.experience_maker:RemoteExperienceMaker"
 SHOW_COMMAND = f"""#!{sys.executable}
 import json, os, sys
 if sys.argv[1].endswith(("countdown/train.sh", "dapo_qwen2.5_7b.sh")):
@@ -33,7 +34,7 @@ print(json.dumps(sys.argv))
 
 @pytest.fixture(scope="module")
 def launch(tmp_path_factory, start_trainer):
-    """Runs dapo.sh up to its command, and train_ppo_ray with that command's flags up to the trainer's constructor."""
+    """Runs dapo.sh up to its command, and the package with that command's flags up to the trainer's constructor."""
     folder = tmp_path_factory.mktemp("dapo")
     prompts = folder / "prompts.jsonl"
     prompts.write_text('{"prompt": "1 2 3", "label": "6"}\n' * 600)
@@ -47,10 +48,7 @@ def launch(tmp_path_factory, start_trainer):
         command += ["--data.prompt_dataset", prompts, *more]
         shown = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
         argv = json.loads(shown.splitlines()[-1])
-        trainer = next(
-            i for i, word in enumerate(argv) if word.endswith(("train_on_cpu.py", "openrlhf.cli.train_ppo_ray"))
-        )
-        return start_trainer(argv[trainer + 1 :])
+        return start_trainer(argv[argv.index("openrlhf_sagc") + 1 :])
 
     return run
 
@@ -134,8 +132,7 @@ def test_overlong_penalty_without_max_new_tokens(args):
     assert samples.rewards.item() == pytest.approx(1 - 0.5 * 10 / 40)
 
 
-def experience_maker(args, name):
-    cls = pkgutil.resolve_name(name)
+def experience_maker(args, cls):
     maker = cls.__new__(cls)
     maker.args, maker.strategy = args, SimpleNamespace(args=args)
     maker.advantage_estimator = args.algo.advantage.estimator
@@ -147,7 +144,7 @@ def experience_maker(args, name):
 @pytest.mark.parametrize("upstream", [False, True], ids=["recipe", "OpenRLHF's own"])
 def test_advantages(args, upstream, train_batches):
     """Those of rewards -1 and 1 plus eq. 13, (r - mean) / std, on every token; std has Bessel's correction."""
-    maker = experience_maker(args, UPSTREAM if upstream else args.rollout.experience_maker)
+    maker = experience_maker(args, RemoteExperienceMaker if upstream else GroupExperienceMaker)
     rng = np.random.default_rng(0)
     longest = args.rollout.max_new_tokens
     lengths = rng.integers(longest // 2, longest + 1, 2 * G)
@@ -167,7 +164,7 @@ def test_advantages(args, upstream, train_batches):
 def test_binary_advantages(args, train_batches):
     """k of G correct: sqrt((G - k) / k) and -sqrt(k / (G - k)), times sqrt((G - 1) / G)."""
     for k in (1, 12):
-        maker = experience_maker(args, args.rollout.experience_maker)
+        maker = experience_maker(args, GroupExperienceMaker)
         experiences = [experience(([1.0] * k + [0.0] * (G - k)) * 2, [1] * 2 * G)]
         (made,) = train_batches(maker, experiences, micro_batch=2 * G)
         shaped = made.advantages[np.argsort(made.index), 0]

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from openrlhf_sagc.arguments import add_arguments
+from openrlhf_sagc.trainers import GroupTrainer, GroupTrainerAsync
 
 SCRIPTS = Path(__file__).parents[2] / "train_scripts"
 GPUS = {
@@ -21,7 +22,7 @@ GPUS = {
     "multi_turn_agent.sh": 8,
 }
 SLURM = "slurm_dapo_32b.sh"
-MODULE = "openrlhf.cli.train_ppo_ray"
+MODULES = {"on": "openrlhf_sagc", "off": "openrlhf.cli.train_ppo_ray"}  # by SAGC
 FAKE = f"""#!{sys.executable}
 import json, os, sys
 name, *words = sys.argv
@@ -67,8 +68,9 @@ def flags_of(commands):
     """flags_of(script, ...) as `commands`: the flags of the training that it starts."""
 
     def run(*arguments, **environment):
-        (command,) = [words for words in commands(*arguments, **environment) if words[0] != "srun" and MODULE in words]
-        return command[command.index(MODULE) + 1 :]
+        module = MODULES[environment.get("SAGC", "on")]
+        (command,) = [words for words in commands(*arguments, **environment) if words[0] != "srun" and module in words]
+        return command[command.index(module) + 1 :]
 
     return run
 
@@ -98,8 +100,9 @@ def test_shellcheck(script):
 @pytest.mark.parametrize("script", GPUS)
 def test_flags(flags_of, start_trainer, prompts, script):
     """Patched OpenRLHF and the package take them as far as the trainer, on other data; sizes are as said."""
-    args = start_trainer(flags_of(script, "--data.prompt_dataset", prompts)).args
-    assert args.rollout.samples_generator == "openrlhf_sagc.rollout:StragglerAwareSamplesGenerator"
+    started = start_trainer(flags_of(script, "--data.prompt_dataset", prompts))
+    args = started.args
+    assert started.cls is (GroupTrainerAsync if args.train.async_enable else GroupTrainer)
     assert args.rollout.sagc.signal == ("seconds" if "agent" in script else "tokens")
     assert args.train.max_tokens_per_gpu >= args.data.max_len  # the longest sample decides otherwise
     assert args.ds.zero_stage == 3  # see the token-level loss in README.md
@@ -155,7 +158,7 @@ def test_recipe(flags_of, start_trainer, prompts, script):
 def test_multinode_submits_to_ray(commands):
     (command,) = commands("dapo_qwen2.5_32b_multinode.sh", NODES="2")
     assert command[:6] == ["ray", "job", "submit", "--address", "http://127.0.0.1:8265", "--"]
-    assert command[6:9] == ["python3", "-m", MODULE]
+    assert command[6:9] == ["python3", "-m", "openrlhf_sagc"]
     assert ("--actor.num_nodes", "2") in pairs(command) and ("--vllm.num_engines", "4") in pairs(command)
 
 
