@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from openrlhf_sagc.actor import SAMPLE, RolloutRewards, rollout_advantages
+from openrlhf_sagc.actors.training import SAMPLE, RolloutRewards, rollout_advantages
 from openrlhf_sagc.advantages import group_advantages
 
 ROOT = Path(__file__).parents[1]

@@ -24,7 +24,9 @@ from scipy.optimize import nnls
 from simulated_training import SimulatedTraining
 
 from openrlhf_sagc.controller import StragglerAwareGroupController
-from openrlhf_sagc.dynamic_sampling import DynamicSampler
+from openrlhf_sagc.decisions.dynamic_sampling import DynamicSampler
+from openrlhf_sagc.decisions.planner import StepPlanner
+from openrlhf_sagc.decisions.tail_batching import NoTailBatching
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402
@@ -95,17 +97,18 @@ def fit(steps: pd.DataFrame) -> CostModel:
 
 def predict(costs: CostModel, trace: Trace, hold: str, size: int, prompt_tokens: int) -> pd.Series:
     """Mean seconds of a simulated step, and of its parts, with this fixed group size."""
-    training = SimulatedTraining(
+    planner = StepPlanner(
         StragglerAwareGroupController([size]),
         DynamicSampler(tolerance=None),
-        trace,
-        costs,
-        gpus=1,
+        NoTailBatching(),
+        predictor=None,
         hold=hold,
         samples=SAMPLES,
         prompts=PROMPTS,
-        prompt_tokens=prompt_tokens,
+        signal="tokens",
+        num_engines=1,
     )
+    training = SimulatedTraining(planner, trace, costs, gpus=1, prompt_tokens=prompt_tokens)
     return pd.DataFrame(training.step() for _ in range(SIMULATED_STEPS)).mean()
 
 

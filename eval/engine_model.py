@@ -83,6 +83,7 @@ class Request:
     prompt_tokens: int
     tokens: int  # that it decodes before it ends, at least 1
     group: int = 0
+    arrived: float = 0.0
     decoded: int = 0  # when it was admitted, preempted or stopped last
     finish_step: int = 0  # of the engine's steps; 0 while it waits
     started: float | None = None  # admitted for the first time

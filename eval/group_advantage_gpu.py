@@ -10,7 +10,7 @@ import torch
 from benchmark_group_advantage import KL_COEF, PROMPT, draw_batch, openrlhf_path
 from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
 
-from openrlhf_sagc.kernels.group_advantage import BLOCK_T, fused_group_advantages, reference_group_advantages
+from openrlhf_sagc.advantages.kernel import BLOCK_T, fused_group_advantages, reference_group_advantages
 
 SHAPES = [(16, 512), (16, 8192), (256, 2048), (1024, 8192), (4096, 8192), (8192, 16384)]
 GROUP_SIZES = (4, 8, 16, 32)

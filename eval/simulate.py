@@ -30,9 +30,10 @@ from simulated_training import SimulatedTraining
 from openrlhf_sagc.argument_checks import FILTER, PREFIX, TAIL
 from openrlhf_sagc.arguments import add_arguments
 from openrlhf_sagc.controller import StragglerAwareGroupController
-from openrlhf_sagc.dynamic_sampling import DynamicSampler
-from openrlhf_sagc.length_prediction import LengthPredictor
-from openrlhf_sagc.tail_batching import TailBatcher
+from openrlhf_sagc.decisions.dynamic_sampling import DynamicSampler
+from openrlhf_sagc.decisions.length_prediction import LengthPredictor
+from openrlhf_sagc.decisions.planner import StepPlanner
+from openrlhf_sagc.decisions.tail_batching import NoTailBatching, TailBatcher
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402
@@ -118,20 +119,19 @@ def train(policy: Policy, gpus: int, source: Trace | LogNormal, costs: CostModel
         batcher = TailBatcher(prompt_ratio=arguments.prompt_ratio, response_ratio=arguments.response_ratio)
     except ValueError as error:
         raise ValueError(f"--{error}") from None
-    return SimulatedTraining(
+    planner = StepPlanner(
         controller,
         sampler,
-        source,
-        costs,
-        gpus=gpus,
+        batcher if policy.tail else NoTailBatching(),
+        LengthPredictor() if policy.lengths else None,
         hold=policy.hold,
         samples=arguments.batch_size * arguments.n_samples_per_prompt,
         prompts=arguments.batch_size,
-        prompt_tokens=arguments.prompt_tokens,
         signal=arguments.signal,
-        batcher=batcher if policy.tail else None,
-        predictor=LengthPredictor() if policy.lengths else None,
-        seed=arguments.seed,
+        num_engines=gpus // costs.gpus_per_engine,
+    )
+    return SimulatedTraining(
+        planner, source, costs, gpus=gpus, prompt_tokens=arguments.prompt_tokens, seed=arguments.seed
     )
 
 

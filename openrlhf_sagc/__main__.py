@@ -16,7 +16,7 @@ def main() -> None:
     check_arguments(args)
     trainer_cls = None
     if enabled(args):
-        from openrlhf_sagc import trainers
+        from openrlhf_sagc.driver import trainers
 
         trainer_cls = trainers.GroupTrainerAsync if args.train.async_enable else trainers.GroupTrainer
     train_ppo_ray.train(args, trainer_cls)

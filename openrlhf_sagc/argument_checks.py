@@ -1,12 +1,13 @@
-"""What flags ask of each other and of the run: called by arguments.py, with the arguments nested by their dots.
+"""What the flags ask of each other and of the run; arguments.py calls these checks.
 
-A SystemExit is one line that names the flag, the value and what would work.
+The arguments are OpenRLHF's, nested by the dots in their names. A check ends the run with one line that names the flag,
+the value and what would work.
 """
 
 import math
 from types import SimpleNamespace
 
-from openrlhf_sagc.advantages import GROUP_ESTIMATORS
+from openrlhf_sagc.advantages.closed_form import GROUP_ESTIMATORS
 
 PREFIX = "--rollout.sagc."
 TAIL = "--rollout.tail_batching."
@@ -15,119 +16,144 @@ REWARD = "--reward."
 LENGTH_AWARE = "--rollout.length_aware_dispatch"
 
 
+def refuse(condition: object, message: str) -> None:
+    """End the run with this line if the condition holds."""
+    if condition:
+        raise SystemExit(f"openrlhf_sagc: {message}")
+
+
 def check_modes(args: SimpleNamespace) -> None:
     """Modes of the run that group control, tail batching or dynamic sampling cannot have."""
+    _check_surplus(args)
+    _check_tail_batching(args)
+    _check_replaced_parts(args)
+    _check_estimator(args)
+
+
+def _check_surplus(args: SimpleNamespace) -> None:
+    """Groups that run on into the next step."""
+    if args.algo.dynamic_filtering_surplus != "keep":
+        return
+    refuse(
+        args.vllm.enable_sleep,
+        f"{FILTER}surplus keep does not work with --vllm.enable_sleep, which drops what vLLM is generating: use "
+        f"{FILTER}surplus discard",
+    )
+    refuse(
+        args.rollout.sagc.signal == "seconds" and not args.train.partial_rollout_enable,
+        f"{FILTER}surplus keep does not work with {PREFIX}signal seconds: rollouts that it keeps are paused while the "
+        f"policy trains, which would count as their seconds; use {FILTER}surplus discard or {PREFIX}signal tokens",
+    )
+    refuse(
+        args.rollout.tail_batching.enable,
+        f"{FILTER}surplus keep does not work with {TAIL}enable, which rolls out again what a step does not need: use "
+        f"{FILTER}surplus discard",
+    )
+
+
+def _check_tail_batching(args: SimpleNamespace) -> None:
+    tail, cap = args.rollout.tail_batching, args.algo.dynamic_filtering_max_gen_batches
+    if not tail.enable:
+        return
+    refuse(
+        args.train.partial_rollout_enable,
+        f"{TAIL}enable does not work with --train.partial_rollout_enable: new weights under running rollouts would decide "
+        "which prompts wait; drop one of them",
+    )
+    refuse(
+        cap < tail.prompt_ratio,
+        f"{FILTER}max_gen_batches {cap} does not allow {TAIL}prompt_ratio {tail.prompt_ratio}: use "
+        f"{math.ceil(tail.prompt_ratio)} or more",
+    )
+
+
+def _check_replaced_parts(args: SimpleNamespace) -> None:
+    """Parts of OpenRLHF that the scheduler replaces."""
     rollout = args.rollout
-    if args.algo.dynamic_filtering_surplus == "keep" and args.vllm.enable_sleep:
-        raise SystemExit(
-            f"openrlhf_sagc: {FILTER}surplus keep does not work with --vllm.enable_sleep, which drops what vLLM is "
-            f"generating: use {FILTER}surplus discard"
-        )
-    if (
-        args.algo.dynamic_filtering_surplus == "keep"
-        and rollout.sagc.signal == "seconds"
-        and not args.train.partial_rollout_enable
-    ):
-        raise SystemExit(
-            f"openrlhf_sagc: {FILTER}surplus keep does not work with {PREFIX}signal seconds, as what it keeps running is "
-            f"paused while the policy trains: use {FILTER}surplus discard or {PREFIX}signal tokens"
-        )
-    tail = rollout.tail_batching
-    if tail.enable and args.algo.dynamic_filtering_surplus == "keep":
-        raise SystemExit(
-            f"openrlhf_sagc: {FILTER}surplus keep does not work with {TAIL}enable, which rolls what is left over out "
-            f"again with the weights of its long rounds: use {FILTER}surplus discard"
-        )
-    if tail.enable and args.train.partial_rollout_enable:
-        raise SystemExit(
-            f"openrlhf_sagc: {TAIL}enable does not work with --train.partial_rollout_enable, which changes the weights "
-            "under running rollouts, and they decide which prompts wait: drop one of them"
-        )
-    if tail.enable and args.algo.dynamic_filtering_max_gen_batches < tail.prompt_ratio:
-        raise SystemExit(
-            f"openrlhf_sagc: {FILTER}max_gen_batches {args.algo.dynamic_filtering_max_gen_batches} does not allow "
-            f"{TAIL}prompt_ratio {tail.prompt_ratio}: use {math.ceil(tail.prompt_ratio)} or more"
-        )
-    if rollout.vllm_generate_batch_size != rollout.batch_size:
-        raise SystemExit(
-            f"openrlhf_sagc: {PREFIX if rollout.sagc.enable else TAIL}enable does not work with "
-            f"--rollout.vllm_generate_batch_size {rollout.vllm_generate_batch_size}: drop one of them"
-        )
-    estimator = args.algo.advantage.estimator
-    if estimator not in GROUP_ESTIMATORS:
-        raise SystemExit(
-            f"openrlhf_sagc: --algo.advantage.estimator {estimator} has no groups whose size could be chosen: use "
-            "group_norm, dr_grpo, rloo, reinforce_baseline or median"
-        )
-    if args.critic.freezing_steps >= 0:
-        raise SystemExit(
-            f"openrlhf_sagc: --critic.freezing_steps {args.critic.freezing_steps} holds the policy back while a critic "
-            f"learns, and {estimator} has none: drop it"
-        )
-    if args.algo.advantage.gamma != 1:
-        print(
-            f"openrlhf_sagc: --algo.advantage.gamma {args.algo.advantage.gamma} is 1 for {estimator}, as in OpenRLHF"
-        )
+    switch = (PREFIX if rollout.sagc.enable else TAIL) + "enable"
+    over_sampling = rollout.vllm_generate_batch_size
+    refuse(
+        over_sampling != rollout.batch_size,
+        f"{switch} does not work with --rollout.vllm_generate_batch_size {over_sampling}: drop one of them",
+    )
+
+
+def _check_estimator(args: SimpleNamespace) -> None:
+    estimator, freezing, gamma = args.algo.advantage.estimator, args.critic.freezing_steps, args.algo.advantage.gamma
+    refuse(
+        estimator not in GROUP_ESTIMATORS,
+        f"--algo.advantage.estimator {estimator} has no groups whose size could be chosen: use group_norm, dr_grpo, rloo, "
+        "reinforce_baseline or median",
+    )
+    refuse(
+        freezing >= 0,
+        f"--critic.freezing_steps {freezing} holds the policy back while a critic learns, and {estimator} has none: "
+        "drop it",
+    )
+    if gamma != 1:
+        print(f"openrlhf_sagc: --algo.advantage.gamma {gamma} is 1 for {estimator}, as in OpenRLHF")
 
 
 def check_batch(args: SimpleNamespace) -> None:
     """Group sizes, training batches and ranks share the samples of a step."""
     samples, product = samples_per_step(args)
-    sizes = args.rollout.sagc.group_sizes
+    sizes, hold, batch_size = args.rollout.sagc.group_sizes, args.rollout.sagc.hold, args.train.batch_size
     wrong = [size for size in sizes if samples % size]
-    if wrong and args.rollout.sagc.hold == "samples":
-        fitting = [size for size in range(2, min(samples, max(sizes) * 2) + 1) if samples % size == 0]
-        raise SystemExit(
-            f"openrlhf_sagc: {PREFIX}group_sizes {words(wrong)} does not divide the {samples} samples of a step "
-            f"({product}): sizes that do are {words(fitting)}"
-        )
-    if samples % args.train.batch_size:
-        raise SystemExit(
-            f"openrlhf_sagc: --train.batch_size {args.train.batch_size} does not divide the {samples} samples of a "
-            f"step ({product}): use {samples} or a divisor of it"
-        )
+    fitting = [size for size in range(2, min(samples, max(sizes) * 2) + 1) if samples % size == 0]
+    refuse(
+        wrong and hold == "samples",
+        f"{PREFIX}group_sizes {words(wrong)} does not divide the {samples} samples of a step ({product}): sizes that do "
+        f"are {words(fitting)}",
+    )
+    refuse(
+        samples % batch_size,
+        f"--train.batch_size {batch_size} does not divide the {samples} samples of a step ({product}): use {samples} or a "
+        "divisor of it",
+    )
     ranks = data_parallel_actors(args)
-    fewest = args.rollout.batch_size * min(sizes) if args.rollout.sagc.hold == "prompts" else samples
-    if fewest < ranks:
-        raise SystemExit(
-            f"openrlhf_sagc: --rollout.batch_size {args.rollout.batch_size} x the smallest of {PREFIX}group_sizes, "
-            f"{min(sizes)}, gives {fewest} samples to {ranks} data-parallel actors: raise either until there is one each"
-        )
-    if args.train.batch_size % ranks:
-        raise SystemExit(
-            f"openrlhf_sagc: {ranks} data-parallel actors do not divide --train.batch_size {args.train.batch_size}: "
-            f"use a multiple of {ranks}"
-        )
+    fewest = args.rollout.batch_size * min(sizes) if hold == "prompts" else samples
+    refuse(
+        fewest < ranks,
+        f"--rollout.batch_size {args.rollout.batch_size} x the smallest of {PREFIX}group_sizes, {min(sizes)}, gives "
+        f"{fewest} samples to {ranks} data-parallel actors: raise either until there is one each",
+    )
+    refuse(
+        batch_size % ranks,
+        f"{ranks} data-parallel actors do not divide --train.batch_size {batch_size}: use a multiple of {ranks}",
+    )
     micro_batch = args.train.micro_batch_size
-    if not args.train.dynamic_batch_enable and args.train.batch_size % (micro_batch * ranks):
-        raise SystemExit(
-            f"openrlhf_sagc: --train.micro_batch_size {micro_batch} x {ranks} data-parallel actors does not divide "
-            f"--train.batch_size {args.train.batch_size}: use a divisor of {args.train.batch_size // ranks}"
-        )
+    refuse(
+        not args.train.dynamic_batch_enable and batch_size % (micro_batch * ranks),
+        f"--train.micro_batch_size {micro_batch} x {ranks} data-parallel actors does not divide --train.batch_size "
+        f"{batch_size}: use a divisor of {batch_size // ranks}",
+    )
 
 
 def check_prompts(args: SimpleNamespace) -> None:
     """The dataset has the prompts of a step."""
     samples, product = samples_per_step(args)
-    smallest = min(args.rollout.sagc.group_sizes)
-    needed = samples // smallest if args.rollout.sagc.hold == "samples" else args.rollout.batch_size
+    smallest, hold, dataset = min(args.rollout.sagc.group_sizes), args.rollout.sagc.hold, args.data.prompt_dataset
+    needed = samples // smallest if hold == "samples" else args.rollout.batch_size
     try:
         prompts = count_prompts(args)
     except Exception as error:
         raise SystemExit(
-            f"openrlhf_sagc: --data.prompt_dataset {args.data.prompt_dataset} cannot be loaded: {one_line(error)}"
+            f"openrlhf_sagc: --data.prompt_dataset {dataset} cannot be loaded: {one_line(error)}"
         ) from error
-    if prompts < needed:
-        raise SystemExit(
-            f"openrlhf_sagc: --data.prompt_dataset {args.data.prompt_dataset} gives {prompts} prompts (at most "
-            f"--data.max_samples {args.data.max_samples}), fewer than the {needed} of a step at group size {smallest} "
-            f"({product}, {PREFIX}hold {args.rollout.sagc.hold}): use more prompts, a smaller --rollout.batch_size or a "
-            "larger smallest group size"
-        )
+    refuse(
+        prompts < needed,
+        f"--data.prompt_dataset {dataset} gives {prompts} prompts (at most --data.max_samples {args.data.max_samples}), "
+        f"fewer than the {needed} of a step at group size {smallest} ({product}, {PREFIX}hold {hold}): use more prompts, a "
+        "smaller --rollout.batch_size or a larger smallest group size",
+    )
 
 
 def check_reward(args: SimpleNamespace) -> None:
-    """Ranges of --reward.*; a ValueError begins with the flag's name."""
+    """Ranges of --reward.*.
+
+    Raises:
+        ValueError: a flag is out of its range; the message begins with its name.
+    """
     reward = args.reward
     if not 0 < reward.timeout < math.inf:
         raise ValueError(f"timeout must be a number of seconds above 0, got {reward.timeout}")
@@ -166,8 +192,10 @@ def count_prompts(args: SimpleNamespace) -> int:
 
 
 def words(sizes: list[int]) -> str:
+    """The sizes as they stand on a command line."""
     return " ".join(map(str, sizes))
 
 
 def one_line(error: Exception) -> str:
+    """The error's type and message."""
     return " ".join(f"{type(error).__name__}: {error}".split())

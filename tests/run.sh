@@ -2,7 +2,7 @@
 # Sets up the CPU stack if need be and passes the tests, first those that find most mistakes in the least time.
 #   tests/run.sh           everything: linters, unit tests, gates of the patch series, the kernel, the real stack
 #   tests/run.sh --fast    linters and unit tests: for every commit
-#   tests/run.sh ARG...    what pytest makes of the arguments: tests/run.sh tests/unit/test_controller.py -x
+#   tests/run.sh ARG...    what pytest makes of the arguments: tests/run.sh tests/unit/decisions -x
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -27,7 +27,7 @@ gate "ruff finds unused or undefined names" .venv/bin/ruff check --quiet .
 gate "mypy finds wrong types" .venv/bin/mypy --no-error-summary
 gate "shellcheck finds faults in scripts" .venv/bin/shellcheck "${scripts[@]}"
 stage unit tests
-in_pairs tests/unit
+in_pairs tests/unit tests/patches
 [ "${1:-}" != --fast ] || exit 0
 stage gates of the patch series
 PYTHON=$WARM_PYTHON bash patches/check.sh --locked

@@ -13,7 +13,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from openrlhf_sagc.kernels.group_advantage import BLOCK_G, BLOCK_T, EPS, _group_advantage_kernel, compile_options
+from openrlhf_sagc.advantages.kernel import BLOCK_G, BLOCK_T, EPS, _group_advantage_kernel, compile_options
 
 POINTERS = dict(rewards_ptr="*fp32", offsets_ptr="*i64", samples_ptr="*i64", stds_ptr="*fp32")
 STRIDES = [

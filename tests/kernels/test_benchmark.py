@@ -1,13 +1,8 @@
 """The parity check that the benchmark makes before it times anything, on the kernel itself."""
 
-import sys
-from pathlib import Path
-
 import pytest
 import torch
-
-sys.path.append(str(Path(__file__).parents[2] / "eval"))
-import group_advantage_gpu as benchmark  # noqa: E402
+from benchmarks import gpu as benchmark
 
 # Triton's interpreter has bfloat16 wrong.
 VARIANTS = [v for v in benchmark.VARIANTS if v.out == torch.float32 or torch.cuda.is_available()]

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from openrlhf_sagc.advantages import GROUP_ESTIMATORS
-from openrlhf_sagc.kernels import group_advantage
-from openrlhf_sagc.kernels.group_advantage import BLOCK_T, fused_group_advantages, reference_group_advantages
+from openrlhf_sagc.advantages import kernel as group_advantage
+from openrlhf_sagc.advantages.kernel import BLOCK_T, fused_group_advantages, reference_group_advantages
 
 gpu_only = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 

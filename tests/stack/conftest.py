@@ -3,7 +3,6 @@
 import os
 import random
 import subprocess
-import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,8 +14,6 @@ from cpu_stack import ROOT
 from filelock import FileLock
 from one_engine import engine, make_scheduler  # noqa: F401
 from real_runs import TIMEOUT, kill, logged_steps, training
-
-sys.path.append(str(ROOT / "eval"))
 
 
 def pytest_collection_modifyitems(items):
@@ -58,7 +55,7 @@ def train(task, tmp_path, run_command, python):
     """
 
     def run(tree: str, *, kill_at: str | None = None, grace: float = 0, fails: bool = False, **flags) -> Run:
-        from report import read_run
+        from common.logs import read_run
 
         name = f"{tree}-{len(list(tmp_path.iterdir()))}"
         outputs = {"logger__tensorboard_dir": tmp_path / name, "ckpt__output_dir": tmp_path / f"{name}-model"}

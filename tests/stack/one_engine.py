@@ -1,6 +1,6 @@
 """One real vLLM engine in Ray, without a trainer, and schedulers on it: fixtures and helpers.
 
-A step has 4 groups of 4. What a prompt's responses are like stands in its label, see labelled_agent.py.
+A step has 4 groups of 4. What a prompt's responses are like stands in its label, see agents/labelled_agent.py.
 """
 
 import json
@@ -9,7 +9,6 @@ import runpy
 import shutil
 import sys
 import tempfile
-from pathlib import Path
 
 import pytest
 import ray
@@ -17,12 +16,13 @@ from cpu_stack import cpu_environment
 from openrlhf.trainer.ppo_trainer import prepare_datasets
 from openrlhf.trainer.ray.vllm_engine import create_vllm_engines
 from openrlhf.utils.utils import get_strategy, get_tokenizer
+from real_runs import AGENTS
 
-from openrlhf_sagc.engine import stop_rollouts
-from openrlhf_sagc.experience import group_sizes_of
-from openrlhf_sagc.rollout import StragglerAwareSamplesGenerator
+from openrlhf_sagc.actors.rollouts import stop_rollouts
+from openrlhf_sagc.driver.experience import group_sizes_of
+from openrlhf_sagc.driver.rollout import StragglerAwareSamplesGenerator
 
-AGENT = Path(__file__).with_name("labelled_agent.py")
+AGENT = AGENTS / "labelled_agent.py"
 MAX_LEN = 256
 
 

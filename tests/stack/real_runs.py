@@ -9,7 +9,7 @@ from pathlib import Path
 import pandas as pd
 import psutil
 
-HERE = Path(__file__).parent
+AGENTS = Path(__file__).with_name("agents")  # and rewards
 TIMEOUT = 1200  # seconds a run may take; one takes about 25
 
 
@@ -17,7 +17,7 @@ def training(task: Path, *program, **flags) -> list:
     """The command by which a program trains on a task; a flag's dots are two underscores here, True is a bare flag."""
     settings = {
         "actor__model_name_or_path": task / "model",
-        "reward__remote_url": HERE / "hash_reward.py",
+        "reward__remote_url": AGENTS / "hash_reward.py",
         "data__prompt_dataset": task / "prompts.jsonl",
         "data__input_key": "prompt",
         "data__label_key": "label",

@@ -3,13 +3,14 @@
 import re
 
 import pytest
+from real_runs import AGENTS
 
 pytestmark = pytest.mark.stack
 
 
 def test_failed_reward_ends_the_run_and_its_checkpoint_is_good(train, task, tmp_path, monkeypatch):
     flags = {
-        "reward__remote_url": str(__file__).replace("test_failures.py", "failing_reward.py"),
+        "reward__remote_url": AGENTS / "failing_reward.py",
         "reward__retries": 1,
         "rollout__batch_size": 16,
         "rollout__n_samples_per_prompt": 4,  # an eighth of the groups is constant: a step asks for more than it needs

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from cpu_stack import ROOT
 
 pytestmark = pytest.mark.stack
-ROOT = Path(__file__).parents[2]
 SEED = 7
 
 

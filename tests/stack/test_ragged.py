@@ -1,6 +1,7 @@
 """Patch 4: a rollout whose samples the actors cannot share evenly."""
 
 import pytest
+from real_runs import AGENTS
 
 pytestmark = pytest.mark.stack
 
@@ -12,7 +13,7 @@ def test_a_short_batch_hangs_unpatched_and_trains_patched(train, task, tmp_path)
     short = {
         "data__prompt_dataset": prompts,
         "reward__remote_url": None,
-        "train__agent_func_path": str(__file__).replace("test_ragged.py", "seeded_agent.py"),
+        "train__agent_func_path": AGENTS / "seeded_agent.py",
         "rollout__n_samples_per_prompt": 4,
         "rollout__micro_batch_size": 8,
         "train__batch_size": 32,

@@ -4,6 +4,7 @@ import shutil
 from collections import Counter
 
 import pytest
+from real_runs import AGENTS
 
 pytestmark = pytest.mark.stack
 PROMPTS = 48
@@ -21,7 +22,7 @@ def test_resumed_run_goes_on_as_the_uninterrupted_one(train, tmp_path, monkeypat
         "ckpt__save_steps": 1,
         "ckpt__max_num": 99,
         "reward__remote_url": None,
-        "train__agent_func_path": str(__file__).replace("test_resume.py", "scripted_agent.py"),
+        "train__agent_func_path": AGENTS / "scripted_agent.py",
         "rollout__sagc__enable": True,
         "rollout__sagc__group_sizes": [4, 8, 16],
         "rollout__sagc__max_straggler_rate": 0.3,

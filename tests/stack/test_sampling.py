@@ -8,7 +8,7 @@ import time
 import pytest
 from one_engine import take_step, unfinished
 
-from openrlhf_sagc.experience import group_sizes_of
+from openrlhf_sagc.driver.experience import group_sizes_of
 
 pytestmark = pytest.mark.stack
 ONE_SIZE = ["--rollout.sagc.group_sizes", 4]
@@ -58,8 +58,8 @@ def test_kept_rollouts_go_on_in_the_next_step_with_their_age(make_scheduler, eng
     prompts, lengths, metrics, _ = take_step(scheduler)
     assert {0, 1} < set(prompts) <= {0, 1} | (SHORT - set(first)) and lengths.count(200) == 8
     assert metrics["age_max"] == metrics["discarded"] == 1  # the fifth would be two updates late
-    scheduler._resume()
-    scheduler._stop_running()
+    scheduler.engines.resume(None)
+    list(scheduler.engines.stop())
     assert unfinished(engine) == 0
 
     resumed = make_scheduler(labels, *FILTER, "--algo.dynamic_filtering_surplus", "keep")
@@ -97,10 +97,10 @@ def test_the_chosen_size_holds_for_refills_and_the_queue_survives_a_resume(make_
         assert sizes[-1] == {int(metrics["sagc/group_size"])} and len(samples) == 16
         dropped += metrics["dropped_all_wrong"]
     assert {8} in sizes and dropped > 0
-    waiting = [prompt.text for prompt in scheduler.queue._returned]
+    waiting = [prompt.text for prompt in scheduler.queue.waiting]
     resumed = make_scheduler(labels, *flags)
     resumed.load_state_dict(scheduler.state_dict())
-    assert waiting and [prompt.text for prompt in resumed.queue._returned] == waiting
+    assert waiting and [prompt.text for prompt in resumed.queue.waiting] == waiting
     trained = {prompt for _ in range(4) for prompt in take_step(resumed)[0]}
     assert trained >= {number for number in map(scheduler.numbers.get, waiting) if number % 3}
 

@@ -4,6 +4,7 @@ import statistics
 from collections import defaultdict
 
 import pytest
+from real_runs import AGENTS
 
 pytestmark = pytest.mark.stack
 SAMPLES, RATIO = 32, 2.0
@@ -16,7 +17,7 @@ def test_a_tool_that_sleeps_makes_stragglers_in_seconds(train, tmp_path, monkeyp
     steps = train(
         "cpu-patched",
         reward__remote_url=None,
-        train__agent_func_path=str(__file__).replace("test_seconds.py", "sleepy_agent.py"),
+        train__agent_func_path=AGENTS / "sleepy_agent.py",
         data__max_samples=32,
         rollout__n_samples_per_prompt=SAMPLES // 8,
         rollout__sagc__enable=True,

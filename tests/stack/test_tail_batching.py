@@ -1,11 +1,14 @@
 """Tail batching on one real vLLM engine (one_engine.py), with what vLLM itself says of stopped rollouts; and a whole run."""
 
 from collections import Counter
-from pathlib import Path
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import ray
 from one_engine import take_step, unfinished
+from real_runs import AGENTS
+
+from openrlhf_sagc.decisions.records import ROLLOUT
 
 pytestmark = pytest.mark.stack
 TAIL = ["--rollout.sagc.group_sizes", 4, "--rollout.tail_batching.enable"]
@@ -51,24 +54,32 @@ def test_stopped_rollouts_leave_vllm_while_others_run_on(make_scheduler, engine)
     state was seen, the next two prompts try again.
     """
     scheduler = make_scheduler(["40+110 mixed", "110 mixed"] * 24, *TAIL)
+    step = scheduler.planner.plan(scheduler.flight, scheduler.queue)
     settings = {"max_len": 256, "max_new_tokens": 200, "temperature": 1.0}
-    scheduler._begin(4)
-    scheduler._keep_first(4)
-    before, after = [], []
+    scheduler.engines.resume(step.keep_first)
+    before, after = [], []  # what vLLM said until the first prompt was back, and then until the second one was
     while not (10 in (busy for busy, _ in before) and 5 in (busy for busy, _ in after)):
-        scheduler._dispatch(scheduler.queue.draw(2, cross=False, waiting=0), **settings)
-        (first, second), before, after = scheduler._running, [], []
-        while not ray.wait([first], timeout=0)[0]:
-            before.append(of_vllm(engine))
-        while not ray.wait([second], timeout=0)[0]:
-            after.append(of_vllm(engine))
-        (stopped,) = [response for response in ray.get(first) if response["stopped"]]
-        assert 30 <= stopped["tokens"] < 110  # the rollouts of a prompt begin a few tokens apart
-        assert sum(not response["stopped"] for response in ray.get(second)) >= 4
-        scheduler._running.clear()
+        prompts = scheduler.queue.draw(2, max_put_back=0, next_episode_allowed=False)
+        groups = scheduler.planner.dispatch(step, scheduler.flight, prompts)
+        scheduler.engines.dispatch(groups, step.round.rollouts, **settings)
+        with ThreadPoolExecutor(1) as pool:
+            gauges, back = [], []
+            for _ in groups:
+                waiting, seen = pool.submit(scheduler.engines.returned), []
+                while not waiting.done():
+                    seen.append(of_vllm(engine))
+                gauges.append(seen)
+                ((number, responses),) = waiting.result()
+                back.append((number, [response[ROLLOUT] for response in responses]))
+        before, after = gauges
+        (first, rollouts), (second, others) = back
+        assert [first, second] == [group.number for group in groups]
+        (stopped,) = [rollout for rollout in rollouts if rollout.stopped]
+        assert 30 <= stopped.tokens < 110  # the rollouts of a prompt begin a few tokens apart
+        assert sum(not rollout.stopped for rollout in others) >= 4
     alone = next(cache for busy, cache in after if busy == 5)  # the second prompt's
     assert alone == pytest.approx(max(cache for _, cache in before) / 2)
-    scheduler._keep_first(None)
+    scheduler.engines.resume(None)
 
 
 def test_waiting_prompts_survive_a_resume(make_scheduler):
@@ -76,7 +87,7 @@ def test_waiting_prompts_survive_a_resume(make_scheduler):
     scheduler = make_scheduler(labels, *PROMPTS_ONLY)
     for _ in range(2):
         take_step(scheduler)
-    waiting = [scheduler.numbers[prompt.text] for prompt in scheduler.queue._returned]
+    waiting = [scheduler.numbers[prompt.text] for prompt in scheduler.queue.waiting]
     resumed = make_scheduler(labels, *PROMPTS_ONLY)
     resumed.load_state_dict(scheduler.state_dict())
     steps = [take_step(resumed)[0] for _ in range(3)]
@@ -89,7 +100,7 @@ def test_a_killed_asynchronous_run_goes_on_with_its_rounds_and_loses_no_prompt(t
     monkeypatch.setenv("ROLLOUT_LOG", str(log))
     flags = {
         "reward__remote_url": None,
-        "train__agent_func_path": Path(__file__).with_name("scripted_agent.py"),
+        "train__agent_func_path": AGENTS / "scripted_agent.py",
         "rollout__tail_batching__enable": True,
         "train__async_enable": True,
         "ckpt__path": tmp_path / "checkpoints",

@@ -2,6 +2,7 @@ import hashlib
 
 import numpy as np
 import pytest
+from real_runs import AGENTS
 from safetensors.torch import load_file
 
 pytestmark = pytest.mark.stack
@@ -96,7 +97,7 @@ def test_switched_off_is_bit_identical_to_unpatched(train, task, tmp_path_factor
     seeded = {
         "data__prompt_dataset": prompts,
         "reward__remote_url": None,
-        "train__agent_func_path": str(__file__).replace("test_training.py", "seeded_agent.py"),
+        "train__agent_func_path": AGENTS / "seeded_agent.py",
         "train__full_determinism_enable": True,
         "rollout__batch_size": 4,
         "rollout__n_samples_per_prompt": 4,

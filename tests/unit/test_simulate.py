@@ -11,8 +11,9 @@ import pandas as pd
 import pytest
 
 from openrlhf_sagc.controller import StragglerAwareGroupController
-from openrlhf_sagc.dynamic_sampling import DynamicSampler
-from openrlhf_sagc.tail_batching import TailBatcher
+from openrlhf_sagc.decisions.dynamic_sampling import DynamicSampler
+from openrlhf_sagc.decisions.planner import StepPlanner
+from openrlhf_sagc.decisions.tail_batching import NoTailBatching, TailBatcher
 
 ROOT = Path(__file__).parents[2]
 TRACES = ROOT / "../shared/data/traces"
@@ -46,9 +47,10 @@ class Prompts:
         return groups[:, :, 0].astype(int), groups[:, :, 1]
 
 
-def simulated(source, controller, sampler, costs=ONE_TOKEN_A_SECOND, **settings):
-    settings = {"gpus": 1, "hold": "samples", "samples": 16, "prompts": 4, "prompt_tokens": 3} | settings
-    return SimulatedTraining(controller, sampler, source, costs, **settings)
+def simulated(source, controller, sampler, costs=ONE_TOKEN_A_SECOND, *, gpus=1, seed=0, batcher=None, **settings):
+    settings = {"hold": "samples", "samples": 16, "prompts": 4, "signal": "tokens"} | settings
+    planner = StepPlanner(controller, sampler, batcher or NoTailBatching(), None, num_engines=gpus, **settings)
+    return SimulatedTraining(planner, source, costs, gpus=gpus, prompt_tokens=3, seed=seed)
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -56,7 +58,7 @@ def simulated(source, controller, sampler, costs=ONE_TOKEN_A_SECOND, **settings)
 @pytest.mark.parametrize("filtering", [False, True])
 @pytest.mark.parametrize("tail", [False, True])
 def test_steps_are_those_of_the_scheduler_of_training(make_generator, tail, filtering, hold, seed):
-    """openrlhf_sagc/rollout.py on engines that decode a token a tick: same prompts, sizes, rounds, stops and clock."""
+    """openrlhf_sagc/driver/rollout.py on engines that decode a token a tick: same prompts, sizes, rounds, stops and clock."""
 
     def respond(prompt, size):
         random = np.random.default_rng([seed, prompt])
@@ -80,10 +82,10 @@ def test_steps_are_those_of_the_scheduler_of_training(make_generator, tail, filt
         assert step["dispatched"] == metrics["dynamic_filtering/dispatched"]
         assert step["straggler_rate"] == metrics["sagc/straggler_rate"]
         assert step["tokens_max"] == metrics["rollout/response_length_max"]
-        assert run.controller.state_dict() == trained.controller.state_dict()
-        assert run.sampler.state_dict() == trained.sampler.state_dict()
+        assert run.planner.controller.state_dict() == trained.planner.controller.state_dict()
+        assert run.planner.sampler.state_dict() == trained.planner.sampler.state_dict()
         if tail:
-            assert run.batcher.metrics() == trained.batcher.metrics()
+            assert run.planner.batcher.metrics() == trained.planner.batcher.metrics()
             rounds.add(step["long_round"])
     assert sizes == {4, 8} and rounds == ({0, 1} if tail else set())
 

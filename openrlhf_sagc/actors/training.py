@@ -1,0 +1,136 @@
+"""What runs inside OpenRLHF's policy actors: they receive the rewards of a step and make the tokens' advantages."""
+
+import math
+from dataclasses import dataclass
+from functools import cached_property, partial
+
+import torch
+from openrlhf.trainer.ppo_utils.experience import Experience
+
+from openrlhf_sagc.advantages.closed_form import group_statistics, token_advantages
+from openrlhf_sagc.argument_checks import data_parallel_actors
+
+# Info key by which a sample carries its place among the step's rewards.
+SAMPLE = "sagc/sample"
+
+
+@dataclass
+class RolloutRewards:
+    """The rewards of a step by group, and how advantages are made of them.
+
+    Every actor gets all rewards, since its samples are shuffled parts of groups.
+
+    Attributes:
+        rewards_N: [N] float32 rewards, samples of a group side by side.
+        offsets_G1: [G + 1] first sample of each group, then N.
+        estimator: as in `group_advantages`.
+        clip_range: least and greatest advantage of a sample, or None.
+        kl_coef: weight of the KL in the reward, 0 for none.
+        shift: subtracted from every token's advantage, before `scale`.
+        scale: factor on every token's advantage.
+    """
+
+    rewards_N: torch.Tensor
+    offsets_G1: torch.Tensor
+    estimator: str
+    clip_range: tuple[float, float] | None
+    kl_coef: float
+    shift: float
+    scale: float
+
+    @cached_property
+    def statistics_N(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """[N] clipped advantages and [N] standard deviations of the samples' groups, computed once."""
+        sizes_G = self.offsets_G1.diff()
+        groups_N = torch.repeat_interleave(sizes_G)
+        advantages_N, stds_G = group_statistics(self.rewards_N, sizes_G, groups_N, self.estimator)
+        if self.clip_range:
+            advantages_N = advantages_N.clamp(*self.clip_range)
+        return advantages_N, stds_G[groups_N]
+
+
+def receive_rollout(model_actor, progress: float, rollout: RolloutRewards) -> None:
+    """Run in a policy's actor before it trains on a step.
+
+    Args:
+        model_actor: OpenRLHF's PolicyModelActor.
+        progress: share of the run's prompts used by the steps before, 0 to 1.
+        rollout: the rewards of all samples, of other actors' too.
+    """
+    follow_schedule(model_actor, progress)
+    keep_number_of_steps(model_actor, len(rollout.rewards_N))
+    model_actor.trainer.training_step = partial(training_step, model_actor.trainer, rollout)
+
+
+def training_step(trainer, rollout: RolloutRewards, experience: Experience, *args, **kwargs) -> dict:
+    """OpenRLHF's training step of a micro-batch, whose tokens have their advantages here first."""
+    experience.advantages = rollout_advantages(rollout, experience)
+    return type(trainer).training_step(trainer, experience, *args, **kwargs)
+
+
+def follow_schedule(model_actor, progress: float) -> None:
+    """Give the step's first optimizer step the learning rate of the schedule at `progress`, 0 to 1.
+
+    OpenRLHF lays the schedule out for all prompts at n_samples_per_prompt, and moves on by one with every optimizer step.
+    That is too slow or too fast if a step takes more or fewer prompts.
+    """
+    scheduler = model_actor.actor_scheduler
+    position = round(progress * model_actor.max_steps)
+    if position != scheduler.last_epoch:
+        scheduler.last_epoch = position - 1
+        scheduler.step()
+
+
+def keep_number_of_steps(model_actor, num_samples: int) -> None:
+    """Larger groups than n_samples_per_prompt are trained in larger optimizer steps, not in more of them.
+
+    More steps would train the last ones on rollouts of a policy that is further behind.
+    """
+    strategy = model_actor.strategy
+    rollout, train = strategy.args.rollout, strategy.args.train
+    times = math.ceil(num_samples / (rollout.batch_size * rollout.n_samples_per_prompt))
+    if train.dynamic_batch_enable:
+        train.batch_size = times * strategy.train_batch_size
+        return
+    actors = data_parallel_actors(strategy.args)
+    strategy.accumulated_gradient = times * strategy.train_batch_size // (train.micro_batch_size * actors)
+    engine = model_actor.actor.model
+    micro_batches = strategy.accumulated_gradient * engine.dp_world_size
+    engine.set_train_batch_size(micro_batches * engine.train_micro_batch_size_per_gpu())
+
+
+def rollout_advantages(rollout: RolloutRewards, experience: Experience) -> torch.Tensor:
+    """Advantages [B, T] of a micro-batch, on its device: one kernel launch on a GPU, else the closed form.
+
+    The micro-batch's `info` gets the groups' standard deviations and whether the kernel ran, for the metrics.
+    """
+    samples_B = torch.stack(experience.info.pop(SAMPLE))
+    mask, kl = experience.action_mask, experience.kl
+    if mask.is_cuda:
+        rollout.rewards_N, rollout.offsets_G1 = rollout.rewards_N.to(mask.device), rollout.offsets_G1.to(mask.device)
+        from openrlhf_sagc.advantages.kernel import fused_group_advantages
+
+        tokens, stds_B = fused_group_advantages(
+            rollout.rewards_N,
+            rollout.offsets_G1,
+            mask,
+            samples_B,
+            estimator=rollout.estimator,
+            clip_range=rollout.clip_range,
+            kl=kl,
+            kl_coef=rollout.kl_coef,
+            shift=rollout.shift,
+            scale=rollout.scale,
+        )
+    else:
+        samples_B = samples_B.cpu()
+        advantages_N, stds_N = rollout.statistics_N
+        tokens = token_advantages(
+            advantages_N[samples_B], mask.cpu(), None if kl is None else kl.cpu(), rollout.kl_coef
+        )
+        if rollout.shift or rollout.scale != 1:
+            tokens = (tokens - rollout.shift) * rollout.scale
+        tokens, stds_B = tokens.to(mask.device), stds_N[samples_B].to(mask.device)
+    experience.info["group_reward_std"] = stds_B
+    experience.info["advantage_kernel"] = torch.full_like(stds_B, float(mask.is_cuda))
+    return tokens

@@ -1,0 +1,92 @@
+"""The groups that are dispatched and not yet trained: those that run, and those that were accepted."""
+
+from collections.abc import Iterable, Sequence
+
+from openrlhf_sagc.decisions.records import Group, Prompt, Rollout
+from openrlhf_sagc.decisions.step import Step
+
+
+class GroupsInFlight:
+    """Groups between their dispatch and the close of a step, and lengths that the controller has not seen yet.
+
+    `running` holds groups by number. `accepted` holds groups with their samples. `unobserved` holds the rollouts of every
+    group that is back, until `take_lengths` hands them over.
+    """
+
+    def __init__(self) -> None:
+        self.running: dict[int, Group] = {}
+        self.accepted: list[Group] = []
+        self.unobserved: list[list[Rollout]] = []
+        self._dispatched = 0
+
+    def __bool__(self) -> bool:
+        """Whether any group is in flight."""
+        return bool(self.running or self.accepted)
+
+    @property
+    def prompts(self) -> list[Prompt]:
+        """Prompts of all groups, accepted ones first."""
+        return [group.prompt for group in [*self.accepted, *self.running.values()]]
+
+    def new_groups(self, step: Step, prompts: list[Prompt]) -> list[Group]:
+        """A numbered group for each prompt; none of them runs yet."""
+        first, self._dispatched = self._dispatched, self._dispatched + len(prompts)
+        return [Group(number, step.number, prompt) for number, prompt in enumerate(prompts, first)]
+
+    def run(self, groups: Iterable[Group]) -> None:
+        """These groups are dispatched."""
+        self.running |= {group.number: group for group in groups}
+
+    def take_back(self, number: int, lengths: list[Rollout]) -> Group:
+        """A group that ran is back, with these rollouts as its members."""
+        self.unobserved.append(lengths)
+        return self.running.pop(number)
+
+    def accept(self, group: Group, samples: Sequence) -> None:
+        """A group that is back may be trained."""
+        self.accepted.append(group._replace(samples=samples))
+
+    def waits_for(self, step: Step) -> bool:
+        """Whether the step has to wait for a running group.
+
+        A step that has its groups still waits for prompts that must finish, or the slowest would be put off again and
+        again. It also waits for groups of the step before, or they would be trained more than one update late.
+        """
+        if len(self.accepted) < step.num_groups:
+            return bool(self.running)
+        return any(group.prompt.must_finish or group.step < step.number for group in self.running.values())
+
+    def take_lengths(self) -> list[list[Rollout]]:
+        """Rollouts of the groups that came back since the last call."""
+        lengths, self.unobserved = self.unobserved, []
+        return lengths
+
+    def close(self, step: Step, *, keep: bool) -> tuple[list[Group], list[Group]]:
+        """The groups that the step trains and those that it does not use; prompts that must finish are trained first.
+
+        With `keep`, accepted groups of this very step that it does not need stay for the next one.
+        """
+        groups = sorted(self.accepted, key=lambda group: (not group.prompt.must_finish, group.number))
+        trained, surplus = groups[: step.num_groups], groups[step.num_groups :]
+        self.accepted = [group for group in surplus if keep and group.step == step.number]
+        return trained, [group for group in surplus if not keep or group.step < step.number]
+
+    def state_dict(self) -> dict:
+        """What `load_state_dict` needs, besides the prompts of running groups, which the queue saves as put back."""
+        return {
+            "dispatched": self._dispatched,
+            "accepted": [
+                [group.number, group.step, list(group.prompt), list(group.samples)] for group in self.accepted
+            ],
+            "unobserved": [[list(rollout) for rollout in lengths] for lengths in self.unobserved],
+        }
+
+    def load_state_dict(self, state: dict) -> None:
+        """Go on from `state_dict()`; nothing runs."""
+        self.running = {}
+        self._dispatched = state["dispatched"]
+        self.accepted = [
+            Group(number, step, Prompt(*prompt), samples=samples)
+            for number, step, prompt, samples in state["accepted"]
+        ]
+        self.unobserved = [[Rollout(*rollout) for rollout in lengths] for lengths in state["unobserved"]]

@@ -1,0 +1,182 @@
+"""The policies at work on a step: what it trains, which prompts it rolls out where, what becomes of its groups.
+
+Training and the simulator call the same verbs, in this order:
+
+    step = planner.plan(flight, queue)
+    prompts = planner.draw(step, flight, queue)                                     # and again after every group
+    groups = planner.dispatch(step, flight, prompts)
+    group, members, was_stopped = planner.receive(step, flight, queue, number, rollouts)
+    planner.judge(step, flight, group, scores, samples)                             # unless it was stopped
+    planner.observe(flight.take_lengths())                                          # which chooses the next group size
+    trained, unused = flight.close(step, keep=...)
+    planner.finish(step, waiting=len(queue))
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from openrlhf_sagc.decisions.controller import StragglerAwareGroupController
+from openrlhf_sagc.decisions.dynamic_sampling import DynamicSampler
+from openrlhf_sagc.decisions.in_flight import GroupsInFlight
+from openrlhf_sagc.decisions.length_prediction import LengthPredictor, balance
+from openrlhf_sagc.decisions.prompt_queue import PromptQueue
+from openrlhf_sagc.decisions.records import Group, Prompt, Rollout, first_to_finish
+from openrlhf_sagc.decisions.step import Step
+from openrlhf_sagc.decisions.tail_batching import NoTailBatching, TailBatcher
+
+
+class StepPlanner:
+    """Plans one step after another.
+
+    Args:
+        controller: chooses the group size.
+        sampler: judges groups, and knows how many of them are kept.
+        batcher: says how a step is rolled out.
+        predictor: expects lengths, by which `num_engines` engines are balanced; None leaves placement to OpenRLHF.
+        hold: what a step keeps at every group size, "samples" or "prompts".
+        samples, prompts: of a step, where they are held.
+        signal: a rollout's length as the controller sees it, "tokens" or "seconds".
+        num_engines: engines to place groups on.
+    """
+
+    def __init__(
+        self,
+        controller: StragglerAwareGroupController,
+        sampler: DynamicSampler,
+        batcher: TailBatcher | NoTailBatching,
+        predictor: LengthPredictor | None,
+        *,
+        hold: str,
+        samples: int,
+        prompts: int,
+        signal: str,
+        num_engines: int,
+    ) -> None:
+        self.controller = controller
+        self.sampler = sampler
+        self.batcher = batcher
+        self.predictor = predictor
+        self._hold, self._samples, self._prompts = hold, samples, prompts
+        self._signal = signal
+        self._num_engines = num_engines
+        self._steps = 0
+
+    def plan(self, flight: GroupsInFlight, queue: PromptQueue) -> Step:
+        """The next step."""
+        size = self.controller.group_size
+        num_groups = self._prompts if self._hold == "prompts" else self._samples // size
+        return Step(
+            number=self._steps,
+            group_size=size,
+            num_groups=num_groups,
+            round=self.batcher.decide(num_groups, size, waiting=len(queue), drained=queue.is_drained),
+            acceptance_rate=self.sampler.acceptance_rate(size),
+            max_dispatched=self.sampler.max_gen_batches * num_groups,
+            carried_accepted=len(flight.accepted),
+            carried_running=len(flight.running),
+        )
+
+    def draw(self, step: Step, flight: GroupsInFlight, queue: PromptQueue) -> list[Prompt]:
+        """The prompts to dispatch now.
+
+        Prompts that must finish are drawn in long rounds alone, and never more of them than the step can train.
+        """
+        count = step.groups_to_dispatch(len(flight.accepted), len(flight.running))
+        if not count:
+            return []
+        must_finish = sum(prompt.must_finish for prompt in flight.prompts)
+        max_put_back = max(step.num_groups - must_finish, 0) if step.round.long else 0
+        return queue.draw(count, max_put_back=max_put_back, next_episode_allowed=step.has_groups)
+
+    def dispatch(self, step: Step, flight: GroupsInFlight, prompts: list[Prompt]) -> list[Group]:
+        """The groups of these prompts, which run from now on; with a predictor each has its engine, the longest first."""
+        groups = flight.new_groups(step, prompts)
+        step.dispatched += len(groups)
+        if self.predictor is None:
+            flight.run(groups)
+            return groups
+        loads = [0.0] * self._num_engines
+        for group in flight.running.values():
+            loads[group.engine] += group.expected_tokens
+        expected = [step.round.rollouts * self.predictor.predict(group.prompt.text) for group in groups]
+        placed = [
+            groups[place]._replace(engine=engine, expected_tokens=expected[place])
+            for place, engine in balance(loads, expected)
+        ]
+        flight.run(sorted(placed, key=lambda group: group.engine))  # engine by engine, as they are sent
+        return placed
+
+    def receive(
+        self, step: Step, flight: GroupsInFlight, queue: PromptQueue, number: int, rollouts: Sequence[Rollout]
+    ) -> tuple[Group, list[int], bool]:
+        """A group is back with all rollouts of its prompt.
+
+        Returns:
+            The group; the places of its members among the rollouts; whether a member was stopped. If so, the prompt is
+            put back, and the group is not to be judged.
+        """
+        members = first_to_finish(rollouts, step.group_size)
+        lengths = [rollouts[place] for place in members]
+        group = flight.take_back(number, lengths)
+        if self.predictor:
+            tokens, unfinished = [rollout.tokens for rollout in lengths], [not rollout.finished for rollout in lengths]
+            self.predictor.observe(group.prompt.text, tokens, unfinished)
+        was_stopped = any(rollout.stopped for rollout in lengths)
+        step.unused_tokens += sum(rollout.tokens for rollout in rollouts)
+        if was_stopped:
+            step.stopped += 1
+            queue.put_back(group.prompt)
+        else:
+            step.unused_tokens -= sum(rollout.tokens for rollout in lengths)
+        return group, members, was_stopped
+
+    def judge(
+        self,
+        step: Step,
+        flight: GroupsInFlight,
+        group: Group,
+        scores_G: Sequence[float | None],
+        samples: Sequence[Any],
+    ) -> None:
+        """Keep the group with its samples for training, or drop it."""
+        verdict = self.sampler.judge(scores_G)
+        step.verdicts.append(verdict)
+        if verdict.reason is None:
+            flight.accept(group, samples)
+
+    def observe(self, lengths: list[list[Rollout]]) -> None:
+        """Show the controller the groups that came back; it chooses the size of the next step."""
+        in_seconds = self._signal == "seconds"
+        self.controller.observe(
+            [[rollout.running_seconds if in_seconds else rollout.tokens for rollout in group] for group in lengths],
+            [[not rollout.finished for rollout in group] for group in lengths],
+        )
+
+    def finish(self, step: Step, waiting: int) -> None:
+        """The step is closed, and `waiting` prompts are left behind."""
+        self.sampler.observe(step.verdicts)
+        self.batcher.observe(waiting)
+        self._steps += 1
+
+    def state_dict(self) -> dict:
+        """What `load_state_dict` needs, between two steps; JSON-serialisable."""
+        return {
+            "steps": self._steps,
+            "controller": self.controller.state_dict(),
+            "sampler": self.sampler.state_dict(),
+            "batcher": self.batcher.state_dict(),
+            "predictor": self.predictor.state_dict() if self.predictor else None,
+        }
+
+    def load_state_dict(self, state: dict) -> None:
+        """Go on from `state_dict()`; tail batching and length prediction may have been switched on or off.
+
+        Raises:
+            ValueError: the controller's state does not fit.
+        """
+        self.controller.load_state_dict(state["controller"])
+        self.sampler.load_state_dict(state["sampler"])
+        self.batcher.load_state_dict(state["batcher"])
+        if self.predictor and state["predictor"]:
+            self.predictor.load_state_dict(state["predictor"])
+        self._steps = state["steps"]

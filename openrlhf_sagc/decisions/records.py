@@ -1,0 +1,74 @@
+"""Records that pass between the policies, the scheduler, the engines and the simulator."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+ROLLOUT = "rollout"  # key by which a response of an engine carries its `Rollout`
+
+
+class Prompt(NamedTuple):
+    """A training prompt, as it was drawn from the data.
+
+    `episode` counts from 1. `must_finish` says that a group of this prompt was stopped or not trained before: the step
+    that draws it waits for it, so that a slow prompt is not put off again and again.
+    """
+
+    text: str
+    label: Any
+    images: Any
+    episode: int
+    must_finish: bool = False
+
+
+class Rollout(NamedTuple):
+    """What an engine measured of one rollout; if the rollout did not finish, up to its end.
+
+    `seconds` run from the dispatch inside the engine's actor. `queue_seconds` of them were spent waiting for vLLM's
+    scheduler. `finished` says that there is a whole response. `stopped` says that the scheduler, or the rollouts of the
+    same prompt that finished first, ended this one. `failure` says in one line why there is no reward after all attempts.
+    A rollout that is neither finished nor stopped is one whose agent failed.
+    """
+
+    tokens: int
+    seconds: float
+    queue_seconds: float
+    finished: bool
+    stopped: bool
+    failure: str | None
+
+    @property
+    def running_seconds(self) -> float:
+        """Seconds without the wait in vLLM's queue."""
+        return max(self.seconds - self.queue_seconds, 0.0)
+
+
+class Group(NamedTuple):
+    """The rollouts of one prompt, from their dispatch on.
+
+    `number` counts groups in the order of dispatch over the whole run. `step` is the step that dispatched the group.
+    `engine` is where the scheduler has placed it, -1 if it left that to OpenRLHF; `expected_tokens` is what it placed it
+    by. `samples` are there once the group is accepted.
+    """
+
+    number: int
+    step: int
+    prompt: Prompt
+    engine: int = -1
+    expected_tokens: float = 0.0
+    samples: Sequence[Any] = ()
+
+
+def first_to_finish(rollouts: Sequence[Rollout], count: int) -> list[int]:
+    """Places of the `count` rollouts of a prompt that are its group: the first to finish with a reward.
+
+    Rollouts that were stopped come after those, and rollouts without a reward last. So a group that could still have
+    become whole counts as stopped, and not as one whose reward failed.
+    """
+    places = list(range(len(rollouts)))
+    if len(rollouts) > count:
+        places.sort(key=lambda place: _order_of_finish(rollouts[place]))
+    return places[:count]
+
+
+def _order_of_finish(rollout: Rollout) -> tuple[bool, bool, float]:
+    return rollout.failure is not None, rollout.stopped, rollout.seconds

@@ -1,0 +1,84 @@
+"""One step of the run: what it plans to train, and the account of what it has rolled out so far."""
+
+import math
+from collections import Counter
+from dataclasses import dataclass, field
+
+from openrlhf_sagc.decisions.dynamic_sampling import Verdict, groups_to_ask
+from openrlhf_sagc.decisions.tail_batching import Round
+
+
+@dataclass
+class Step:
+    """Plan and account of one step.
+
+    Attributes:
+        number: of the step, from 0.
+        group_size: rollouts of every group that it trains.
+        num_groups: groups that it trains.
+        round: how it is rolled out.
+        acceptance_rate: expected share of groups of this size that dynamic sampling keeps.
+        max_dispatched: groups that it may dispatch in all.
+        carried_accepted: groups of the step before that were accepted when it began.
+        carried_running: groups of the step before that were running when it began.
+        dispatched: groups that it has dispatched.
+        stopped: groups that were stopped before they could be judged.
+        unused_tokens: of rollouts that no judged group has.
+        verdicts: on the groups that were judged.
+    """
+
+    number: int
+    group_size: int
+    num_groups: int
+    round: Round
+    acceptance_rate: float
+    max_dispatched: int
+    carried_accepted: int = 0
+    carried_running: int = 0
+    dispatched: int = 0
+    stopped: int = 0
+    unused_tokens: int = 0
+    verdicts: list[Verdict] = field(default_factory=list)
+
+    @property
+    def has_groups(self) -> bool:
+        """Whether groups were there at its beginning or were dispatched since."""
+        return self.carried_accepted + self.carried_running + self.dispatched > 0
+
+    @property
+    def keep_first(self) -> int | None:
+        """Rollouts of a prompt that end its others as soon as they have finished; None lets all of them finish."""
+        return self.group_size if self.round.rollouts > self.group_size else None
+
+    @property
+    def rollouts_dispatched(self) -> int:
+        """Rollouts in all, those carried over included; at least as many as a step without any drop has."""
+        return max(self.carried_running + self.dispatched, self.num_groups) * self.round.rollouts
+
+    @property
+    def dropped(self) -> Counter[str]:
+        """Groups that were dropped, by reason."""
+        return Counter(verdict.reason for verdict in self.verdicts if verdict.reason is not None)
+
+    @property
+    def pass_rate(self) -> float | None:
+        """Share of the judged groups that were kept, in %; None if no group was judged."""
+        if not self.verdicts:
+            return None
+        return 100 * sum(verdict.reason is None for verdict in self.verdicts) / len(self.verdicts)
+
+    def groups_to_dispatch(self, accepted: int, running: int) -> int:
+        """How many groups to dispatch now, so that the accepted and the running ones will fill the step with a margin."""
+        wanted = 0
+        if accepted < self.num_groups:
+            wanted = groups_to_ask(self.num_groups - accepted, self.acceptance_rate)
+            wanted = math.ceil(self.round.prompt_ratio * wanted - 1e-9)
+        return max(min(wanted - running, self.max_dispatched - self.dispatched), 0)
+
+    def shortfall(self, accepted: int) -> str:
+        """What the step dispatched, and why it has no more than `accepted` groups, for an error message."""
+        reasons = ", ".join(f"{count} {reason.replace('_', ' ')}" for reason, count in self.dropped.items())
+        return (
+            f"{self.dispatched} prompts of {self.group_size} samples gave {accepted} of the {self.num_groups} groups of "
+            f"step {self.number + 1} (dropped: {reasons})"
+        )

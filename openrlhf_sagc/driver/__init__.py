@@ -1,0 +1,1 @@
+"""What runs in the trainer's driver process: the scheduler on Ray and vLLM, and the experience maker."""

@@ -1,0 +1,111 @@
+"""What the log says of a step, and the warnings about the controller."""
+
+import math
+import statistics
+from collections.abc import Sequence
+
+from openrlhf_sagc.decisions.controller import StragglerAwareGroupController
+from openrlhf_sagc.decisions.dynamic_sampling import REASONS
+from openrlhf_sagc.decisions.in_flight import GroupsInFlight
+from openrlhf_sagc.decisions.planner import StepPlanner
+from openrlhf_sagc.decisions.records import Group, Rollout
+from openrlhf_sagc.decisions.step import Step
+
+
+def control_metrics(planner: StepPlanner, step: Step) -> dict[str, float]:
+    """Scalars of the policies after a step: `sagc/*`, and `tail_batching/*` where that is on."""
+    control = planner.controller.metrics()
+    control |= {"next_group_size": control["group_size"], "group_size": float(step.group_size)}
+    return {f"sagc/{name}": value for name, value in control.items()} | {
+        f"tail_batching/{name}": value for name, value in planner.batcher.metrics().items()
+    }
+
+
+def sampling_metrics(
+    step: Step, trained: Sequence[Group], unused: Sequence[Group], flight: GroupsInFlight, waiting: int
+) -> dict[str, float]:
+    """Scalars of what a step dispatched and what became of it: `dynamic_filtering/*`.
+
+    Args:
+        step: that is closed.
+        trained, unused: its groups as `GroupsInFlight.close` gives them.
+        flight: what the next step begins with.
+        waiting: prompts that were put back.
+    """
+    ages = [step.number - group.step for group in trained]
+    dropped = step.dropped
+    counts = {
+        "dispatched": step.dispatched,
+        "gen_batches": step.dispatched / step.num_groups,
+        "accepted": len(trained) + len(unused) + len(flight.accepted),
+        "acceptance_rate": step.acceptance_rate,
+        **{f"dropped_{reason}": dropped[reason] for reason in REASONS},
+        "aborted": step.stopped,
+        "aborted_tokens": step.unused_tokens,
+        "discarded": len(unused),
+        "kept": len(flight.accepted),
+        "kept_running": len(flight.running),
+        "queued_prompts": waiting,
+        "age_mean": statistics.fmean(ages),
+        "age_max": max(ages),
+        "missing": step.num_groups - len(trained),
+    }
+    return {f"dynamic_filtering/{name}": float(count) for name, count in counts.items()}
+
+
+def rollout_metrics(groups: Sequence[Sequence[Rollout]], longest: int) -> dict[str, float]:
+    """Scalars of the rollouts that a step has shown the controller; nothing if none of them has finished.
+
+    `sagc/length_headroom` is `longest` over the median response. `rollout/response_length_{median,max}` in tokens and
+    `rollout/seconds_{median,max}` are over the finished rollouts, seconds without the wait in vLLM's queue, whose mean is
+    `rollout/queue_seconds`. `rollout/idle_fraction` is 1 - mean / max of the tokens of all rollouts: the share of decode
+    slots that stand idle where all rollouts start together.
+
+    Args:
+        groups: the members of every group that came back.
+        longest: tokens that a response may have.
+    """
+    rollouts = [rollout for group in groups for rollout in group]
+    finished = [rollout for rollout in rollouts if rollout.finished]
+    if not finished:
+        return {}
+    generated = [rollout.tokens for rollout in rollouts]
+    tokens, seconds = [rollout.tokens for rollout in finished], [rollout.running_seconds for rollout in finished]
+    median = statistics.median(tokens)
+    return {
+        "sagc/length_headroom": longest / max(median, 1),
+        "rollout/response_length_median": float(median),
+        "rollout/response_length_max": float(max(tokens)),
+        "rollout/idle_fraction": 1 - statistics.fmean(generated) / max(*generated, 1),
+        "rollout/seconds_median": statistics.median(seconds),
+        "rollout/seconds_max": max(seconds),
+        "rollout/queue_seconds": statistics.fmean(rollout.queue_seconds for rollout in finished),
+    }
+
+
+def control_warnings(
+    controller: StragglerAwareGroupController, signal: str, metrics: dict[str, float], longest: int
+) -> dict[str, str]:
+    """What keeps the controller from doing its work, by kind; empty if nothing does.
+
+    Args:
+        controller: after a step.
+        signal: what it observes, "tokens" or "seconds".
+        metrics: of the step.
+        longest: tokens that a response may have.
+    """
+    warnings = {}
+    if not controller.feasible:
+        warnings["infeasible"] = (
+            f"--rollout.sagc.max_straggler_rate {controller.max_straggler_rate} is out of reach: even groups of "
+            f"{controller.group_sizes[0]} are seen to exceed it (hazard {controller.hazard:.3f}); raise the limit or "
+            "--rollout.sagc.straggler_ratio"
+        )
+    headroom = metrics.get("sagc/length_headroom", math.inf)
+    if signal == "tokens" and headroom < controller.straggler_ratio:
+        warnings["censored"] = (
+            f"the longest response allowed, {longest} tokens, is {headroom:.2f} times the median one, so that hardly a "
+            f"response can reach --rollout.sagc.straggler_ratio {controller.straggler_ratio}: stragglers are cut off "
+            "before they count; allow longer responses or lower the ratio"
+        )
+    return warnings

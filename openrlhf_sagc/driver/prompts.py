@@ -1,0 +1,34 @@
+"""OpenRLHF's prompt dataloader as the source of a `PromptQueue`."""
+
+from typing import Any
+
+from openrlhf.trainer.ppo_utils.samples_generator import _collect_prompt_batch
+
+
+class DataloaderPrompts:
+    """Prompts of a dataloader.
+
+    Args:
+        dataloader: OpenRLHF's prompt dataloader, with a `generator` for its order.
+        seed: the order of an episode follows from it and the episode's number alone. So a resumed run meets later
+            episodes in the order of the uninterrupted one.
+    """
+
+    def __init__(self, dataloader, seed: int) -> None:
+        self._dataloader = dataloader
+        self._seed = seed
+        self._iterator: Any = None
+
+    def begin(self, episode: int) -> None:
+        """Go to the first prompt of this episode, counted from 1."""
+        self._dataloader.generator.manual_seed(self._seed + episode - 1)
+        self.resume()
+
+    def resume(self) -> None:
+        """Go on where the dataloader's own state says."""
+        self._iterator = iter(self._dataloader)
+
+    def take(self, count: int) -> tuple[list[tuple], bool]:
+        """The next `count` prompts as (text, label, images), and whether the episode ended before there were as many."""
+        *columns, ended = _collect_prompt_batch(self._iterator, count)
+        return list(zip(*columns)), ended

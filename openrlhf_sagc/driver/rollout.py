@@ -1,0 +1,246 @@
+"""The rollout scheduler: OpenRLHF's samples generator with group control, dynamic sampling and tail batching.
+
+A step asks the policies for its plan, dispatches prompts, judges every group that comes back and dispatches more while
+others still run. It closes with exactly the groups that it needs. The rest is stopped, and its prompts are put back.
+"""
+
+from collections.abc import Iterable
+from types import SimpleNamespace
+
+import torch
+from openrlhf.trainer.ppo_utils.experience import Experience
+from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
+from openrlhf.utils.logging_utils import init_logger
+from tqdm import tqdm
+
+from openrlhf_sagc.argument_checks import data_parallel_actors
+from openrlhf_sagc.decisions.in_flight import GroupsInFlight
+from openrlhf_sagc.decisions.prompt_queue import PromptQueue
+from openrlhf_sagc.decisions.records import ROLLOUT, Group, Prompt, Rollout
+from openrlhf_sagc.decisions.step import Step
+from openrlhf_sagc.driver.engines import WAIT, Engines
+from openrlhf_sagc.driver.experience import GROUP_SIZE, PROGRESS
+from openrlhf_sagc.driver.metrics import control_metrics, control_warnings, rollout_metrics, sampling_metrics
+from openrlhf_sagc.driver.prompts import DataloaderPrompts
+from openrlhf_sagc.driver.reward_failures import RewardFailures
+from openrlhf_sagc.policies import build_planner
+
+logger = init_logger(__name__)
+
+WAITS_BEFORE_WARNING = 60  # waits in a row without a group
+
+
+class StepSamples(list[Experience]):
+    """A step's samples, with the scalars that its log is to have."""
+
+    def __init__(self, samples: Iterable[Experience], metrics: dict[str, float]):
+        super().__init__(samples)
+        self.metrics = metrics
+
+
+class StragglerAwareSamplesGenerator(SamplesGenerator):
+    """Samples generator whose group size is chosen every step, at a constant number of samples or of prompts.
+
+    `metrics` holds the scalars of the last step for OpenRLHF's log.
+    """
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.planner = build_planner(self.args, num_engines=len(self.vllm_engines))
+        self.flight = GroupsInFlight()
+        self.queue = PromptQueue(DataloaderPrompts(self.prompts_dataloader, self.args.train.seed))
+        self.engines = Engines(self.strategy, self.tokenizer, self.vllm_engines)
+        self.failures = RewardFailures(self.args, logger.warning)
+        self.metrics: dict[str, float] = {}
+        self._keep_surplus = self.args.algo.dynamic_filtering_surplus == "keep"
+        self._prompts_of_run = len(self.prompts_dataloader) * self.args.train.num_episodes
+        self._prompts_consumed = 0
+        self._warned: set[str] = set()
+
+    @torch.no_grad()
+    def generate_samples(self, **generate_kwargs) -> tuple[list[Experience], float | None, int, bool]:
+        """One step's rollouts: (samples, pass rate of the dynamic filter in % or None, prompts consumed, exhausted).
+
+        `exhausted` ends the episode: each of its prompts was trained or dropped. A step that takes the last ones fills
+        up with prompts of the next episode, so that every step is full.
+
+        Raises:
+            RuntimeError: too many rewards failed, or the groups that a step may dispatch did not fill it.
+        """
+        step = self.planner.plan(self.flight, self.queue)
+        prompts = self.planner.draw(step, self.flight, self.queue)
+        if not prompts and not self.flight:
+            return [], None, 0, self.queue.close_episode([])
+        self.failures.begin()
+        self.engines.wake()
+        self.engines.resume(step.keep_first)
+        self._roll_out(step, prompts, **generate_kwargs)
+        if not self._keep_surplus:
+            self._stop(step, **generate_kwargs)  # counted in this step
+        lengths = self.flight.take_lengths()
+        self.planner.observe(lengths)
+        keep = self._keep_surplus and self.planner.controller.group_size == step.group_size
+        if not keep:
+            self._stop(step, **generate_kwargs)  # the groups of a step have one size; counted in the next step
+        self.engines.pause()
+        self.engines.sleep()
+        self._check_shortfall(step)
+        trained, unused = self.flight.close(step, keep=keep)
+        for group in unused:
+            self.queue.put_back(group.prompt)
+        self.planner.finish(step, waiting=len(self.queue))
+        self._log(step, trained, unused, lengths)
+        samples, consumed = self._stamped(step, trained), len(trained) + step.dropped.total()
+        self._prompts_consumed += consumed
+        pass_rate = step.pass_rate if self.args.algo.dynamic_filtering_enable else None
+        return StepSamples(samples, self.metrics), pass_rate, consumed, self.queue.close_episode(self.flight.prompts)
+
+    @torch.no_grad()
+    def generate_eval_samples(self, **generate_kwargs) -> list[Experience]:
+        """Samples of the evaluation prompts, without the prompts on which the reward failed.
+
+        Raises:
+            RuntimeError: too many rewards failed.
+        """
+        self.failures.begin()
+        self.engines.resume(None)
+        samples = super().generate_eval_samples(**generate_kwargs)
+        self.engines.pause()
+        self.failures.check(len(samples))
+        size = generate_kwargs.get("n_samples_per_prompt", self.args.rollout.n_samples_per_prompt)
+        groups = [samples[start : start + size] for start in range(0, len(samples), size)]
+        return [sample for group in groups if all(sample is not None for sample in group) for sample in group]
+
+    def state_dict(self) -> dict:
+        """What a resumed run needs, by its keys in the trainer's checkpoint; prompts of running groups are put back."""
+        running = [group.prompt for group in self.flight.running.values()]
+        state = {
+            **self.queue.state_dict(running),
+            **self.flight.state_dict(),
+            **self.planner.state_dict(),
+            "prompts_consumed": self._prompts_consumed,
+        }
+        dataloader = None if state["drained"] else self.prompts_dataloader.state_dict()
+        return {"samples_generator": state, "data_loader_state_dict": dataloader}
+
+    def load_state_dict(self, checkpoint_states: dict) -> None:
+        """Go on from a checkpoint that holds what `state_dict()` gave.
+
+        Raises:
+            ValueError: the checkpoint was saved without this generator, or with sizes that do not fit.
+        """
+        state = checkpoint_states.get("samples_generator", {})
+        if "controller" not in state:
+            raise ValueError(
+                "the checkpoint was saved without --rollout.sagc.enable or --rollout.tail_batching.enable: resume without "
+                "them, or start from its model"
+            )
+        if not state["drained"]:
+            self.prompts_dataloader.load_state_dict(checkpoint_states["data_loader_state_dict"])
+        self.planner.load_state_dict(state)
+        self.flight.load_state_dict(state)
+        self.queue.load_state_dict(state)
+        self._prompts_consumed = state["prompts_consumed"]
+
+    def _roll_out(self, step: Step, prompts: list[Prompt], **generate_kwargs) -> None:
+        """Roll out `prompts`, and more as the plan asks for, until the step is full or may not ask for more."""
+        with tqdm(total=step.num_groups, desc=f"Generate samples (group size {step.group_size})") as progress:
+            self._dispatch(step, prompts, **generate_kwargs)
+            while self.flight.waits_for(step):
+                for number, responses in self.engines.returned():
+                    self._take_back(step, number, responses, **generate_kwargs)
+                if self.engines.silent_waits == WAITS_BEFORE_WARNING:
+                    self._warn_of_silence(step)
+                self._dispatch(step, self.planner.draw(step, self.flight, self.queue), **generate_kwargs)
+                progress.update(min(len(self.flight.accepted), step.num_groups) - progress.n)
+
+    def _dispatch(self, step: Step, prompts: list[Prompt], **generate_kwargs) -> None:
+        if prompts:
+            groups = self.planner.dispatch(step, self.flight, prompts)
+            self.engines.dispatch(groups, step.round.rollouts, **generate_kwargs)
+
+    def _take_back(self, step: Step, number: int, responses: list[dict], **generate_kwargs) -> None:
+        """Judge a group that is back, unless it was stopped."""
+        rollouts = [response[ROLLOUT] for response in responses]
+        group, members, was_stopped = self.planner.receive(step, self.flight, self.queue, number, rollouts)
+        for place, rollout in enumerate(rollouts):
+            if rollout.failure and place not in members:
+                self.failures.observe(rollout.failure)
+        if was_stopped:
+            return
+        samples = [self._process_response_into_experience(responses[place], **generate_kwargs) for place in members]
+        self.planner.judge(step, self.flight, group, [raw_score(sample) for sample in samples], samples)
+        self.failures.check(step.rollouts_dispatched)
+
+    def _process_response_into_experience(self, response: dict, **generate_kwargs) -> Experience | None:
+        """OpenRLHF's sample, or None if the reward failed."""
+        failure = response[ROLLOUT].failure
+        if failure:
+            self.failures.observe(failure)
+            return None
+        return super()._process_response_into_experience(response, **generate_kwargs)
+
+    def _stop(self, step: Step, **generate_kwargs) -> None:
+        """Stop all groups that run; those that have finished meanwhile are judged like any other."""
+        for number, responses in self.engines.stop():
+            self._take_back(step, number, responses, **generate_kwargs)
+
+    def _check_shortfall(self, step: Step) -> None:
+        """End the run if the step has too few groups to be trained."""
+        algo, accepted = self.args.algo, len(self.flight.accepted)
+        if accepted >= step.num_groups:
+            return
+        enough = accepted * step.group_size >= data_parallel_actors(self.args)
+        if algo.dynamic_filtering_at_cap == "fail" or not enough:
+            advice = "" if algo.dynamic_filtering_at_cap == "keep" else ", or --algo.dynamic_filtering_at_cap keep"
+            raise RuntimeError(
+                f"--algo.dynamic_filtering_max_gen_batches {algo.dynamic_filtering_max_gen_batches} reached: "
+                f"{step.shortfall(accepted)}: use prompts that are solved sometimes{advice}"
+            )
+
+    def _stamped(self, step: Step, trained: list[Group]) -> list[Experience]:
+        """Samples of the groups, each with the group size and the share of the run's prompts used before this step."""
+        samples = [sample for group in trained for sample in group.samples]
+        for sample in samples:
+            sample.info[GROUP_SIZE] = step.group_size
+            sample.info[PROGRESS] = min(self._prompts_consumed / self._prompts_of_run, 1.0)
+        return samples
+
+    def _log(self, step: Step, trained: list[Group], unused: list[Group], lengths: list[list[Rollout]]) -> None:
+        """Make the step's metrics, and warn once of what keeps the controller from doing its work."""
+        longest = longest_response(self.args)
+        self.metrics = {
+            **control_metrics(self.planner, step),
+            **sampling_metrics(step, trained, unused, self.flight, waiting=len(self.queue)),
+            **rollout_metrics(lengths, longest),
+            "rollout/reward_failures": float(len(self.failures)),
+        }
+        if not self.args.rollout.sagc.enable:  # tail batching alone
+            return
+        warnings = control_warnings(self.planner.controller, self.args.rollout.sagc.signal, self.metrics, longest)
+        for kind, warning in warnings.items():
+            if kind not in self._warned:
+                logger.warning(warning)
+        self._warned |= warnings.keys()
+
+    def _warn_of_silence(self, step: Step) -> None:
+        running = self.flight.running
+        logger.warning(
+            f"no group of step {step.number + 1} has come back for {WAIT * WAITS_BEFORE_WARNING / 60:.0f} minutes, "
+            f"{len(running)} are waited for: very long responses, or an agent or tool that hangs; the first prompt is "
+            f"{running[min(running)].prompt.text!r:.200}"
+        )
+
+
+def raw_score(sample: Experience | None) -> float | None:
+    """What dynamic sampling judges: the score before any shaping, 0 if a reward model gives it later; None if missing."""
+    if sample is None:
+        return None
+    score = sample.rewards if sample.scores is None else sample.scores
+    return 0.0 if score is None else score.item()
+
+
+def longest_response(args: SimpleNamespace) -> int:
+    """Tokens that a response may have; an upper bound for agents, whose turns share data.max_len."""
+    longest = None if args.train.agent_func_path else args.rollout.max_new_tokens
+    return longest or args.data.max_len

@@ -1,0 +1,81 @@
+"""The policies that the flags describe."""
+
+from types import SimpleNamespace
+
+from openrlhf_sagc.argument_checks import samples_per_step, words
+from openrlhf_sagc.decisions.controller import StragglerAwareGroupController
+from openrlhf_sagc.decisions.dynamic_sampling import DynamicSampler
+from openrlhf_sagc.decisions.length_prediction import LengthPredictor
+from openrlhf_sagc.decisions.planner import StepPlanner
+from openrlhf_sagc.decisions.tail_batching import NoTailBatching, TailBatcher
+
+ANY_MEAN = (0, 1)  # OpenRLHF's default of the filter's range
+
+
+def build_controller(args: SimpleNamespace) -> StragglerAwareGroupController:
+    """The controller that the flags describe; its first size is n_samples_per_prompt.
+
+    Raises:
+        ValueError: a flag is out of range; the message begins with its name.
+    """
+    flags = args.rollout.sagc
+    if flags.group_sizes and args.rollout.n_samples_per_prompt not in flags.group_sizes:
+        raise ValueError(
+            f"group_sizes {words(flags.group_sizes)} do not hold --rollout.n_samples_per_prompt "
+            f"{args.rollout.n_samples_per_prompt}, the size of the first step: add it or set it to one of them"
+        )
+    return StragglerAwareGroupController(
+        group_sizes=flags.group_sizes,
+        straggler_ratio=flags.straggler_ratio,
+        max_straggler_rate=flags.max_straggler_rate,
+        tradeoff=flags.tradeoff,
+        discount=flags.discount,
+        initial_group_size=args.rollout.n_samples_per_prompt,
+    )
+
+
+def build_sampler(args: SimpleNamespace) -> DynamicSampler:
+    """The dynamic sampler that the flags describe; without --algo.dynamic_filtering_enable it keeps what has a reward.
+
+    Raises:
+        ValueError: a flag is out of range; the message begins with its name.
+    """
+    algo = args.algo
+    return DynamicSampler(
+        tolerance=algo.dynamic_filtering_tolerance if algo.dynamic_filtering_enable else None,
+        score_range=tuple(algo.dynamic_filtering_range),
+        check_range=tuple(algo.dynamic_filtering_range) != ANY_MEAN,
+        max_gen_batches=algo.dynamic_filtering_max_gen_batches,
+    )
+
+
+def build_batcher(args: SimpleNamespace) -> TailBatcher | NoTailBatching:
+    """The tail batcher that the flags describe.
+
+    Raises:
+        ValueError: a flag is out of range; the message begins with its name.
+    """
+    flags = args.rollout.tail_batching
+    if not flags.enable:
+        return NoTailBatching()
+    return TailBatcher(prompt_ratio=flags.prompt_ratio, response_ratio=flags.response_ratio)
+
+
+def build_planner(args: SimpleNamespace, num_engines: int) -> StepPlanner:
+    """The planner with all policies that the flags describe.
+
+    Raises:
+        ValueError: a flag is out of range; the message begins with its name.
+    """
+    rollout = args.rollout
+    return StepPlanner(
+        build_controller(args),
+        build_sampler(args),
+        build_batcher(args),
+        LengthPredictor() if rollout.length_aware_dispatch else None,
+        hold=rollout.sagc.hold,
+        samples=samples_per_step(args)[0],
+        prompts=rollout.batch_size,
+        signal=rollout.sagc.signal,
+        num_engines=num_engines,
+    )

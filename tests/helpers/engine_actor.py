@@ -1,0 +1,119 @@
+"""What stands for an engine's Ray actor and for agents in the tests of openrlhf_sagc/actors/rollouts.py and rewards.py."""
+
+import asyncio
+import time
+from types import SimpleNamespace
+
+import torch
+
+from openrlhf_sagc.actors.rollouts import stop_rollouts, watch_rollouts
+from openrlhf_sagc.decisions.records import ROLLOUT
+
+ENDLESS = 10**6  # tokens
+UNFINISHED_FIELDS = {"prompt", "label", "images", ROLLOUT}  # of a response
+
+
+class Actor:
+    """OpenRLHF's engine actor: vLLM takes `submit` seconds to register a request and 5 ms for each token."""
+
+    kind = "engine"
+
+    def __init__(self, executor, submit=0.0, statistics=True, timeout=30.0, retries=0):
+        self.executor = executor
+        self.submit, self.statistics = submit, statistics
+        self.requests = {}
+        self.llm = SimpleNamespace(errored=False, abort=self._abort)
+        watch_rollouts(self, timeout=timeout, retries=retries)
+
+    async def _abort(self, request_ids):
+        for request_id in request_ids:
+            if request_id in self.requests:
+                self.requests.pop(request_id).set()
+
+    async def generate(self, tokens, sampling_params, multi_modal_data=None, request_id=None):
+        await asyncio.sleep(self.submit)
+        aborted, token_ids = asyncio.Event(), []
+        self.requests[request_id] = aborted
+        while len(token_ids) < sampling_params.max_tokens and not aborted.is_set():
+            await asyncio.sleep(0.005)
+            token_ids.append(7)
+        self.requests.pop(request_id, None)
+        reason = "abort" if aborted.is_set() else "stop"
+        output = SimpleNamespace(token_ids=token_ids, text="text", finish_reason=reason, logprobs=None)
+        stats = SimpleNamespace(queued_ts=5.0, scheduled_ts=5.3) if self.statistics else None
+        return SimpleNamespace(outputs=[output], metrics=stats)
+
+    def request(self, label="", max_tokens=5):
+        """The arguments of OpenRLHF's executors."""
+        return {
+            "prompt": "prompt",
+            "label": label,
+            "sampling_params": SimpleNamespace(max_tokens=max_tokens, logprobs=None),
+            "max_length": 2 * ENDLESS,
+            "hf_tokenizer": Tokenizer(),
+            "llm_engine": self,
+            "images": None,
+        }
+
+    async def rollout(self, *request, **named):
+        return await self.executor.execute(**self.request(*request, **named))
+
+    async def stopped_when(self, condition, rollouts):
+        """The rollouts' responses, all stopped once `condition` holds; and nothing of them is left."""
+        tasks = [asyncio.ensure_future(rollout) for rollout in rollouts]
+        while not condition():
+            await asyncio.sleep(0.005)
+        await asyncio.sleep(0.02)
+        await asyncio.to_thread(stop_rollouts, self)  # as Ray does
+        responses = await asyncio.wait_for(asyncio.gather(*tasks), 10)
+        for response in responses:
+            assert (
+                response[ROLLOUT].stopped
+                and response[ROLLOUT].failure is None
+                and response.keys() == UNFINISHED_FIELDS
+            )
+        return responses
+
+
+class Tokenizer:
+    def __call__(self, text, add_special_tokens, return_tensors):
+        return {"input_ids": torch.tensor([[1, 2, 3]])}
+
+    def decode(self, tokens, skip_special_tokens):
+        return f"{len(tokens)} tokens"
+
+
+class Agent:
+    """Executor whose `attempts` say what each call does after one request: an exception, or the reward returned."""
+
+    def __init__(self, *attempts):
+        self.attempts = iter(attempts)
+
+    async def execute(self, prompt, sampling_params, llm_engine, **kwargs):
+        assert llm_engine.kind == "engine"
+        output = await llm_engine.generate([1, 2], sampling_params)
+        attempt = next(self.attempts)
+        if isinstance(attempt, BaseException):
+            raise attempt
+        tokens = output.outputs[0].token_ids
+        return {"prompt": prompt, "reward": attempt, "action_ranges": [(2, 2 + len(tokens)), (9, 10)]}
+
+
+def run(coroutine):
+    """Its result; fails where it hangs."""
+    return asyncio.run(asyncio.wait_for(coroutine, 60))
+
+
+def until(condition):
+    """The condition as a function that fails after ten seconds."""
+    end = time.monotonic() + 10
+
+    def check():
+        assert time.monotonic() < end
+        return condition()
+
+    return check
+
+
+def calls(executor):
+    return executor.reward_func.__globals__["calls"]

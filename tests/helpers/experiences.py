@@ -1,0 +1,35 @@
+"""An experience maker, and experiences on which it and OpenRLHF's own can be compared."""
+
+from types import SimpleNamespace
+
+import torch
+from openrlhf.trainer.ppo_utils.experience import Experience
+
+
+def experience_maker(cls, estimator="group_norm", kl_coef=0.0, group_sizes=(8,) * 4, clip_range=(-10, 10)):
+    maker = cls.__new__(cls)
+    reward = SimpleNamespace(clip_range=clip_range, overlong_buffer_len=None, stop_properly_penalty_coef=None)
+    advantage = SimpleNamespace(estimator=estimator, gamma=1.0, lambd=1.0, no_std_norm=False)
+    maker.args = SimpleNamespace(
+        reward=reward,
+        algo=SimpleNamespace(advantage=advantage, kl=SimpleNamespace(use_loss=False)),
+        rollout=SimpleNamespace(n_samples_per_prompt=group_sizes[0], max_new_tokens=64),
+    )
+    maker.strategy = SimpleNamespace(args=maker.args)
+    maker.advantage_estimator = estimator
+    maker.initial_model_group = object() if kl_coef else None
+    maker.kl_ctl = SimpleNamespace(value=kl_coef)
+    maker._group_sizes = list(group_sizes)
+    return maker
+
+
+def experiences_of(rewards: torch.Tensor, order: list[int], batch: int) -> list[Experience]:
+    """Micro-batches of samples in `order`: multi-turn masks with holes, one row without an action, KL on actions."""
+    generator = torch.Generator().manual_seed(0)
+    mask = torch.randint(0, 2, (len(rewards), 20), generator=generator)
+    mask[5] = 0
+    kl = torch.randn(mask.shape, generator=generator) * mask
+    picks = [order[i : i + batch] for i in range(0, len(order), batch)]
+    return [
+        Experience(index=pick, rewards=rewards[pick], action_mask=mask[pick], kl=kl[pick], info={}) for pick in picks
+    ]

@@ -1,0 +1,186 @@
+"""The scheduler without Ray or vLLM: engines that decode a token of every rollout per tick of a clock."""
+
+from functools import reduce
+from types import SimpleNamespace
+
+import pytest
+import torch
+from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
+
+import openrlhf_sagc.driver.engines as engines_module
+from openrlhf_sagc.actors.rollouts import keep_first
+from openrlhf_sagc.decisions.records import ROLLOUT, Rollout
+from openrlhf_sagc.driver.rollout import StragglerAwareSamplesGenerator
+
+PROMPT_TOKENS = 3
+
+
+class Prompts:
+    """A dataloader of prompts "0", "1", ..., one at a time, in this order; its state is the next prompt's number."""
+
+    def __init__(self, count):
+        self.count, self.next = count, 0
+        self.generator = torch.Generator()
+
+    def __len__(self):
+        return self.count
+
+    def __iter__(self):
+        while self.next < self.count:
+            self.next += 1
+            yield [""], [str(self.next - 1)], [""], [None]
+        self.next = 0
+
+    def state_dict(self):
+        return {"next": self.next}
+
+    def load_state_dict(self, state):
+        self.next = state["next"]
+
+
+class Dispatched:
+    """What stands for the Ray reference of a group."""
+
+    def __init__(self, prompt, answers, start, keep):
+        self.prompt, self.answers, self.start = prompt, answers, start
+        rewarded = sorted(tokens for tokens, _, *rest in answers if not any(rest[1:]))
+        every = max(tokens for tokens, *_ in answers)
+        self.end = start + (rewarded[keep - 1] if keep and len(rewarded) >= keep else every)
+
+
+class FakeRay:
+    """`ray.wait` moves the clock to the end of the next group; `ray.get` of one that still runs finds it stopped."""
+
+    def __init__(self):
+        self.clock = 0
+        self.calls = []  # of methods of the engines
+        self.keep_first = None  # as the engines were told
+        self.told = []  # every limit that one of them was told
+        self.together = False  # all groups end at once
+
+    def run_in_engine(self, function, *args, **kwargs):
+        if function is keep_first:
+            (self.keep_first,) = args
+            self.told.append(self.keep_first)
+
+    def wait(self, pending, num_returns, timeout):
+        if num_returns > 1 or timeout < 10:  # after a stop
+            return pending, []
+        first = min(pending, key=lambda ref: (ref.end, pending.index(ref)))
+        self.clock = max(self.clock, max(ref.end for ref in pending) if self.together else first.end)
+        return [first], [ref for ref in pending if ref is not first]
+
+    def get(self, refs):
+        return self.respond(refs) if isinstance(refs, Dispatched) else refs
+
+    def respond(self, ref):
+        return [self.response(ref, *answer) for answer in ref.answers]
+
+    def response(self, ref, tokens, score, seconds=None, failure=None):
+        ticks = min(tokens, self.clock - ref.start, ref.end - ref.start)
+        finished = ticks == tokens
+        rollout = Rollout(
+            tokens=ticks,
+            seconds=(ticks if seconds is None else seconds) + 0.5,
+            queue_seconds=0.5,
+            finished=finished,
+            stopped=not finished,
+            failure=failure if finished else None,
+        )
+        fields = {"prompt": ref.prompt, "label": "", "images": None, ROLLOUT: rollout}
+        if not finished:
+            return fields
+        reward = None if failure else score
+        ranges, sequence = [(PROMPT_TOKENS, PROMPT_TOKENS + tokens)], [1] * (PROMPT_TOKENS + tokens)
+        fields |= {"observation_tokens": sequence, "action_ranges": ranges, "rollout_log_probs": None}
+        return fields | {"reward": reward, "scores": reward, "truncated": False, "extra_logs": {}}
+
+
+@pytest.fixture
+def make_generator(monkeypatch):
+    """make_generator(prompts, respond, filtering, **flags), 16 samples a step: 4 prompts at size 4, 2 at size 8.
+
+    respond(prompt, size) -> [(tokens, score[, seconds[, failure]]), ...]. Flags are those of --rollout.sagc, and of
+    others with two underscores for the dot.
+    """
+
+    ray = FakeRay()
+
+    def dispatch(self, prompts, labels, *, images, n_samples_per_prompt):
+        seen = self.vllm_engines[0].seen
+        seen.drawn += map(int, prompts)
+        seen.dispatched_to.append(prompts)
+        answers = [seen.respond(int(prompt), n_samples_per_prompt) for prompt in prompts]
+        return [Dispatched(prompt, answer, ray.clock, ray.keep_first) for prompt, answer in zip(prompts, answers)]
+
+    monkeypatch.setattr(engines_module.ray, "wait", ray.wait)
+    monkeypatch.setattr(engines_module.ray, "get", ray.get)
+    monkeypatch.setattr(engines_module, "batch_vllm_engine_call", lambda engines, method: ray.calls.append(method))
+    monkeypatch.setattr(SamplesGenerator, "_dispatch_prompts_to_vllm", dispatch)
+
+    def make(prompts, respond=lambda prompt, size: [(10, 1.0)] * size, filtering=False, engines=1, **flags):
+        sagc = dict(
+            enable=True,
+            group_sizes=[4, 8],
+            hold="samples",
+            signal="tokens",
+            straggler_ratio=2.5,
+            max_straggler_rate=0.2,
+        )
+        args = SimpleNamespace(
+            rollout=SimpleNamespace(
+                batch_size=4,
+                n_samples_per_prompt=4,
+                max_new_tokens=100,
+                length_aware_dispatch=False,
+                sagc=SimpleNamespace(**sagc, tradeoff=2.0, discount=0.98),
+                tail_batching=SimpleNamespace(enable=False, prompt_ratio=1.25, response_ratio=1.25),
+            ),
+            train=SimpleNamespace(
+                batch_size=8, num_episodes=2, max_epochs=1, seed=1, agent_func_path=None, partial_rollout_enable=False
+            ),
+            algo=SimpleNamespace(
+                dynamic_filtering_enable=filtering,
+                dynamic_filtering_range=(0, 1),
+                dynamic_filtering_tolerance=1e-6,
+                dynamic_filtering_max_gen_batches=10,
+                dynamic_filtering_at_cap="fail",
+                dynamic_filtering_surplus="discard",
+            ),
+            reward=SimpleNamespace(remote_url=["reward.py"], timeout=9.0, retries=2, max_failure_share=0.1),
+            actor=SimpleNamespace(num_nodes=1, num_gpus_per_node=1),
+            ds=SimpleNamespace(ring_attn_size=1, tensor_parallel_size=1),
+            vllm=SimpleNamespace(enable_sleep=False),
+            data=SimpleNamespace(max_len=200),
+        )
+        for name, value in flags.items():
+            *sections, flag = name.split("__")
+            setattr(reduce(getattr, sections or ["rollout", "sagc"], args), flag, value)
+        seen = SimpleNamespace(respond=respond, drawn=[], dispatched_to=[])
+        engine = SimpleNamespace(seen=seen, __ray_call__=SimpleNamespace(remote=ray.run_in_engine))
+        strategy = SimpleNamespace(args=args)
+        generator = StragglerAwareSamplesGenerator(strategy, Prompts(prompts), None, None, [engine] * engines)
+        generator.ray, generator.drawn, generator.dispatched_to = ray, seen.drawn, seen.dispatched_to
+        return generator
+
+    return make
+
+
+MIXED, RIGHT, WRONG = [1.0, 0.0, 1.0, 0.0], [1.0] * 4, [0.0] * 4  # scores of a group of four
+ONE_SIZE = {"group_sizes": [4]}
+
+
+def prompts_of(samples):
+    """Numbers of the prompts whose groups of four a step trains."""
+    return [int(sample.prompts[0]) for sample in samples[::4]]
+
+
+def run_episode(generator):
+    """The steps of one episode as the trainer takes them: [(samples, pass rate, prompts consumed), ...]."""
+    steps = []
+    while True:
+        samples, pass_rate, consumed, exhausted = generator.generate_samples()
+        if samples:
+            steps.append((samples, pass_rate, consumed))
+        if exhausted:
+            return steps

@@ -1,0 +1,116 @@
+"""patches/check.sh --onto PATH: how the series applies to another OpenRLHF."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+from cpu_stack import ROOT
+
+BASE = ROOT / "build/base"
+MAKER = "openrlhf/trainer/ppo_utils/experience_maker.py"
+
+
+@pytest.fixture
+def tree(tmp_path):
+    """A copy of upstream's files that a test may change."""
+    return Path(shutil.copytree(BASE, tmp_path / "tree", ignore=shutil.ignore_patterns(".git")))
+
+
+def onto(path, code=0):
+    """What is said of each patch, for its series in turn: [{"0001": "applies; alone", ...}, ...], and the last line."""
+    environment = {**os.environ, "PYTHON": sys.executable}
+    command = ["bash", ROOT / "patches/check.sh", "--onto", *([path] if path else [])]
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    assert result.returncode == code, result.stdout + result.stderr
+    series = []
+    for line in result.stdout.splitlines():
+        if " series on " in line:
+            series.append({})
+        else:
+            number, _, verdict = line.partition(": ")
+            series[-1][number] = verdict
+    return series, result.stderr.strip().splitlines()[-1:]
+
+
+def change(path, old, new):
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new, 1))
+
+
+def patches(folder):
+    return [re.sub(r"-.*", "", str(path.relative_to(ROOT / "patches"))) for path in sorted(folder.glob("*.patch"))]
+
+
+def test_every_patch_applies_where_it_belongs_as_the_readme_says():
+    (main, cpu, both), _ = onto(BASE)
+    assert list(main) == list(both) == patches(ROOT / "patches") and list(cpu) == patches(ROOT / "patches/cpu")
+    assert all(verdict.startswith("applies; ") for verdict in [*main.values(), *cpu.values()])
+    text = (ROOT / "patches/README.md").read_text()
+    rows = re.findall(r"^\| ((?:cpu/)?\d{4}) \| ([^|]*) \| [^|]* \| [^|]* \| ([^|]*) \|$", text, re.M)
+    stated = {number: f"{how}; {'alone' if needs == 'none' else f'needs {needs}'}" for number, needs, how in rows}
+    assert stated == {**main, **cpu}
+
+
+@pytest.mark.parametrize("kind", ["wheel", "sdist"])
+def test_archives_are_tried_and_left_as_they_are(tree, tmp_path, kind):
+    if kind == "wheel":
+        (path,) = (ROOT / "build/wheel").glob("*.whl")
+    else:
+        path = tmp_path / "openrlhf-0.11.2.tar.gz"
+        with tarfile.open(path, "w:gz") as archive:
+            archive.add(tree, "openrlhf-0.11.2")
+    before = path.read_bytes()
+    assert onto(path)[0] == onto(BASE)[0]
+    assert path.read_bytes() == before
+
+
+def test_patch_of_a_line_that_differs_conflicts_and_the_others_are_tried_without_it(tree):
+    change(tree / MAKER, "rewards.std(-1, keepdim=True) + 1e-9", "rewards.std(-1, keepdim=True) + 1e-6")
+    before = {path: path.read_bytes() for path in tree.rglob("*") if path.is_file()}
+    (main, cpu, both), last = onto(tree, 31)
+    assert "not every patch applies" in last[0]
+    assert main.pop("0001") == both["0001"] == f"conflicts in {MAKER}"
+    assert main["0002"] == "applies; alone (tried without 0001)"
+    assert all(re.search(r"^applies.*\(tried without 0001\)$", verdict) for verdict in main.values())
+    assert not any("without" in verdict for verdict in cpu.values())
+    assert {path: path.read_bytes() for path in tree.rglob("*") if path.is_file()} == before
+
+
+def test_lines_above_a_hunk_are_an_offset(tree):
+    change(tree / MAKER, "import itertools\n", "import itertools\n\n\n")
+    (main, _, _), _ = onto(tree)
+    assert main["0001"] == "applies with offset 2 lines; alone" and main["0002"] == "applies; alone"
+
+
+def test_changed_context_is_fuzz(tree):
+    change(tree / MAKER, 'estimator in ["reinforce_baseline", "dr_grpo"]', 'estimator in ["dr_grpo"]')
+    (main, _, _), _ = onto(tree, 31)
+    assert main["0001"] == "applies with fuzz; alone"
+
+
+def test_what_upstream_has_taken_is_already_there(tree):
+    (first,) = (ROOT / "patches").glob("0001-*.patch")
+    subprocess.run(["git", "apply", first], cwd=tree, check=True)
+    (main, _, _), _ = onto(tree)
+    assert main["0001"] == "already there" and main["0003"] == "applies; alone"
+
+
+def test_file_that_is_missing(tree):
+    (tree / "tests/test_agent.py").unlink()
+    (main, _, _), _ = onto(tree, 31)
+    assert main["0009"] == "conflicts in tests/test_agent.py"
+    assert main["0010"] == "applies; alone (tried without 0009)"
+
+
+@pytest.mark.parametrize("path", [None, "nowhere", "empty.whl", "empty.tar.gz", "."])
+def test_what_is_no_openrlhf(tmp_path, path):
+    for name in ("empty.whl", "empty.tar.gz"):
+        (tmp_path / name).touch()
+    series, (last,) = onto(path and tmp_path / path, 30)
+    assert not series and last.startswith("patches/check.sh --onto: ") and ("is no" in last)

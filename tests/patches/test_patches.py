@@ -1,0 +1,240 @@
+"""The gates of the patch queue and of the set-up, each on a copy that is broken in one way."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from cpu_stack import ROOT
+
+
+def make_copy(folder: Path) -> Path:
+    shutil.copytree(ROOT / "patches", folder / "patches")
+    shutil.copytree(ROOT / "build" / "wheel", folder / "build" / "wheel")
+    return folder
+
+
+@pytest.fixture
+def copy(tmp_path):
+    """A copy of the patch queue with the downloaded wheel; returns its folder."""
+    return make_copy(tmp_path)
+
+
+def run(script: Path, *arguments: str, **environment) -> subprocess.CompletedProcess:
+    environment = {**os.environ, "PYTHON": sys.executable, **environment}
+    command = ["bash", script, *arguments]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
+
+
+def change(path: Path, old: str, new: str) -> None:
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new, 1))
+
+
+def first_patch(folder: Path) -> Path:
+    return next(iter(sorted(folder.glob("patches/0001-*.patch"))))
+
+
+def assert_fails(result, code: int, *words: str) -> None:
+    assert result.returncode == code, result.stdout + result.stderr
+    last = result.stderr.strip().splitlines()[-1]
+    assert all(word in last for word in words), result.stderr
+
+
+@pytest.fixture(scope="module")
+def interpreters():
+    """This Python and a 3.12, if the machine has one; OpenRLHF has wheels for both."""
+    roots = [Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))]
+    candidates = [
+        shutil.which("python3.12"),
+        *(path for root in roots for path in root.glob("versions/3.12*/bin/python")),
+    ]
+    found = {"3.11": sys.executable}
+    for candidate in filter(None, candidates):
+        result = subprocess.run([candidate, "-m", "pip", "--version"], capture_output=True, text=True)
+        if "(python 3.12)" in result.stdout:
+            found["3.12"] = candidate
+    return found
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    """The wheel of a build, which a second build gives again byte for byte."""
+    folder = make_copy(tmp_path_factory.mktemp("wheel"))
+    builds = []
+    for _ in range(2):
+        assert run(folder / "patches/build.sh").returncode == 0
+        (path,) = folder.glob("build/dist/*.whl")
+        builds.append(path.read_bytes())
+    assert builds[0] == builds[1]
+    return path
+
+
+@pytest.mark.parametrize("version", ["3.11", "3.12"])
+def test_wheel_is_installed_and_imported(wheel, interpreters, tmp_path, version):
+    if version not in interpreters:
+        pytest.skip(f"needs a Python {version} with pip")
+    python, patched = interpreters[version], wheel.parents[1] / "patched"
+    install = [python, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--target", tmp_path, wheel]
+    subprocess.run(install, check=True)
+    for file in (patched / "openrlhf").rglob("*.py"):
+        assert (tmp_path / file.relative_to(patched)).read_bytes() == file.read_bytes()
+    script = "import compileall, importlib.metadata, openrlhf; print(importlib.metadata.version('openrlhf'))"
+    script += "; assert compileall.compile_dir(openrlhf.__path__[0], quiet=1)"
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    result = subprocess.run([python, "-c", script], env=environment, capture_output=True, text=True, check=True)
+    assert result.stdout.strip() in wheel.name and "+sagc." in result.stdout
+
+
+def test_version_of_the_wheel_changes_with_the_series(wheel, copy):
+    count = len(list(copy.glob("patches/*.patch")))
+    assert re.fullmatch(rf"openrlhf-0\.11\.2\+sagc\.{count}\.g[0-9a-f]{{8}}-py3-none-any\.whl", wheel.name)
+    change(first_patch(copy), "Risk: none", "Risk: no")
+    assert run(copy / "patches/build.sh").returncode == 0
+    (other,) = copy.glob("build/dist/*.whl")
+    assert other.name != wheel.name
+
+
+def test_missing_wheel(copy):
+    shutil.rmtree(copy / "build/wheel")
+    offline = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": "", "PIP_CONFIG_FILE": os.devnull}
+    assert_fails(run(copy / "patches/build.sh", **offline), 10, "openrlhf 0.11.2 could not be downloaded")
+
+
+def test_changed_wheel(copy):
+    (wheel,) = copy.glob("build/wheel/*.whl")
+    with wheel.open("ab") as file:
+        file.write(b"x")
+    assert_fails(run(copy / "patches/build.sh"), 11, wheel.name, "sha256", "c969d70db03a")
+
+
+def test_patch_that_does_not_apply(copy):
+    change(first_patch(copy), " == rewards.amin(-1, keepdim=True)", " == rewards.amin(-1)")
+    change(
+        first_patch(copy),
+        "             rewards = rewards - rewards.mean(-1",
+        "             rewards = rewards + rewards.mean(-1",
+    )
+    assert_fails(run(copy / "patches/build.sh"), 12, "0001-", "does not apply to build/base")
+
+
+def test_message_without_forwarded(copy):
+    change(first_patch(copy), "Forwarded:", "Sent:")
+    assert_fails(run(copy / "patches/check.sh"), 20, "0001-", "Forwarded")
+
+
+def test_message_without_its_risk(copy):
+    change(first_patch(copy), "Risk:", "Hope:")
+    assert_fails(run(copy / "patches/check.sh"), 20, "0001-", "Risk")
+
+
+def test_series_over_budget(copy):
+    change(copy / "patches/check.sh", "MAIN_BUDGET=240", "MAIN_BUDGET=20")
+    assert_fails(run(copy / "patches/check.sh"), 21, "main series changes", "its budget is 20")
+
+
+def test_patch_edited_by_hand(copy):
+    change(first_patch(copy), "2 files changed", "2 files  changed")
+    assert_fails(run(copy / "patches/check.sh"), 22, "0001-", "edited by hand")
+
+
+def export_again(copy):
+    """Exports what the changed patches build, so that only the gate under test can see the change."""
+    assert run(copy / "patches/build.sh").returncode == 0
+    tree = copy / "build/patched"
+    for patch in copy.glob("patches/*.patch"):
+        patch.unlink()
+    export = ["git", "-C", tree, "format-patch", "-q", "--zero-commit", "--full-index", "--no-signature", "-N"]
+    base = subprocess.run(["git", "-C", tree, "rev-list", "--max-parents=0", "HEAD"], capture_output=True, text=True)
+    subprocess.run([*export, "-o", copy / "patches", base.stdout.strip()], check=True)
+
+
+@pytest.mark.parametrize(
+    "line, code, words",
+    [
+        ("            constant = rewards.amax((-1, keepdim=True)", 23, "does not compile"),
+        ("            constant =  rewards.amax(-1, keepdim=True)", 24, "black would change it"),
+    ],
+)
+def test_patch_that_does_not_compile_or_is_not_formatted(copy, line, code, words):
+    good = "            constant = rewards.amax(-1, keepdim=True)"
+    for patch in sorted(copy.glob("patches/000*.patch")):
+        if good in patch.read_text():
+            change(patch, good, line)
+    export_again(copy)
+    assert_fails(run(copy / "patches/check.sh"), code, "0001-", words)
+
+
+def test_series_that_was_not_checked_as_a_whole(copy):
+    """Its patches are sound, so that nothing but the lock tells."""
+    first_patch(copy).unlink()
+    assert_fails(run(copy / "patches/check.sh", "--locked"), 26, "check.lock is about another series")
+
+
+def test_upstream_tests_that_are_not_all_there(copy, python):
+    change(copy / "patches/check.sh", "UPSTREAM_TESTS=221", "UPSTREAM_TESTS=999")
+    result = run(copy / "patches/check.sh", PYTHON=str(python))
+    assert_fails(result, 25, "/000", "not all 999 upstream tests passed", " passed")  # two at a time, in any order
+    assert "0001-" in result.stderr
+
+
+def test_patch_whose_tests_pass_without_it(copy, python):
+    """The first patch's own tests, of rewards whose mean is exact."""
+    for patch in copy.glob("patches/000*.patch"):
+        if "[0.1, 0.3, 0.7, 0.9]" in patch.read_text():
+            change(patch, "[0.1, 0.3, 0.7, 0.9]", "[0.0, 0.5, 0.5, 0.5]")
+    export_again(copy)
+    result = run(copy / "patches/check.sh", PYTHON=str(python))
+    assert_fails(result, 27, "0001-", "its tests do not fail without it", " passed")
+
+
+def test_readme_has_a_row_with_the_true_line_count_for_every_patch():
+    rows = re.findall(r"^\| \[[^]]*\]\(([^)]*)\) \| .*? \| (\d+) \|", (ROOT / "patches/README.md").read_text(), re.M)
+    counts = {}
+    for patch in [*ROOT.glob("patches/*.patch"), *ROOT.glob("patches/cpu/*.patch")]:
+        files = re.split(r"^diff --git a/", patch.read_text(), flags=re.M)[1:]
+        code = "".join(file for file in files if not file.startswith("tests/"))
+        counts[str(patch.relative_to(ROOT / "patches"))] = len(re.findall(r"^(?!\+\+\+|---)[+-]", code, re.M))
+    assert {name: int(lines) for name, lines in rows} == counts
+
+
+@pytest.fixture
+def bare_path(tmp_path):
+    """A PATH with what setup.sh calls and nothing else."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    for program in "bash dirname uname git g++ flock df tail tr grep cat sha256sum date".split():
+        (folder / program).symlink_to(shutil.which(program))
+    (folder / "python3").symlink_to(Path(sys.executable).resolve())
+    return folder
+
+
+@pytest.mark.parametrize("program", ["git", "g++", "flock"])
+def test_setup_names_a_missing_program_before_it_downloads(bare_path, tmp_path, program):
+    (bare_path / program).unlink()
+    shutil.copytree(ROOT / "train_scripts", tmp_path / "train_scripts")
+    result = run(tmp_path / "train_scripts/setup.sh", PATH=str(bare_path))
+    assert_fails(result, 2, f"{program} is missing", "apt-get install")
+    assert not (tmp_path / ".venv").exists()
+
+
+def test_setup_names_a_wrong_python(bare_path, tmp_path):
+    (bare_path / "python3").unlink()
+    (bare_path / "python3").write_text("#!/bin/bash\necho Python 3.9.1\n")
+    (bare_path / "python3").chmod(0o755)
+    shutil.copytree(ROOT / "train_scripts", tmp_path / "train_scripts")
+    result = run(tmp_path / "train_scripts/setup.sh", PATH=str(bare_path))
+    assert_fails(result, 2, "needs Python 3.11", "found Python 3.9.1")
+
+
+def test_setup_names_a_full_disk(bare_path, tmp_path):
+    (bare_path / "df").unlink()
+    (bare_path / "df").write_text("#!/bin/bash\nprintf ' Avail\\n    3G\\n'\n")
+    (bare_path / "df").chmod(0o755)
+    shutil.copytree(ROOT / "train_scripts", tmp_path / "train_scripts")
+    result = run(tmp_path / "train_scripts/setup.sh", PATH=str(bare_path))
+    assert_fails(result, 2, "needs 10 GB of free disk", "found 3 GB")

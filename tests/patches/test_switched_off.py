@@ -1,0 +1,172 @@
+"""Without the package, patched OpenRLHF computes what unpatched does, but where a patch names a defect.
+
+Every configuration is trained on both trees by `ppo_loop.py`: each step's scalars, the learning rate and the weights are
+compared bit by bit.
+"""
+
+import itertools
+import json
+import os
+import subprocess
+from typing import Callable, NamedTuple
+
+import pytest
+from cpu_stack import ROOT
+
+TREES = ("cpu-base", "cpu-patched")
+DYNAMIC = {"train.dynamic_batch_enable": True, "train.max_tokens_per_gpu": 4000}
+MANY = {**DYNAMIC, "train.max_tokens_per_gpu": 64}  # several micro-batches to a step
+FROZEN = {"algo.advantage.estimator": "gae", "critic.freezing_steps": 1}
+FILTER = {"algo.dynamic_filtering_enable": True, "algo.kl.init_coef": 0}
+
+SAME = {
+    "one step a rollout": {},
+    "two steps": {"train.batch_size": 8},
+    "two epochs of two steps": {"train.batch_size": 8, "train.max_epochs": 2},
+    "training batch of two rollouts": {"train.batch_size": 32},
+    "training batch of two rollouts, two epochs": {"train.batch_size": 32, "train.max_epochs": 2},
+    "training batch of 1.5 rollouts": {"train.batch_size": 24},
+    "rollout of 1.5 training batches": {"rollout.batch_size": 6},
+    "frozen actor": FROZEN,
+    "frozen actor, two steps": {**FROZEN, "train.batch_size": 8},
+    "KL in the reward": {"algo.kl.init_coef": 0.1, "train.batch_size": 8},
+    "KL loss": {"algo.kl.init_coef": 0.1, "algo.kl.use_loss": True, "algo.kl.estimator": "k3"},
+    "EMA": {"train.enable_ema": True, "train.batch_size": 8},
+    "EMA, training batch of two rollouts": {"train.enable_ema": True, "train.batch_size": 32},
+    "entropy, loss of sequences": {"actor.entropy_coef": 0.01, "actor.loss_agg_mode": "seq-mean-token-mean"},
+    "GSPO": {"actor.policy_loss_type": "gspo", "train.batch_size": 8},
+    "bfloat16": {"ds.param_dtype": "bf16", "train.batch_size": 8},
+    "asynchronous, three epochs": {"train.async_enable": True, "train.async_queue_size": 2, "train.max_epochs": 3},
+    "ZeRO 1": {"ds.zero_stage": 1, "train.batch_size": 8},
+    "ZeRO 3": {"ds.zero_stage": 3, "train.batch_size": 8},
+    "dynamic batch": DYNAMIC,
+    "dynamic batches, two steps, critic": {**DYNAMIC, "train.batch_size": 8, "algo.advantage.estimator": "gae"},
+    "dynamic batches, ZeRO 3": {**MANY, "ds.zero_stage": 3, "train.batch_size": 8},
+    "dynamic filtering, KL in the reward": {**FILTER, "algo.kl.init_coef": 0.1},
+    "dynamic filtering, REINFORCE": {**FILTER, "algo.advantage.estimator": "reinforce"},
+}
+for estimator in ("gae", "reinforce", "rloo", "reinforce_baseline", "group_norm", "dr_grpo", "flash_reinforce"):
+    SAME[estimator] = {"algo.advantage.estimator": estimator, "train.batch_size": 8, "algo.kl.init_coef": 0.05}
+    SAME[estimator + ", length penalties"] = {
+        "algo.advantage.estimator": estimator,
+        "reward.overlong_buffer_len": 8,
+        "reward.stop_properly_penalty_coef": 0.5,
+    }
+ON_TWO_RANKS = [name for name in SAME if "penalties" not in name and "filtering" not in name]
+
+
+class Outcome:
+    """Of a run: optimizer steps, the first step's gradient and the other scalars of a step."""
+
+    def __init__(self, result):
+        self.scalars = result["steps"]
+        self.optimizer_steps = result["actor"]["optimizer_steps"]
+        self.gradient = self.scalars[0].get("actor_grad_norm")
+
+
+class Defect(NamedTuple):
+    patch: str
+    flags: dict
+    differs: Callable[[Outcome, Outcome], bool]  # unpatched and patched as the patch says
+    case: dict = {}  # what else is not as in the other configurations
+
+
+def steps(before: int, after: int):
+    return lambda unpatched, patched: (unpatched.optimizer_steps, patched.optimizer_steps) == (before, after)
+
+
+DEFECTS = {
+    "groups of equal rewards": Defect(
+        "0001",
+        {"rollout.n_samples_per_prompt": 8},
+        lambda unpatched, patched: unpatched.gradient > 1 and patched.gradient == 0,
+        {"rewards": [0.9]},
+    ),
+    "dynamic micro-batches, ZeRO 2": Defect(
+        "0003",
+        MANY,
+        lambda unpatched, patched: steps(3, 3)(unpatched, patched) and unpatched.gradient != patched.gradient,
+    ),
+    "short last rollout": Defect("0004", {"train.batch_size": 8}, steps(5, 6), {"prompts": 11}),
+    "last rollout that micro-batches do not divide": Defect(
+        "0004",
+        {"rollout.n_samples_per_prompt": 3, "rollout.batch_size": 8, "train.batch_size": 8},
+        steps(1, 2),
+        {"prompts": 5},
+    ),
+    "dynamic batches, short last rollout": Defect(
+        "0005", {**DYNAMIC, "train.batch_size": 8}, steps(5, 6), {"prompts": 11}
+    ),
+    "dynamic batches, training batch of two rollouts": Defect(
+        "0005", {**DYNAMIC, "train.batch_size": 32}, steps(0, 3)
+    ),
+    "dynamic batches, frozen actor": Defect("0005", {**DYNAMIC, **FROZEN}, steps(1, 3)),
+    "dynamic filtering, groups of 0.5": Defect(
+        "0008",
+        FILTER,
+        lambda unpatched, patched: unpatched.scalars[0]["group_reward_std"] < patched.scalars[0]["group_reward_std"],
+        {"rewards": [0.5, 0.5, 0.5, 1.0]},
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory, python):
+    """{tree: {(world size, name): result}}; both trees at a time."""
+    cases = {name: {"flags": flags} for name, flags in SAME.items()}
+    cases |= {name: {"flags": defect.flags, **defect.case} for name, defect in DEFECTS.items()}
+    processes = {}
+    for tree in TREES:
+        folder = tmp_path_factory.mktemp(tree)
+        two_ranks = ON_TWO_RANKS + (["short last rollout"] if tree == "cpu-patched" else [])  # it hangs unpatched
+        request = {"folder": str(folder), "1": cases, "2": {name: cases[name] for name in two_ranks}}
+        (folder / "request.json").write_text(json.dumps(request))
+        processes[tree] = folder, subprocess.Popen(
+            [python, ROOT / "tests/helpers/ppo_loop.py"],
+            env={**os.environ, "DS_ACCELERATOR": "cpu", "PYTHONPATH": str(ROOT / "build" / tree)},
+            stdin=(folder / "request.json").open(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+    results = {}
+    for tree, (folder, process) in processes.items():
+        output, _ = process.communicate(timeout=3600)
+        logs = "\n".join(f"{log}: {log.read_text()[-2000:]}" for log in folder.glob("*.log"))
+        assert process.returncode == 0, logs
+        lines = [json.loads(line[7:]) for line in output.splitlines() if line.startswith("RESULT ")]
+        results[tree] = {(size, name): result for size, name, result in lines}
+    return results
+
+
+@pytest.mark.parametrize("size, name", [(1, name) for name in SAME] + [(2, name) for name in ON_TWO_RANKS])
+def test_bits_are_those_of_unpatched(results, size, name):
+    unpatched, patched = (results[tree][size, name] for tree in TREES)
+    assert len(unpatched["steps"]) >= 2 and unpatched["actor"]["optimizer_steps"] >= 1
+    for step, (before, after) in enumerate(zip(unpatched["steps"], patched["steps"], strict=True)):
+        if "dynamic_filtering_pass_rate" in before:  # patch 7: four samples of a prompt are one group that passes
+            assert before.pop("dynamic_filtering_pass_rate") == 4 * after.pop("dynamic_filtering_pass_rate")
+        assert json.dumps(before, sort_keys=True) == json.dumps(after, sort_keys=True), step  # which has NaN be itself
+    assert {**unpatched, "steps": None} == {**patched, "steps": None}
+
+
+def test_configurations_differ_from_each_other(results):
+    """Each flag has an effect on what is compared. On one rank ZeRO 1 adds up as ZeRO 2 does."""
+    outcomes = {name: {**results["cpu-base"][1, name], "steps": None} for name in SAME}
+    alike = [(name, other) for name, other in itertools.combinations(SAME, 2) if outcomes[name] == outcomes[other]]
+    assert alike == [("two steps", "ZeRO 1")]
+
+
+@pytest.mark.parametrize("name", DEFECTS, ids=lambda name: f"{DEFECTS[name].patch}: {name}")
+def test_what_a_patch_names_differs_as_it_says(results, name):
+    unpatched, patched = (results[tree][1, name] for tree in TREES)
+    assert DEFECTS[name].differs(Outcome(unpatched), Outcome(patched))
+
+
+def test_a_short_rollout_trains_on_two_ranks_what_it_trains_on_one(results):
+    """Patch 4; unpatched, two ranks hang there. The gradients are those of the same samples."""
+    name = "short last rollout"
+    one, two = (results["cpu-patched"][size, name] for size in (1, 2))
+    assert one["actor"]["optimizer_steps"] == two["actor"]["optimizer_steps"] == 6
+    for scalar in ("reward", "response_length", "rollout/num_samples"):
+        assert [step[scalar] for step in one["steps"]] == pytest.approx([step[scalar] for step in two["steps"]])

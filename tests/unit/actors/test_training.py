@@ -1,0 +1,49 @@
+"""What the policy's actors do with a rollout."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from transformers import get_scheduler
+
+from openrlhf_sagc.actors.training import follow_schedule, keep_number_of_steps
+
+
+@pytest.mark.parametrize("schedule", ["linear", "cosine", "constant_with_warmup"])
+def test_learning_rate_follows_the_share_of_prompts_used(schedule):
+    """Steps of 3, 1 and 4 of 16 prompts: each has the rate that the schedule gives at the prompts before it."""
+    model_actor = SimpleNamespace(max_steps=16)
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    model_actor.actor_scheduler = get_scheduler(schedule, optimizer, num_warmup_steps=2, num_training_steps=16)
+    expected = [model_actor.actor_scheduler.lr_lambdas[0](prompts) for prompts in (0, 3, 4, 8)]
+    rates = []
+    for prompts in (0, 3, 4, 8):
+        follow_schedule(model_actor, prompts / 16)
+        rates.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        model_actor.actor_scheduler.step()  # as DeepSpeed does after each optimizer step
+    assert rates == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["", "dynamic batches"])
+@pytest.mark.parametrize("samples, times", [(32, 1), (64, 1), (65, 2), (128, 2), (256, 4)])
+def test_larger_groups_are_trained_in_larger_optimizer_steps(dynamic, samples, times):
+    """8 prompts x 8 samples in steps of 32 on two actors in micro-batches of 4: a step is 4 micro-batches on each."""
+    sizes = []
+    engine = SimpleNamespace(
+        dp_world_size=2, train_micro_batch_size_per_gpu=lambda: 4, set_train_batch_size=sizes.append
+    )
+    args = SimpleNamespace(
+        rollout=SimpleNamespace(batch_size=8, n_samples_per_prompt=8),
+        train=SimpleNamespace(batch_size=32, micro_batch_size=4, dynamic_batch_enable=dynamic),
+        actor=SimpleNamespace(num_nodes=1, num_gpus_per_node=2),
+        ds=SimpleNamespace(ring_attn_size=1, tensor_parallel_size=1),
+    )
+    strategy = SimpleNamespace(args=args, train_batch_size=32, accumulated_gradient=4)
+    model_actor = SimpleNamespace(strategy=strategy, actor=SimpleNamespace(model=engine))
+    for _ in range(2):
+        keep_number_of_steps(model_actor, samples)
+        if dynamic:
+            assert args.train.batch_size == 32 * times and not sizes
+        else:
+            assert strategy.accumulated_gradient == 4 * times and sizes.pop() == 32 * times

@@ -1,0 +1,19 @@
+"""Groups in flight: which are trained, which stay."""
+
+from openrlhf_sagc.decisions.in_flight import GroupsInFlight
+from openrlhf_sagc.decisions.records import Group, Prompt
+from openrlhf_sagc.decisions.step import Step
+from openrlhf_sagc.decisions.tail_batching import Round
+
+
+def test_prompts_that_must_finish_are_trained_first_and_then_by_dispatch():
+    flight, step = GroupsInFlight(), Step(1, 4, 2, Round(True, 1.0, 4), 1.0, 99)
+    prompts = [Prompt(text, "", None, 1, must_finish=text == "c") for text in "abcd"]
+    for group in flight.new_groups(step, prompts):
+        flight.accept(group, [])
+    old = Group(-1, 0, Prompt("old", "", None, 1))
+    flight.accept(old, [])
+    trained, unused = flight.close(step, keep=True)
+    assert [group.prompt.text for group in trained] == ["c", "old"] and not unused
+    assert [group.prompt.text for group in flight.accepted] == ["a", "b", "d"]
+    assert [group.prompt.text for group in flight.close(step, keep=False)[1]] == ["d"] and not flight.accepted

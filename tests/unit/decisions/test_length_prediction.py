@@ -1,0 +1,91 @@
+"""Expected lengths from a prompt's history, and the balance of engines."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from openrlhf_sagc.decisions.length_prediction import LengthPredictor, balance
+
+
+def shown(*groups):
+    predictor = LengthPredictor()
+    for prompt, tokens in groups:
+        predictor.observe(prompt, tokens, [False] * len(tokens))
+    return predictor
+
+
+def test_a_prompt_never_seen_is_expected_to_be_average():
+    assert LengthPredictor().predict("new") == 1
+    assert shown(("a", [100] * 8), ("b", [400] * 8)).predict("new") == pytest.approx(200, rel=0.01)
+
+
+def test_a_prompts_own_rollouts_count_more_than_the_average():
+    """0.5 rollouts' worth of the average, 400, against 8 of its own."""
+    predictor = shown(("short", [100] * 8), ("long", [1600] * 8))
+    assert predictor.predict("long") == pytest.approx(1600 * (400 / 1600) ** (0.5 / 8.5), rel=0.01)
+    assert predictor.predict("short") == pytest.approx(100 * (400 / 100) ** (0.5 / 8.5), rel=0.01)
+
+
+def test_a_stopped_rollout_counts_as_at_least_as_long_as_expected():
+    predictor = shown(*((str(prompt), [200] * 8) for prompt in range(20)))
+    predictor.observe("stopped early", [10] * 8, [True] * 8)
+    predictor.observe("stopped late", [900] * 8, [True] * 8)
+    predictor.observe("finished", [10] * 8, [False] * 8)
+    assert predictor.predict("stopped early") == pytest.approx(predictor.predict("new"), rel=0.2)
+    assert predictor.predict("stopped late") > 3 * predictor.predict("new")
+    assert predictor.predict("finished") < predictor.predict("new") / 3
+
+
+def test_the_prediction_follows_a_policy_whose_responses_grow():
+    predictor = LengthPredictor()
+    for factor in (1, 2, 4):
+        for _ in range(50):
+            predictor.observe("short", [50 * factor] * 8, [False] * 8)
+            predictor.observe("long", [200 * factor] * 8, [False] * 8)
+    assert predictor.predict("short") == pytest.approx(200, rel=0.35)
+    assert predictor.predict("long") == pytest.approx(800, rel=0.35)
+
+
+def test_history_predicts_better_than_the_average_where_prompts_differ():
+    """Lognormal lengths with 70 % of the spread between prompts, as reasoning models show."""
+    rng = np.random.default_rng(0)
+    means = rng.normal(6, math.sqrt(0.7), 200)
+    sample = lambda: np.exp(rng.normal(means[:, None], math.sqrt(0.3), (200, 8)))  # noqa: E731
+    predictor = LengthPredictor()
+    for prompt, tokens in enumerate(sample()):
+        predictor.observe(str(prompt), tokens.tolist(), [False] * 8)
+    actual = np.log(sample().mean(axis=1))
+    predicted = np.log([predictor.predict(str(prompt)) for prompt in range(200)])
+    assert np.corrcoef(actual, predicted)[0, 1] > 0.85
+
+
+def test_saved_and_loaded_it_predicts_the_same():
+    predictor = shown(("a", [100, 120]), ("b", [900, 1000]))
+    other = LengthPredictor()
+    other.load_state_dict(json.loads(json.dumps(predictor.state_dict())))
+    for prompt in ("a", "b", "new"):
+        assert other.predict(prompt) == predictor.predict(prompt)
+    for each in (predictor, other):
+        each.observe("a", [50, 60], [False, False])
+    assert other.state_dict() == predictor.state_dict()
+
+
+@given(st.lists(st.floats(1, 1000), max_size=40), st.integers(1, 8))
+def test_no_engine_has_more_than_graham_allows(expected, engines):
+    """Longest first from idle engines: every prompt once, and the most within 4/3 of what any assignment must have."""
+    assigned = balance([0.0] * engines, expected)
+    assert sorted(prompt for prompt, _ in assigned) == list(range(len(expected)))
+    order = [expected[prompt] for prompt, _ in assigned]
+    assert order == sorted(expected, reverse=True)
+    loads = [sum(expected[prompt] for prompt, engine in assigned if engine == e) for e in range(engines)]
+    pairs = sum(order[engines - 1 : engines + 1]) if len(order) > engines else 0.0
+    bound = max([sum(expected) / engines, pairs, *expected], default=0.0)
+    assert max(loads) <= bound * (4 / 3 + 1 / 3) + 1e-6
+
+
+def test_engines_that_are_busy_get_less():
+    assert balance([100.0, 0.0], [60.0, 30.0, 50.0]) == [(0, 1), (2, 1), (1, 0)]

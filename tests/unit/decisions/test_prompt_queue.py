@@ -1,0 +1,33 @@
+"""The queue of prompts: those that were put back, then the data, episode after episode."""
+
+import random
+
+import pytest
+from random_runs import Source
+
+from openrlhf_sagc.decisions.prompt_queue import PromptQueue
+from openrlhf_sagc.decisions.records import Prompt
+
+
+@pytest.mark.parametrize("max_put_back, drawn", [(9, "xy01"), (1, "x012"), (0, "0123")])
+def test_prompts_that_were_put_back_come_first_and_no_more_than_allowed(max_put_back, drawn):
+    queue = PromptQueue(Source(9))
+    fresh = iter(random.Random(1).sample(range(9), 9))
+    for text in "xy":
+        queue.put_back(Prompt(text, "", None, 1))
+    prompts = queue.draw(4, max_put_back=max_put_back, next_episode_allowed=False)
+    expected = [text if text in "xy" else str(next(fresh)) for text in drawn]
+    assert [prompt.text for prompt in prompts] == expected
+    assert [prompt.must_finish for prompt in prompts] == [text in "xy" for text in drawn]
+
+
+def test_a_step_goes_on_into_the_next_episode_only_behind_a_prompt_of_this_one():
+    queue = PromptQueue(Source(3))
+    first = queue.draw(2, max_put_back=0, next_episode_allowed=False)
+    second = queue.draw(2, max_put_back=0, next_episode_allowed=False)
+    assert [prompt.episode for prompt in first + second] == [1, 1, 1, 2]
+    assert queue.is_drained and queue.close_episode([]) and queue.episode == 2
+    queue = PromptQueue(Source(2))
+    queue.draw(3, max_put_back=0, next_episode_allowed=False)
+    assert not queue.close_episode([first[0]])  # one of its prompts is in flight
+    assert queue.draw(1, max_put_back=0, next_episode_allowed=False)[0].episode == 2

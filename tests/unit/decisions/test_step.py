@@ -1,0 +1,90 @@
+"""The plan and the account of one step."""
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from openrlhf_sagc.decisions.dynamic_sampling import REASONS, DynamicSampler, Verdict
+from openrlhf_sagc.decisions.step import Step
+from openrlhf_sagc.decisions.tail_batching import Round
+
+
+def step_of(num_groups=16, size=8, *, rate=1.0, round=None, cap=10, **more):
+    return Step(0, size, num_groups, round or Round(True, 1.0, size), rate, cap * num_groups, **more)
+
+
+def kept(count):
+    return [Verdict(4, None)] * count
+
+
+def dropped(count):
+    return [Verdict(4, "all_wrong")] * count
+
+
+def test_groups_under_way_count_towards_the_step():
+    step = step_of(8, 4, carried_accepted=3, carried_running=2)
+    assert step.groups_to_dispatch(accepted=3, running=2) == 3
+    assert step.groups_to_dispatch(accepted=8, running=0) == 0
+    assert step.has_groups and not step_of().has_groups and step_of(dispatched=1).has_groups
+
+
+def test_a_group_that_was_stopped_is_asked_for_again_unless_the_step_is_full():
+    step = step_of(2, 4, dispatched=2)
+    assert step.groups_to_dispatch(accepted=0, running=1) == 1
+    assert step.groups_to_dispatch(accepted=2, running=0) == 0
+
+
+def test_a_short_round_dispatches_more_than_is_expected_to_fill_the_step():
+    assert step_of(16, round=Round(False, 1.25, 10)).groups_to_dispatch(0, 0) == 20
+    assert step_of(16, rate=0.5).groups_to_dispatch(0, 0) > 32
+
+
+@pytest.mark.parametrize("cap", [1, 3, 10])
+def test_the_cap_bounds_what_a_step_dispatches(cap):
+    step = step_of(16, rate=0.001, cap=cap)
+    while count := step.groups_to_dispatch(0, 0):
+        step.dispatched += count
+    assert step.dispatched == 16 * cap
+
+
+def test_most_steps_are_filled_by_their_first_dispatch():
+    """And they ask for less than 1.35 times what is needed at an acceptance rate of 0.45."""
+    rng, sampler = random.Random(1), DynamicSampler()
+    filled, total = 0, 0
+    for _ in range(120):
+        step = step_of(16, rate=sampler.acceptance_rate(8))
+        first = step.groups_to_dispatch(0, 0)
+        step.verdicts = [sampler.judge([float(rng.random() < 0.55)] * 7 + [1.0]) for _ in range(first)]
+        filled += sum(verdict.reason is None for verdict in step.verdicts) >= 16
+        total += first
+        sampler.observe(step.verdicts)
+    assert filled > 80
+    assert total / 120 < 16 / 0.45 * 1.35
+
+
+def test_only_rounds_with_more_rollouts_than_a_group_stop_at_the_first_ones():
+    assert step_of(round=Round(False, 1.25, 10)).keep_first == 8
+    assert step_of(round=Round(False, 1.25, 8)).keep_first is None
+
+
+@given(st.lists(st.sampled_from([None, *REASONS])))
+def test_every_verdict_is_counted_once(reasons):
+    step = step_of(verdicts=[Verdict(4, reason) for reason in reasons])
+    accepted = reasons.count(None)
+    assert step.dropped.total() + accepted == len(reasons) and None not in step.dropped
+    assert step.pass_rate == (pytest.approx(100 * accepted / len(reasons)) if reasons else None)
+
+
+def test_rollouts_dispatched_are_at_least_those_of_a_step_without_a_drop():
+    assert step_of(16, 8, dispatched=3).rollouts_dispatched == 16 * 8
+    assert step_of(16, 8, dispatched=20, carried_running=5).rollouts_dispatched == 25 * 8
+    assert step_of(16, 8, round=Round(False, 1.25, 10)).rollouts_dispatched == 16 * 10
+
+
+def test_a_shortfall_is_told_by_its_reasons():
+    step = step_of(4, 4, dispatched=40, verdicts=kept(2) + dropped(30) + [Verdict(4, "reward_missing")] * 8)
+    assert step.shortfall(2) == (
+        "40 prompts of 4 samples gave 2 of the 4 groups of step 1 (dropped: 30 all wrong, 8 reward missing)"
+    )

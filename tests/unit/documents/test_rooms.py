@@ -1,0 +1,96 @@
+"""Which part of the package may import which: no circle, no way back up, and no way to eval."""
+
+import ast
+import subprocess
+import sys
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import pytest
+from cpu_stack import ROOT
+
+# Rooms and single files of the package, each with what it may import besides itself.
+PACKAGE = {
+    "decisions": set(),
+    "advantages": set(),
+    "actors": {"decisions", "advantages", "argument_checks"},
+    "argument_checks": {"advantages"},
+    "policies": {"argument_checks", "decisions"},
+    "arguments": {"argument_checks", "policies"},
+    "driver": {"decisions", "actors", "advantages", "argument_checks", "policies"},
+    "__main__": {"arguments", "driver"},
+    "controller": {"decisions"},  # the contract's path
+    "__init__": set(),
+}
+
+
+def imported(file: Path) -> set[str]:
+    """Dotted names that a file imports anywhere; of `from a import b` both a and a.b."""
+    names = set()
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return names
+
+
+def arrows(folder: Path, prefix: str) -> dict[str, set[str]]:
+    """Module -> modules of the same folder that it imports, both without the prefix."""
+    files = {
+        ".".join(file.relative_to(folder).with_suffix("").parts).removesuffix(".__init__"): file
+        for file in folder.rglob("*.py")
+    }
+    return {
+        module: {name.removeprefix(prefix) for name in imported(file)} & files.keys() - {module}
+        for module, file in files.items()
+    }
+
+
+def test_no_circle():
+    graph = arrows(ROOT / "openrlhf_sagc", "openrlhf_sagc.")
+    assert len(graph) > 20 and sum(map(len, graph.values())) > 30
+    list(TopologicalSorter(graph).static_order())  # raises a CycleError
+
+
+def test_rooms_of_the_package_import_what_they_may():
+    for module, targets in arrows(ROOT / "openrlhf_sagc", "openrlhf_sagc.").items():
+        room = module.partition(".")[0]
+        rooms = {target.partition(".")[0] for target in targets} - {room}
+        assert rooms <= PACKAGE[room], f"{module} imports {rooms - PACKAGE[room]}"
+
+
+def test_the_package_knows_nothing_of_eval():
+    names = {file.stem for file in (ROOT / "eval").glob("*.py")} | {"eval"}
+    for file in (ROOT / "openrlhf_sagc").rglob("*.py"):
+        assert not {name.partition(".")[0] for name in imported(file)} & names, file
+
+
+def test_every_module_of_the_package_has_a_test_of_its_name():
+    """tests/unit mirrors the rooms; the kernel's test runs in a process of its own, the flags' share a folder."""
+    folders = {"advantages/kernel": "tests/kernels"} | dict.fromkeys(
+        ["__main__", "arguments", "argument_checks", "policies"], "tests/unit/flags"
+    )
+    names = {"advantages/kernel": "group_advantage", "argument_checks": "arguments", "__main__": "main"}
+    for file in (ROOT / "openrlhf_sagc").rglob("*.py"):
+        module = str(file.relative_to(ROOT / "openrlhf_sagc").with_suffix(""))
+        if file.name == "__init__.py" or module == "controller":  # the contract's path
+            continue
+        folder = ROOT / folders.get(module, f"tests/unit/{Path(module).parent}")
+        assert list(folder.glob(f"test_{names.get(module, file.stem)}*.py")), f"no test of {module} in {folder}"
+
+
+@pytest.mark.parametrize(
+    "line", ["import ray", "from torch import nn", "import time", "import numpy\nx = numpy.random.rand()"]
+)
+def test_ruff_keeps_decisions_pure(line):
+    command = [sys.executable, "-m", "ruff", "check", "--output-format", "concise", "--stdin-filename"]
+    for room, banned in (("decisions", True), ("driver", False)):
+        check = subprocess.run(
+            [*command, f"openrlhf_sagc/{room}/new.py", "-"],
+            input=line + "\n",
+            capture_output=True,
+            text=True,
+            cwd=ROOT,
+        )
+        assert ("TID251" in check.stdout) == banned, check.stdout + check.stderr

@@ -1,0 +1,66 @@
+"""What the engines are told, and when: on the engines of fake_engines.py."""
+
+import pytest
+from fake_engines import ONE_SIZE
+
+from openrlhf_sagc.decisions.records import ROLLOUT, Prompt
+
+
+def groups_on(places, generator, step):
+    """Groups of a step's first prompts, on these engines."""
+    drawn = [Prompt(str(number), "", None, 1) for number in range(len(places))]
+    groups = generator.planner.dispatch(step, generator.flight, drawn)
+    return [group._replace(engine=engine) for group, engine in zip(groups, places)]
+
+
+@pytest.fixture
+def make(make_generator):
+    return lambda **flags: make_generator(
+        40, lambda prompt, size: [(10 + prompt, 1.0)] * size, engines=3, **ONE_SIZE, **flags
+    )
+
+
+@pytest.fixture
+def generator(make):
+    return make()
+
+
+def test_groups_go_to_their_engines_and_the_others_to_openrlhfs_placement(generator):
+    step = generator.planner.plan(generator.flight, generator.queue)
+    groups = groups_on([2, -1, 0, 2, -1], generator, step)
+    generator.engines.dispatch(groups, 4)
+    assert generator.dispatched_to == [["1", "4"], ["2"], ["0", "3"]]
+    returned = [number for _ in groups for number, _ in generator.engines.returned()]
+    assert returned == [group.number for group in groups]  # the shorter the sooner
+
+
+def test_the_engines_hear_of_a_limit_once_and_of_a_new_one_again(generator):
+    for limit in (None, 4, 4, None, 4):
+        generator.engines.resume(limit)
+    assert generator.ray.told == [limit for limit in (4, None, 4) for _ in range(3)]
+
+
+@pytest.mark.parametrize("partial, calls", [(False, ["pause_generation", "resume_generation"]), (True, [])])
+def test_generation_pauses_for_the_update_only_where_groups_run(make, partial, calls):
+    generator = make(train__partial_rollout_enable=partial)
+    engines = generator.engines
+    engines.pause()
+    engines.resume(None)
+    assert generator.ray.calls == []  # nothing ran
+    step = generator.planner.plan(generator.flight, generator.queue)
+    engines.dispatch(groups_on([0], generator, step), 4)
+    engines.pause()
+    engines.resume(None)
+    assert generator.ray.calls == calls
+
+
+def test_all_that_runs_is_stopped_and_comes_back_with_what_it_has(generator):
+    step = generator.planner.plan(generator.flight, generator.queue)
+    groups = groups_on([0, 1, 2], generator, step)
+    generator.engines.dispatch(groups, 4)
+    generator.ray.clock = 10  # prompt 0 is done, the others have a token or two to go
+    stopped = {
+        number: [response[ROLLOUT].stopped for response in responses] for number, responses in generator.engines.stop()
+    }
+    assert stopped == {groups[0].number: [False] * 4, groups[1].number: [True] * 4, groups[2].number: [True] * 4}
+    assert list(generator.engines.stop()) == []

@@ -1,0 +1,123 @@
+"""A reward a sample goes to the actors, and they make the advantages of tokens from it."""
+
+import pytest
+import torch
+from experiences import experience_maker, experiences_of
+from openrlhf.trainer.ppo_utils.experience import Experience
+from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
+
+from openrlhf_sagc.actors.training import SAMPLE
+from openrlhf_sagc.advantages import GROUP_ESTIMATORS, group_advantages
+from openrlhf_sagc.driver.experience import GROUP_SIZE, GroupExperienceMaker, group_sizes_of
+
+
+def by_sample(batches: list[Experience], field: str) -> dict[int, torch.Tensor]:
+    rows = {}
+    for batch in batches:
+        values = batch.advantages * batch.action_mask if field == "advantages" else batch.info[field]
+        rows.update(zip(batch.index, values))
+    return rows
+
+
+ESTIMATORS = ["group_norm", "dr_grpo", "rloo", "reinforce_baseline"]
+
+
+@pytest.mark.parametrize("balanced", [False, True], ids=["", "dynamic batches"])
+@pytest.mark.parametrize("kl_coef", [0.0, 0.05])
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_actors_train_on_the_advantages_that_openrlhf_builds_in_the_driver(
+    train_batches, estimator, kl_coef, balanced
+):
+    """Groups of one size, shuffled by length balancing and again by training; the metrics of a sample as well."""
+    torch.manual_seed(1)
+    rewards, order = torch.rand(32), torch.randperm(32).tolist()
+    theirs = experience_maker(RemoteExperienceMaker, estimator, kl_coef)
+    expected = theirs.compute_advantages_and_returns(experiences_of(rewards, order, batch=5))
+    ours = experience_maker(GroupExperienceMaker, estimator, kl_coef)
+    made = train_batches(ours, experiences_of(rewards, order, batch=5), micro_batch=6, balanced=balanced)
+    for field in ("advantages", "return", "group_reward_std"):
+        ours, theirs = by_sample(made, field), by_sample(expected, field)
+        assert ours.keys() == theirs.keys() == set(range(32))
+        for sample, row in ours.items():
+            torch.testing.assert_close(row, theirs[sample], rtol=1e-5, atol=1e-5)
+    assert all(batch.info["advantage_kernel"].eq(0).all() for batch in made)  # the closed form, on a CPU
+
+
+@pytest.mark.parametrize("estimator", GROUP_ESTIMATORS)
+def test_ragged_groups_reach_the_actors(train_batches, estimator):
+    torch.manual_seed(0)
+    sizes = [4, 8, 1, 4, 2]
+    rewards = torch.rand(sum(sizes))
+    maker = experience_maker(GroupExperienceMaker, estimator, group_sizes=sizes, clip_range=(-0.4, 0.9))
+    maker.args.algo.advantage.no_std_norm = True
+    batches = train_batches(maker, experiences_of(rewards, torch.randperm(len(rewards)).tolist(), 5), micro_batch=4)
+    expected = group_advantages(rewards, sizes, estimator).clamp(-0.4, 0.9)
+    if estimator == "reinforce_baseline":
+        rows = torch.cat([expected[batch.index].unsqueeze(1) * batch.action_mask for batch in batches])
+        expected -= rows.sum() / sum(batch.action_mask.sum() for batch in batches)
+    for batch in batches:
+        torch.testing.assert_close(
+            batch.advantages * batch.action_mask, expected[batch.index].unsqueeze(1) * batch.action_mask
+        )
+    stds = torch.cat(
+        [group.std(correction=min(1, len(group) - 1)).expand(len(group)) for group in rewards.split(sizes)]
+    )
+    for sample, std in by_sample(batches, "group_reward_std").items():
+        torch.testing.assert_close(std, stds[sample])
+
+
+@pytest.mark.parametrize("kl_coef, fields", [(0.0, {"action_mask"}), (0.05, {"action_mask", "kl"})])
+def test_nothing_of_a_tokens_size_is_sent_but_the_kl_of_the_reward(train_batches, kl_coef, fields):
+    maker = experience_maker(GroupExperienceMaker, kl_coef=kl_coef)
+    experiences = experiences_of(torch.rand(32), list(range(32)), batch=8)
+    train_batches(maker, experiences, micro_batch=8)
+    for experience in experiences:
+        tensors = {name: value for name, value in vars(experience).items() if isinstance(value, torch.Tensor)}
+        assert {name for name, value in tensors.items() if value.dim() == 2} - {
+            "sequences",
+            "attention_mask",
+        } == fields
+        assert all(value.shape == (8,) for value in experience.info.values())
+
+
+def test_whitening_of_a_step_without_an_action_is_finite(train_batches):
+    maker = experience_maker(GroupExperienceMaker, "reinforce_baseline")
+    experiences = experiences_of(torch.rand(32), list(range(32)), batch=8)
+    for experience in experiences:
+        experience.action_mask.zero_()
+    for batch in train_batches(maker, experiences, micro_batch=8):
+        assert not batch.advantages.any()
+
+
+def test_a_bad_reward_is_named_before_anything_is_sent(train_batches):
+    maker = experience_maker(GroupExperienceMaker)
+    rewards = torch.rand(32)
+    rewards[17] = torch.nan
+    experiences = experiences_of(rewards, list(range(32)), batch=8)
+    with pytest.raises(ValueError, match="group 2 has a reward that is not finite: nan"):
+        train_batches(maker, experiences, micro_batch=8)
+    assert not any(SAMPLE in experience.info for experience in experiences)
+
+
+def sample(size, prompt):
+    return Experience(prompts=[prompt], info={GROUP_SIZE: size})
+
+
+def test_group_sizes_are_read_off_whole_groups():
+    assert group_sizes_of([sample(2, "a")] * 2 + [sample(3, "b")] * 3 + [sample(2, "b")] * 2) == [2, 3, 2]
+    assert group_sizes_of([]) == []
+
+
+@pytest.mark.parametrize(
+    "samples",
+    [
+        [sample(2, "a")] * 3,
+        [sample(3, "a")] * 2,
+        [sample(2, "a"), sample(2, "b")],
+        [sample(2, "a"), sample(3, "a")] + [sample(3, "a")] * 2,
+    ],
+    ids=["one left over", "one missing", "two prompts", "two sizes"],
+)
+def test_a_cut_group_is_an_error(samples):
+    with pytest.raises(ValueError, match="not one whole group"):
+        group_sizes_of(samples)

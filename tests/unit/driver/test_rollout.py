@@ -1,0 +1,88 @@
+"""The scheduler's steps, episodes and state, on the engines of fake_engines.py."""
+
+import json
+
+import pytest
+from fake_engines import run_episode
+from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
+
+from openrlhf_sagc.driver.experience import GROUP_SIZE, PROGRESS, group_sizes_of
+
+
+def test_first_step_has_the_flags_size_and_the_next_the_controllers(make_generator):
+    generator = make_generator(12)
+    first, *_ = generator.generate_samples()
+    assert group_sizes_of(first) == [4] * 4
+    assert generator.metrics["sagc/group_size"] == 4
+    second, _, consumed, _ = generator.generate_samples()  # no stragglers: the largest size
+    assert group_sizes_of(second) == [8] * 2
+    assert consumed == 2
+    assert all(sample.info[GROUP_SIZE] == 8 for sample in second)
+
+
+@pytest.mark.parametrize("prompts, drawn", [(6, 6), (7, 8), (8, 8)])
+def test_every_step_is_full_and_no_prompt_is_left_out(make_generator, prompts, drawn):
+    """After the first step (four prompts) a step takes two: an odd number is filled up from the next episode."""
+    generator = make_generator(prompts)
+    steps = run_episode(generator)
+    assert all(len(samples) == 16 for samples, _, _ in steps)
+    assert generator.drawn == [i % prompts for i in range(drawn)]
+
+
+def test_the_next_episode_goes_on_where_the_last_one_borrowed(make_generator):
+    generator = make_generator(7)
+    for _ in range(2):
+        run_episode(generator)
+    assert generator.drawn == [i % 7 for i in range(14)]  # 14 prompts are 7 full steps: none borrowed at the end
+
+
+def test_hold_prompts_keeps_the_prompts_of_a_step(make_generator):
+    generator = make_generator(10, hold="prompts")
+    steps = run_episode(generator)
+    assert [len(samples) for samples, _, _ in steps] == [16, 32, 32]  # sizes 4, 8, 8
+    assert [consumed for _, _, consumed in steps] == [4, 4, 4]
+    assert generator.drawn == [*range(10), 0, 1]
+
+
+def test_samples_carry_the_share_of_prompts_used_before_their_step(make_generator):
+    generator = make_generator(10, hold="prompts")  # two episodes: 20 prompts
+    first, second, third = (samples for samples, _, _ in run_episode(generator))
+    assert {sample.info[PROGRESS] for sample in first} == {0}
+    assert {sample.info[PROGRESS] for sample in second} == {0.2}
+    assert {sample.info[PROGRESS] for sample in third} == {0.4}
+
+
+@pytest.mark.parametrize("hold", ["samples", "prompts"])
+@pytest.mark.parametrize("stop", range(6))
+def test_resumed_generator_goes_on_as_the_uninterrupted_one(make_generator, hold, stop):
+    def respond(prompt, size):  # prompts 0, 3, 6, ... have a straggler, prompts 5 and 10 are never solved
+        return [(40 if prompt % 3 == 0 else 10, 0.0)] + [(10, float(prompt % 5 > 0 or prompt == 0))] * (size - 1)
+
+    def take(generator, count):
+        return [(group_sizes_of(generator.generate_samples()[0]), dict(generator.metrics)) for _ in range(count)]
+
+    make = lambda: make_generator(11, respond, filtering=True, hold=hold, max_straggler_rate=0.3)  # noqa: E731
+    straight, killed, resumed = make(), make(), make()
+    expected = take(straight, 8)
+    take(killed, stop)
+    resumed.load_state_dict(json.loads(json.dumps(killed.state_dict())))
+    assert take(resumed, 8 - stop) == expected[stop:]
+    assert killed.drawn + resumed.drawn == straight.drawn
+
+
+@pytest.mark.parametrize(
+    "state",
+    [{"undelivered_prompts": [], "data_loader_state_dict": None}, {"data_loader_state_dict": {}}],
+    ids=["new", "from before patch 6"],
+)
+def test_checkpoint_of_a_run_without_group_control_is_refused(make_generator, state):
+    with pytest.raises(ValueError, match="saved without --rollout.sagc.enable"):
+        make_generator(8).load_state_dict(state)
+
+
+def test_checkpoint_serves_a_run_without_group_control(make_generator):
+    generator = make_generator(8)
+    generator.generate_samples()
+    plain = SamplesGenerator(generator.strategy, generator.prompts_dataloader, None, None, [])
+    plain.load_state_dict(generator.state_dict())
+    assert plain._sample_buffer == [] and next(plain._dataloader_iter)[1] == ["4"]

@@ -1,0 +1,75 @@
+"""What the package's trainers add to OpenRLHF's."""
+
+import pickle
+from types import SimpleNamespace
+from unittest import mock
+
+import pytest
+from openrlhf.trainer import ppo_trainer, ppo_trainer_async
+from openrlhf.trainer.ppo_trainer import BasePPOTrainer
+
+from openrlhf_sagc.driver.experience import GroupExperienceMaker
+from openrlhf_sagc.driver.rollout import StepSamples, StragglerAwareSamplesGenerator
+from openrlhf_sagc.driver.trainers import GroupGenerator, GroupTrainer, GroupTrainerAsync, GroupTrainingActor
+
+
+@pytest.fixture
+def make(monkeypatch):
+    """make(cls, *flags, **more) -> a trainer, or an actor of one, from its own constructor; models and prompts are made up."""
+    prompts = mock.MagicMock(__len__=lambda _: 8)
+    for module in (ppo_trainer, ppo_trainer_async):
+        monkeypatch.setattr(module, "get_tokenizer", lambda *_, **__: "tokenizer")
+        monkeypatch.setattr(module, "prepare_datasets", lambda *_: (prompts, None, 7))
+
+    def run(cls, args, *models, **more):
+        return cls("model", SimpleNamespace(args=args), *models, **more)
+
+    return run
+
+
+def assert_makes_experiences_of_groups(trainer):
+    maker = trainer.experience_maker
+    assert type(maker) is GroupExperienceMaker
+    assert maker.actor_model_group == "actor" and maker.initial_model_group == "reference"
+    assert maker.kl_ctl is trainer.kl_ctl and maker.tokenizer == "tokenizer"
+
+
+def assert_rolls_out_groups(owner):
+    generator = owner.samples_generator
+    assert type(generator) is StragglerAwareSamplesGenerator
+    assert generator.prompts_dataloader is owner.prompts_dataloader and generator.tokenizer == "tokenizer"
+
+
+def test_synchronous_trainer(start_run, make):
+    args = start_run("--rollout.sagc.enable").args
+    trainer = make(GroupTrainer, args, "actor", None, None, "reference", [])
+    assert_makes_experiences_of_groups(trainer)
+    assert_rolls_out_groups(trainer)
+
+
+def test_asynchronous_trainer(start_run, make, monkeypatch):
+    """Its two actors, each made as OpenRLHF's trainer makes it."""
+    args = start_run("--rollout.sagc.enable", "--train.async_enable").args
+    made = []
+
+    def remote(cls):
+        def make_actor(**settings):
+            made.append(make(cls, args, **{k: v for k, v in settings.items() if k not in ("pretrain", "strategy")}))
+            return made[-1]
+
+        return SimpleNamespace(remote=make_actor)
+
+    monkeypatch.setattr(ppo_trainer_async.ray, "remote", remote)
+    monkeypatch.setattr(ppo_trainer_async, "Queue", mock.Mock())
+    monkeypatch.setattr(ppo_trainer_async, "VLLMLock", mock.Mock())
+    make(GroupTrainerAsync, args, "actor", None, None, "reference", [])
+    assert [type(actor) for actor in made] == [GroupGenerator, GroupTrainingActor]
+    assert_rolls_out_groups(made[0])
+    assert_makes_experiences_of_groups(made[1])
+
+
+@pytest.mark.parametrize("cls", [GroupTrainer, GroupTrainingActor])
+def test_the_steps_metrics_are_logged_after_it_came_through_a_queue(cls, monkeypatch):
+    step = pickle.loads(pickle.dumps(StepSamples(["sample"], {"sagc/group_size": 8.0})))
+    monkeypatch.setattr(BasePPOTrainer, "train_step", lambda self, samples, step: ({"samples": samples}, step + 1))
+    assert cls.__new__(cls).train_step(step, 3) == ({"samples": ["sample"], "sagc/group_size": 8.0}, 4)

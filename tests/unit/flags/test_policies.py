@@ -1,0 +1,65 @@
+"""The policies that flags make."""
+
+import argparse
+from types import SimpleNamespace
+
+import pytest
+
+from openrlhf_sagc.arguments import add_arguments
+from openrlhf_sagc.decisions.length_prediction import LengthPredictor
+from openrlhf_sagc.decisions.tail_batching import NoTailBatching, TailBatcher
+from openrlhf_sagc.policies import build_batcher, build_controller, build_planner, build_sampler
+
+
+def args_of(*words):
+    """The arguments as train_ppo_ray nests them: 16 prompts a step, groups of 8 first."""
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    parser.add_argument("--rollout.batch_size", type=int, default=16)
+    parser.add_argument("--rollout.n_samples_per_prompt", type=int, default=8)
+    parser.add_argument("--train.batch_size", type=int, default=128)
+    parser.add_argument("--algo.dynamic_filtering_enable", action="store_true")
+    parser.add_argument("--algo.dynamic_filtering_range", type=float, nargs=2, default=(0, 1))
+    args = SimpleNamespace()
+    for name, value in vars(parser.parse_args(words)).items():
+        *sections, flag = name.split(".")
+        place = args
+        for section in sections:
+            vars(place).setdefault(section, SimpleNamespace())
+            place = getattr(place, section)
+        setattr(place, flag, value)
+    return args
+
+
+def test_defaults_are_the_documented_ones():
+    controller = build_controller(args_of("--rollout.sagc.enable"))
+    assert (list(controller.group_sizes), controller.group_size) == ([4, 8, 16, 32], 8)
+    assert (controller.straggler_ratio, controller.max_straggler_rate) == (2.5, 0.2)
+    assert isinstance(build_batcher(args_of()), NoTailBatching)
+
+
+def test_every_flag_reaches_its_policy():
+    words = "--rollout.sagc.group_sizes 2 8 --rollout.sagc.straggler_ratio 3 --rollout.sagc.max_straggler_rate 0.4"
+    controller = build_controller(args_of(*words.split()))
+    assert (list(controller.group_sizes), controller.straggler_ratio, controller.max_straggler_rate) == (
+        [2, 8],
+        3,
+        0.4,
+    )
+    words = "--rollout.tail_batching.enable --rollout.tail_batching.prompt_ratio 1.5 --rollout.tail_batching.response_ratio 2"
+    batcher = build_batcher(args_of(*words.split()))
+    assert isinstance(batcher, TailBatcher)
+    round = batcher.decide(4, 8, waiting=0, drained=False)
+    assert (round.prompt_ratio, round.rollouts) == (1.5, 16)
+    planner = build_planner(args_of("--rollout.length_aware_dispatch", "--rollout.sagc.signal", "seconds"), 3)
+    assert isinstance(planner.predictor, LengthPredictor)
+
+
+@pytest.mark.parametrize("switch, reason", [((), None), (("--algo.dynamic_filtering_enable",), "all_right")])
+def test_the_filter_drops_only_where_it_is_switched_on(switch, reason):
+    assert build_sampler(args_of(*switch)).judge([1.0] * 4).reason == reason
+
+
+def test_a_first_size_that_is_no_group_size_is_named():
+    with pytest.raises(ValueError, match="group_sizes 4 16 do not hold --rollout.n_samples_per_prompt 8"):
+        build_controller(args_of("--rollout.sagc.group_sizes", "4", "16"))
