@@ -1,14 +1,13 @@
-"""Time that the group-size controller takes for one step, by how the step's rollouts are grouped."""
+"""Time that the group-size controller takes for one step, for several groupings of the step's rollouts."""
 
 import argparse
-import csv
 import random
 import statistics
 import time
 from pathlib import Path
 
-from rich.console import Console
-from rich.table import Table
+import pandas as pd
+from common.tables import show
 
 from openrlhf_sagc.controller import StragglerAwareGroupController
 
@@ -43,7 +42,7 @@ def main() -> None:
     quarter = arguments.rollouts // 4
     groupings = {f"size {size}": step_groups(arguments.rollouts, size, rng) for size in (4, 8, 16, 32)}
     groupings["sizes 4, 8, 16 and 32"] = sum((step_groups(quarter, size, rng) for size in (4, 8, 16, 32)), [])
-    rows = [
+    rows = pd.DataFrame(
         {
             "grouping": name,
             "groups": len(groups),
@@ -51,19 +50,10 @@ def main() -> None:
             **measure(groups, arguments.repeats),
         }
         for name, groups in groupings.items()
-    ]
-
-    table = Table(title="StragglerAwareGroupController.observe(), one step")
-    for column in rows[0]:
-        table.add_column(column, justify="left" if column == "grouping" else "right")
-    for row in rows:
-        table.add_row(*(f"{value:.3f}" if isinstance(value, float) else str(value) for value in row.values()))
-    Console().print(table)
+    )
+    show("StragglerAwareGroupController.observe(), one step", rows)
     if arguments.csv:
-        with arguments.csv.open("w", newline="") as file:
-            writer = csv.DictWriter(file, rows[0].keys(), lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(rows)
+        rows.to_csv(arguments.csv, index=False)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,13 @@
 """Calibrates the engine model to the CPU stack, and shows what it predicts for group sizes that it has not seen.
 
-Trains the Countdown model of a folder that train_scripts/quickstart.sh has made, at learning rate 0, with every fixed
-group size of group_sizes.py at a constant number of samples and of prompts, in rounds of alternating order; started
-again, it keeps the runs that are finished. The seconds of a step are linear in its longest response, its tokens and a
-constant, since one engine admits all rollouts of these steps at once: non-negative least squares. For each size, costs
-fitted on the other sizes and a trace of that model's response lengths give a prediction of its mean seconds a step.
-Writes calibration.csv, calibration.md and calibration.png, and the costs fitted on all sizes to --engine.
+It trains the Countdown model of a folder that train_scripts/quickstart.sh has made, at learning rate 0, with every fixed
+group size of group_sizes.py at a constant number of samples and of prompts, in rounds of alternating order. Started
+again, it keeps the runs that are finished.
+
+One engine admits all rollouts of these steps at once, so the seconds of a step are linear in its longest response, its
+tokens and a constant. They are fitted by non-negative least squares. For each size, the costs fitted on the other sizes
+and a trace of the model's response lengths predict the mean seconds of a step. It writes calibration.csv, calibration.md
+and calibration.png, and the costs fitted on all sizes to --engine.
 """
 
 import argparse
@@ -13,23 +15,22 @@ import json
 import sys
 from pathlib import Path
 
-import matplotlib
 import numpy as np
 import pandas as pd
-from engine_model import CostModel
-from group_sizes import PROMPTS, ROOT, SAMPLES, SIZES, flags_of, run
+from common.group_size_runs import PROMPTS, SAMPLES, SIZES, flags_of, run
+from common.paths import ENGINES, QUICKSTART, RESULTS, ROOT, check_output_file, check_task
+from common.plots import plt, save
+from common.tables import markdown
 from rich.progress import track
-from rollout_lengths import Trace
 from scipy.optimize import nnls
-from simulated_training import SimulatedTraining
+from simulation.costs import CostModel
+from simulation.lengths import Trace
+from simulation.training import SimulatedTraining
 
 from openrlhf_sagc.controller import StragglerAwareGroupController
 from openrlhf_sagc.decisions.dynamic_sampling import DynamicSampler
 from openrlhf_sagc.decisions.planner import StepPlanner
 from openrlhf_sagc.decisions.tail_batching import NoTailBatching
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt  # noqa: E402
 
 PARTS = {
     "generation": "timing/generation",
@@ -130,17 +131,18 @@ def leave_one_size_out(steps: pd.DataFrame, trace: Trace) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def markdown(table: pd.DataFrame) -> str:
-    header = ["group size", "hold", "steps", "measured s a step (rounds)", "predicted", "error", *PARTS]
-    lines = [f"| {' | '.join(header)} |", "| ---: | --- | ---: | ---: | ---: | ---: |" + " ---: |" * len(PARTS)]
+def report(table: pd.DataFrame) -> str:
+    """The table as Markdown."""
+    titles = ["group size", "hold", "steps", "measured s a step (rounds)", "predicted", "error", *PARTS]
+    rows = []
     for row in table.itertuples():
         cells = [row.size, row.hold, row.steps, f"{row.measured:.2f} ({row.lowest_round:.2f}-{row.highest_round:.2f})"]
         cells += [f"{row.predicted:.2f}", f"{row.error_percent:+.1f} %"]
         for part in PARTS:
             measured, predicted = getattr(row, f"measured_{part}_seconds"), getattr(row, f"predicted_{part}_seconds")
             cells.append(f"{measured:.2f} → {predicted:.2f}")
-        lines.append(f"| {' | '.join(map(str, cells))} |")
-    return "\n".join(lines) + "\n"
+        rows.append(cells)
+    return markdown(titles, rows, alignment="rl" + "r" * (len(titles) - 2))
 
 
 def plot(table: pd.DataFrame, path: Path) -> None:
@@ -163,41 +165,50 @@ def plot(table: pd.DataFrame, path: Path) -> None:
     axes[0].set_ylabel("mean s a step")
     handles = axes[0].get_legend_handles_labels()
     figure.legend(*handles, loc="outside right center", fontsize="small")
-    figure.savefig(path, dpi=110)
-    plt.close(figure)
+    save(figure, path)
+
+
+def calibrate(arguments: argparse.Namespace) -> tuple[pd.DataFrame, CostModel]:
+    """Train, fit and predict; the table, and the costs fitted on all sizes.
+
+    Raises:
+        ValueError: a flag does not fit, or a run failed; the message is one line.
+    """
+    check_task(arguments.task)
+    for name in ("rounds", "steps"):
+        if getattr(arguments, name) < 1:
+            raise ValueError(f"--{name} must be at least 1, got {getattr(arguments, name)}")
+    check_output_file("engine", arguments.engine)
+    arguments.results.mkdir(parents=True, exist_ok=True)
+    try:
+        trace = Trace(arguments.trace)
+    except ValueError as error:
+        raise ValueError(f"--trace {error}") from None
+    steps = measure(arguments.task.resolve(), arguments.runs.resolve(), arguments.rounds, arguments.steps)
+    return leave_one_size_out(steps, trace), fit(steps)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    results = ROOT / "eval/results/simulate"
-    parser.add_argument("--task", type=Path, default=ROOT / "build/quickstart/seed-0", help="warm-started task folder")
+    results = RESULTS / "simulate"
+    parser.add_argument("--task", type=Path, default=QUICKSTART, help="warm-started task folder")
     parser.add_argument("--trace", type=Path, default=results / "countdown.csv", help="lengths of the task's model")
     parser.add_argument("--runs", type=Path, default=ROOT / "build/calibration", help="folder for the training runs")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--steps", type=int, default=25, help="of a run, about")
     parser.add_argument("--results", type=Path, default=results, help="folder for table and plot")
-    parser.add_argument("--engine", type=Path, default=ROOT / "eval/engines/cpu-2-cores.json", help="fitted costs")
+    parser.add_argument("--engine", type=Path, default=ENGINES / "cpu-2-cores.json", help="fitted costs")
     arguments = parser.parse_args()
-    if not (arguments.task / "model").is_dir():
-        sys.exit(f"eval/calibrate.py: --task {arguments.task} holds no model: run train_scripts/quickstart.sh")
-    for name in ("rounds", "steps"):
-        if getattr(arguments, name) < 1:
-            sys.exit(f"eval/calibrate.py: --{name} must be at least 1, got {getattr(arguments, name)}")
-    if arguments.engine.is_dir():
-        sys.exit(f"eval/calibrate.py: --engine {arguments.engine}: it is a folder: give a file")
-    arguments.results.mkdir(parents=True, exist_ok=True)
     try:
-        trace = Trace(arguments.trace)
+        table, costs = calibrate(arguments)
     except ValueError as error:
-        sys.exit(f"eval/calibrate.py: --trace {error}")
-    steps = measure(arguments.task.resolve(), arguments.runs.resolve(), arguments.rounds, arguments.steps)
-    table = leave_one_size_out(steps, trace)
+        sys.exit(f"eval/calibrate.py: {error}")
     table.to_csv(arguments.results / "calibration.csv", index=False, float_format="%.4g")
-    (arguments.results / "calibration.md").write_text(markdown(table))
+    (arguments.results / "calibration.md").write_text(report(table))
     plot(table, arguments.results / "calibration.png")
     about = "Two CPU cores and the quickstart's model: made by eval/calibrate.py, see eval/results/simulate/README.md."
-    arguments.engine.write_text(json.dumps({"about": about, **vars(fit(steps))}, indent=2) + "\n")
-    print(markdown(table))
+    arguments.engine.write_text(json.dumps({"about": about, **vars(costs)}, indent=2) + "\n")
+    print(report(table))
 
 
 if __name__ == "__main__":

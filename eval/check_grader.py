@@ -1,7 +1,8 @@
 """Graders on answers whose verdict is known: real gold answers, reference solutions, and answers made wrong.
 
-Compares OpenRLHF's grade_answer, math-verify by itself, and eval/grading.py. Needs gsm8k_test.jsonl,
-math500_test.jsonl, aime24.jsonl and aime25.jsonl in --data. Shows what eval/grading.py gets wrong. Writes table.csv.
+It compares OpenRLHF's grade_answer, math-verify by itself, and this project's grader (evaluation/grading.py). It needs
+gsm8k_test.jsonl, math500_test.jsonl, aime24.jsonl and aime25.jsonl in --data. It shows what this project's grader gets
+wrong, and writes table.csv.
 
 PYTHONPATH=build/cpu-patched .venv/bin/python eval/check_grader.py --data ../shared/data
 """
@@ -14,16 +15,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pandas as pd
-from grading import decided, extract_answer, verified
+from common.paths import RESULTS
+from common.tables import show
+from evaluation.grading import decided, extract_answer, verified
+from evaluation.problem_sets import load_problems, read_jsonl
 from math_verify import parse, verify
 from openrlhf.utils.math_utils import extract_boxed_answer, grade_answer
-from problem_sets import load_problems, read_jsonl
 from rich.console import Console
 from rich.progress import track
-from rich.table import Table
 
-ROOT = Path(__file__).parents[1]
-FORMS = Path(__file__).with_name("answer_forms.csv")
+FORMS = Path(__file__).with_name("evaluation") / "answer_forms.csv"
 FILES = {
     "GSM8K": ("gsm8k_test", "question", "answer", "answer"),
     "MATH-500": ("math500_test", "problem", "answer", "solution"),
@@ -34,6 +35,7 @@ OTHERS = 5  # other problems' answers that are tried on a problem
 
 
 def ours(response: str, gold: str) -> bool:
+    """This project's verdict."""
     answer = extract_answer(response)
     if answer is None:
         return False
@@ -44,7 +46,7 @@ def ours(response: str, gold: str) -> bool:
 GRADERS = {
     "OpenRLHF": lambda response, gold: grade_answer(extract_boxed_answer(response), gold),
     "math-verify": lambda response, gold: verify(parse(rf"\boxed{{{gold}}}"), parse(response)),
-    "eval/grading.py": ours,
+    "this project": ours,
 }
 
 
@@ -56,7 +58,7 @@ def perturbed(gold: str) -> Iterator[str]:
 
 
 def cases_of(name: str, data: Path) -> Iterator[tuple[str, str, str, str, bool]]:
-    """(set, kind, response, gold, whether it is right)."""
+    """(set, kind, response, gold, whether it is right) of every case."""
     stem, input_key, label_key, solution_key = FILES[name]
     path = data / f"{stem}.jsonl"
     problems = load_problems(str(path), input_key=input_key, label_key=label_key)
@@ -76,16 +78,17 @@ def cases_of(name: str, data: Path) -> Iterator[tuple[str, str, str, str, bool]]
 
 
 def forms() -> Iterator[tuple[str, str, str, str, bool]]:
+    """The same of pairs of answers that were written for this."""
     for row in pd.read_csv(FORMS, dtype=str, keep_default_na=False).itertuples():
         right = row.equal == "1"
         kind = "equal forms" if right else "different answers"
-        yield "eval/answer_forms.csv", kind, rf"\boxed{{{row.answer}}}", row.gold, right
+        yield "answer forms", kind, rf"\boxed{{{row.answer}}}", row.gold, right
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="folder of the sets")
-    parser.add_argument("--output", type=Path, default=ROOT / "eval/results/grader", help="folder for table.csv")
+    parser.add_argument("--output", type=Path, default=RESULTS / "grader", help="folder for table.csv")
     arguments = parser.parse_args()
     logging.disable(logging.CRITICAL)
     cases = [case for name in FILES for case in cases_of(name, arguments.data)] + list(forms())
@@ -93,16 +96,11 @@ def main() -> None:
     for name, kind, response, gold, right in track(cases, description="grading"):
         verdicts = {grader: grade(response, gold) == right for grader, grade in GRADERS.items()}
         records.append({"set": name, "kind": kind, "right": right, "cases": 1, **verdicts})
-        if not verdicts["eval/grading.py"]:
+        if not verdicts["this project"]:
             missed.append(f"{name}, {kind}: {response[-80:]!r} for {gold!r}")
     counts = pd.DataFrame(records).groupby(["set", "kind", "right"], sort=False).sum().reset_index()
-    table = Table(title="verdicts as they should be")
-    for column in counts:
-        table.add_column(column, justify="left" if column in ("set", "kind", "right") else "right")
-    for row in counts.itertuples(index=False):
-        table.add_row(*map(str, row))
     console = Console(width=140)
-    console.print(table)
+    show("verdicts as they should be", counts, console)
     for line in missed:
         console.print(line, markup=False)
     arguments.output.mkdir(parents=True, exist_ok=True)

@@ -1,23 +1,22 @@
-"""What the controller's flags do: one varied at a time around its default, in the simulation of eval/simulate.py.
+"""What the controller's flags do: each is varied around its default in the simulation of eval/simulate.py.
 
-On the measured trace (CPU stack) and on lengths of a reasoning model (64 H100s). Writes defaults.csv and defaults.png.
+The lengths are those of the measured trace (CPU stack), and lengths like a reasoning model's (64 H100s). It writes
+defaults.csv and defaults.png.
 """
 
 import argparse
 from pathlib import Path
 
-import matplotlib
 import pandas as pd
-from engine_model import CostModel
+from common.paths import ENGINES, RESULTS
+from common.plots import plt, save
+from common.policies import parse_policy
 from rich.console import Console
 from rich.progress import Progress
-from rollout_lengths import LogNormal, Trace
-from simulate import parse_policy, train
+from simulation.costs import CostModel
+from simulation.lengths import LogNormal, Trace
+from simulation.runs import train
 
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt  # noqa: E402
-
-ROOT = Path(__file__).parents[1]
 DEFAULTS = {"max_straggler_rate": 0.2, "straggler_ratio": 2.5, "tradeoff": 2.0, "discount": 0.98}
 VALUES = {
     "max_straggler_rate": (0.05, 0.1, 0.2, 0.3, 0.4, 0.6),
@@ -28,15 +27,15 @@ VALUES = {
 STEPS = {"first": 50, "all": 400}
 SETTINGS = {
     "countdown": {
-        "source": lambda: Trace(ROOT / "eval/results/simulate/countdown.csv"),
-        "engine": ROOT / "eval/engines/cpu-2-cores.json",
+        "source": lambda: Trace(RESULTS / "simulate/countdown.csv"),
+        "engine": ENGINES / "cpu-2-cores.json",
         "gpus": 1,
         "batch_size": 16,
         "prompt_tokens": 20,
     },
     "reasoning": {
         "source": lambda: LogNormal.parse("lognormal:median=955,between=1.3,within=0.48,cap=16384"),
-        "engine": ROOT / "eval/engines/h100-7b.json",
+        "engine": ENGINES / "h100-7b.json",
         "gpus": 64,
         "batch_size": 64,
         "prompt_tokens": 256,
@@ -63,7 +62,7 @@ def measure(setting: dict, hold: str, flags: dict[str, float], seed: int) -> dic
     """One run: means over its steps."""
     arguments = arguments_of(setting, hold, flags, seed)
     run = train(
-        parse_policy("sagc", arguments),
+        parse_policy("sagc"),
         setting["gpus"],
         setting["source"](),
         CostModel.load(setting["engine"]),
@@ -120,14 +119,13 @@ def plot(rows: pd.DataFrame, path: Path) -> None:
             axis.set_title(label + (", over the default's" if panel == "seconds" else ""), fontsize="small")
             axis.tick_params(labelsize="small")
     figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=4, fontsize="small")
-    figure.savefig(path, dpi=100)
-    plt.close(figure)
+    save(figure, path, dpi=100)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--output", type=Path, default=ROOT / "eval/results/defaults", help="folder")
+    parser.add_argument("--output", type=Path, default=RESULTS / "defaults", help="folder")
     arguments = parser.parse_args()
     arguments.output.mkdir(parents=True, exist_ok=True)
     rows = sweep(arguments.seeds)

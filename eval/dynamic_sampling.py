@@ -1,28 +1,26 @@
 """Dynamic sampling of unpatched OpenRLHF and of this project, on data with and without a signal.
 
-Trains the Countdown model on the CPU stack with a learning rate of 0, 16 groups of 8 a step, one pass over the prompts:
-all hard (score 0), all easy (1), mixed (hard, easy, always 0.5, Countdown, a quarter each) and Countdown alone. Needs a
-folder that train_scripts/quickstart.sh has made. Writes table.csv, table.md and dynamic_sampling.png. Started again, it
-keeps the runs that are finished.
+It trains the Countdown model on the CPU stack with a learning rate of 0, 16 groups of 8 a step, one pass over the
+prompts. The prompts are all hard (score 0), all easy (1), mixed (hard, easy, always 0.5, Countdown, a quarter each) or
+Countdown alone. It needs a folder that train_scripts/quickstart.sh has made, and writes table.csv, table.md and
+dynamic_sampling.png. Started again, it keeps the runs that are finished.
 """
 
 import argparse
 import json
-import os
 import random
-import subprocess
+import sys
 import time
 from pathlib import Path
 
-import matplotlib
 import pandas as pd
-from report import read_run
+from common.logs import read_run
+from common.paths import QUICKSTART, ROOT, check_task
+from common.plots import plt, save
+from common.runs import once, run_logged, train_command
+from common.tables import markdown, rounded
 from rich.console import Console
 
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt  # noqa: E402
-
-ROOT = Path(__file__).parents[1]
 SIZE = 8  # n_samples_per_prompt of train.sh
 DATA = {"hard": ["hard"], "easy": ["easy"], "mixed": ["hard", "easy", "format", "real"], "real": ["real"]}
 FILTER = ["--algo.dynamic_filtering_enable"]
@@ -32,6 +30,12 @@ VARIANTS = {
     "patched": ("cpu-patched", CONTROL),
     "patched, surplus kept": ("cpu-patched", [*CONTROL, "--algo.dynamic_filtering_surplus", "keep"]),
 }
+DIGITS = {
+    "with a signal": 2,
+    "rollout s a step": 2,
+    "rollout s a group with a signal": 3,
+    "s a step": 2,
+}  # in the report
 
 
 def write_prompts(task: Path, kinds: list[str], count: int, path: Path) -> None:
@@ -45,32 +49,30 @@ def write_prompts(task: Path, kinds: list[str], count: int, path: Path) -> None:
 
 
 def run(task: Path, output: Path, data: str, variant: str, prompts: int) -> tuple[int, int]:
-    """Train once, unless it has been done; train.log, rewards.log and tensorboard/ in `output`.
+    """Train once; train.log, rewards.log and tensorboard/ stand in `output`.
 
     Returns:
         Exit code and seconds.
+
+    Raises:
+        ValueError: the run failed for another reason than data without a signal.
     """
     tree, flags = VARIANTS[variant]
-    output.mkdir(parents=True, exist_ok=True)
-    done = output / "done.json"  # what the run was made with, and how it ended
-    made_with = [prompts, tree, str(task.resolve()), *flags]
-    if done.exists() and json.loads(done.read_text())["made_with"] == made_with:
-        return tuple(json.loads(done.read_text())["code_and_seconds"])
-    done.unlink(missing_ok=True)
-    write_prompts(task, DATA[data], prompts, output / "prompts.jsonl")
-    (output / "rewards.log").write_text("")
-    command = ["bash", ROOT / "train_scripts/countdown/train.sh", tree, task, output, *flags]
-    command += ["--data.prompt_dataset", output / "prompts.jsonl", "--actor.adam.lr", "0"]
-    command += ["--reward.remote_url", ROOT / "eval/graded_reward.py"]
-    started = time.monotonic()
-    with (output / "train.log").open("w") as log:
-        environment = {**os.environ, "REWARD_LOG": str(output / "rewards.log")}
-        code = subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, env=environment).returncode
-    seconds = round(time.monotonic() - started)
-    reached_cap = "RuntimeError: --algo.dynamic_filtering_max_gen_batches" in (output / "train.log").read_text()
-    if code and not reached_cap:
-        raise SystemExit(f"eval/dynamic_sampling.py: a run failed with exit code {code}, see {output / 'train.log'}")
-    done.write_text(json.dumps({"made_with": made_with, "code_and_seconds": [code, seconds]}))
+
+    def train() -> tuple[int, int]:
+        write_prompts(task, DATA[data], prompts, output / "prompts.jsonl")
+        (output / "rewards.log").write_text("")
+        command = train_command(tree, task, output, flags)
+        command += ["--data.prompt_dataset", output / "prompts.jsonl", "--actor.adam.lr", "0"]
+        command += ["--reward.remote_url", ROOT / "eval/common/synthetic_reward.py"]
+        started = time.monotonic()
+        code = run_logged(command, output / "train.log", REWARD_LOG=str(output / "rewards.log"))
+        reached_cap = "RuntimeError: --algo.dynamic_filtering_max_gen_batches" in (output / "train.log").read_text()
+        if code and not reached_cap:
+            raise ValueError(f"a run failed with exit code {code}, see {output / 'train.log'}")
+        return code, round(time.monotonic() - started)
+
+    code, seconds = once(output, [prompts, tree, str(task.resolve()), *flags], train)
     return code, seconds
 
 
@@ -78,9 +80,9 @@ def summary(output: Path, data: str, variant: str, code: int, seconds: int) -> d
     """One row of the table.
 
     Groups with a signal are those whose scores differ in the reward's log. Unpatched OpenRLHF rolls every prompt out
-    once and trains the groups with a mean between 0 and 1: their number is checked against the samples that it trained.
-    Patched, a prompt may come twice, so that the log does not say which of its groups were trained: all are taken to
-    have a signal, as the filter has it, and checked to be at most those with one.
+    once and trains the groups with a mean between 0 and 1; their number is checked against the samples that it trained.
+    Patched, a prompt may come twice, and the log does not say which of its groups were trained. So all trained groups are
+    taken to have a signal, as the filter promises, and are checked to be at most as many as those that have one.
     """
     log = (output / "train.log").read_text(errors="replace")
     scores: dict[str, list[float]] = {}
@@ -137,31 +139,11 @@ def plot(table: pd.DataFrame, path: Path) -> None:
         axis.grid(axis="x", alpha=0.3)
     for axis in axes[1:]:
         axis.set_yticklabels([])
-    figure.savefig(path, dpi=110)
-    plt.close(figure)
+    save(figure, path)
 
 
-def markdown(table: pd.DataFrame) -> str:
-    digits = {"with a signal": 2, "rollout s a step": 2, "rollout s a group with a signal": 3, "s a step": 2}
-    cell = lambda c, x: (  # noqa: E731
-        str(x) if isinstance(x, (str, int)) else "–" if x != x else f"{x:.{digits.get(c, 0)}f}"
-    )
-    rows = [[cell(c, x) for c, x in row.items()] for _, row in table.iterrows()]
-    return "".join(f"| {' | '.join(row)} |\n" for row in [list(table.columns), ["---"] * len(table.columns), *rows])
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--task", type=Path, default=ROOT / "build/quickstart/seed-0", help="warm-started task folder")
-    parser.add_argument("--output", type=Path, default=ROOT / "build/dynamic_sampling", help="folder for the results")
-    parser.add_argument("--prompts", type=int, default=320, help="prompts of a run")
-    arguments = parser.parse_args()
-    if not (arguments.task / "model").is_dir():
-        raise SystemExit(
-            f"eval/dynamic_sampling.py: --task {arguments.task} holds no model: run train_scripts/quickstart.sh"
-        )
-    if arguments.prompts < 16:
-        raise SystemExit(f"eval/dynamic_sampling.py: --prompts {arguments.prompts} is less than the 16 of a step")
+def measure(arguments: argparse.Namespace) -> pd.DataFrame:
+    """Every run; a row each."""
     console, rows = Console(), []
     for data in DATA:
         for variant in VARIANTS:
@@ -171,11 +153,27 @@ def main() -> None:
             ended = run(arguments.task.resolve(), folder, data, variant, arguments.prompts)
             rows.append(summary(folder, data, variant, *ended))
             console.print(f"{data}, {variant}: {rows[-1]['steps']} steps, {rows[-1]['s of the run']} s")
-    table = pd.DataFrame(rows)
+    return pd.DataFrame(rows)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--task", type=Path, default=QUICKSTART, help="warm-started task folder")
+    parser.add_argument("--output", type=Path, default=ROOT / "build/dynamic_sampling", help="folder for the results")
+    parser.add_argument("--prompts", type=int, default=320, help="prompts of a run")
+    arguments = parser.parse_args()
+    try:
+        check_task(arguments.task)
+        if arguments.prompts < 16:
+            raise ValueError(f"--prompts {arguments.prompts} is less than the 16 of a step")
+        table = measure(arguments)
+    except ValueError as error:
+        sys.exit(f"eval/dynamic_sampling.py: {error}")
     table.to_csv(arguments.output / "table.csv", index=False, float_format="%.4f")
-    (arguments.output / "table.md").write_text(markdown(table))
+    text = markdown(table, rounded(table, DIGITS, other_digits=0))
+    (arguments.output / "table.md").write_text(text)
     plot(table, arguments.output / "dynamic_sampling.png")
-    print((arguments.output / "table.md").read_text())
+    print(text)
 
 
 if __name__ == "__main__":

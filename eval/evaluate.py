@@ -1,14 +1,14 @@
-"""Quality of models on a problem set: pass@1, pass@k, majority@k, response lengths, truncation; checkpoints compared.
+"""Quality of models on a problem set: pass@1, pass@k, majority@k, response lengths, truncation; models side by side.
 
-Samples N responses a problem with vLLM, grades them, and reports means over problems with 95 % bootstrap intervals.
-With several models, each is compared with the first by problem: paired bootstrap and paired permutation test.
+It samples N responses a problem with vLLM, grades them, and reports means over problems with 95 % bootstrap intervals.
+If there are several models, each is compared with the first by problem: paired bootstrap and paired permutation test.
 
     python eval/evaluate.py --models before after --dataset math500 --apply_chat_template --json quality.json
     python eval/evaluate.py --from_responses responses.jsonl
 
---grader math takes the last \\boxed{} (without one, what follows ####) for the answer, and the label for the gold one.
---grader FILE.py calls OpenRLHF's reward_func(queries, prompts, labels); a score above 0.5 is right, and there is no
-majority@k, for want of answers.
+--grader math takes the last \\boxed{} for the answer (if there is none, what follows ####), and the label for the gold
+answer. --grader FILE.py calls OpenRLHF's reward_func(queries, prompts, labels); a score above 0.5 is right, and there is
+no majority@k, since there are no answers to count.
 """
 
 import argparse
@@ -18,9 +18,10 @@ import sys
 from pathlib import Path
 
 import pandas as pd
-from grading import grade_math, grade_with_file
-from problem_sets import PRESETS, fail, load_problems, load_responses
-from quality import compare, figures_of_problems, powers_of_two, summary
+from common.paths import check_output_file
+from evaluation.grading import grade_math, grade_with_file
+from evaluation.problem_sets import PRESETS, fail, load_problems, load_responses
+from evaluation.quality import compare, figures_of_problems, powers_of_two, summary
 from rich.console import Console
 from rich.table import Table
 
@@ -64,7 +65,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def check(arguments: argparse.Namespace) -> None:
-    """SystemExit, naming the flag, for what can be known before anything runs."""
+    """End with a line that names the flag, for every fault that can be known before anything runs."""
     if arguments.models:
         for model in arguments.models:
             if not Path(model).is_dir() and (model.count("/") > 1 or model.startswith((".", "/"))):
@@ -87,15 +88,15 @@ def check(arguments: argparse.Namespace) -> None:
     if arguments.grader != "math" and not (arguments.grader.endswith(".py") and Path(arguments.grader).is_file()):
         fail(f"--grader {arguments.grader}: give math or an existing Python file with reward_func")
     outputs = {"json": [arguments.json], "responses": [arguments.responses], "trace": arguments.trace or []}
-    for flag, path in ((flag, path) for flag, paths in outputs.items() for path in paths if path):
-        if not path.parent.is_dir():
-            fail(f"--{flag} {path}: there is no folder {path.parent}: make it first")
-        if path.is_dir():
-            fail(f"--{flag} {path}: it is a folder: give a file")
+    for flag, path in ((flag, path) for flag, paths in outputs.items() for path in paths):
+        try:
+            check_output_file(flag, path)
+        except ValueError as error:
+            fail(str(error))
 
 
 def check_responses(arguments: argparse.Namespace, models: dict[str, list[dict]], n: int) -> list[int]:
-    """The k to report; SystemExit where --k or --trace do not fit the responses, N = n a problem."""
+    """The k to report; ends with a line if --k or --trace do not fit n responses a problem."""
     if n > MAX_SAMPLES:
         fail(f"{n} responses a problem are too many: at most {MAX_SAMPLES}")
     too_large = [k for k in arguments.k or [] if not 1 <= k <= n]
@@ -111,7 +112,8 @@ def check_responses(arguments: argparse.Namespace, models: dict[str, list[dict]]
 
 
 def sampled(arguments: argparse.Namespace) -> dict[str, list[dict]]:
-    from generation import generate
+    """Responses of every model to the problems."""
+    from evaluation.generation import generate
 
     needed = arguments.grader == "math"
     keys = arguments.split, arguments.input_key, arguments.label_key, arguments.input_template
@@ -137,6 +139,7 @@ def sampled(arguments: argparse.Namespace) -> dict[str, list[dict]]:
 
 
 def write_responses(path: Path | None, models: dict[str, list[dict]]) -> None:
+    """A line a problem and model, if there is a path."""
     if path:
         rows = ({"model": model, **row} for model, rows in models.items() for row in rows)
         path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
@@ -156,6 +159,7 @@ def write_trace(path: Path, rows: list[dict]) -> None:
 
 
 def cell(name: str, entry: dict | None, key: str = "value") -> str:
+    """A figure's number with its interval below it; empty if there is none."""
     if entry is None:
         return ""
     digits, sign = (0 if name.startswith("tokens") else 3), "+" if key == "difference" else ""
@@ -164,6 +168,7 @@ def cell(name: str, entry: dict | None, key: str = "value") -> str:
 
 
 def show(result: dict) -> None:
+    """The table on the terminal."""
     names = [Path(model["model"]).name for model in result["models"]]
     if len(set(names)) < len(names):
         names = [model["model"] for model in result["models"]]
@@ -190,7 +195,7 @@ def show(result: dict) -> None:
 
 
 def evaluate(models: dict[str, list[dict]], ks: list[int], grader: str) -> dict:
-    """Grade the models' rows in place and make the figures, as --json writes them."""
+    """Grade the models' rows in place; the figures as --json writes them."""
     every_row = [row for rows in models.values() for row in rows]
     if grader == "math":
         stopped = grade_math(every_row)

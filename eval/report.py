@@ -1,40 +1,17 @@
-"""Table and plots of one training run from OpenRLHF's TensorBoard log and the held-out results before and after it."""
+"""Table and plots of one training run: its TensorBoard log, and the held-out results before and after it."""
 
 import argparse
 import json
+import sys
 from pathlib import Path
 
-import matplotlib
 import pandas as pd
+from common.logs import read_run
+from common.plots import plt, save
 from rich.console import Console
 from rich.table import Table
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt  # noqa: E402
-
-ENDS = 10  # steps that are averaged at the start and the end of the run
-
-
-def read_run(folder: Path) -> pd.DataFrame:
-    """Scalars of the one run below `folder`, a row a step, a column a metric without the leading "train/".
-
-    `wall_time` is the time of day at which the step was logged.
-
-    Raises:
-        SystemExit: there is no run with steps below `folder`.
-    """
-    events = EventAccumulator(str(folder), size_guidance={"scalars": 0})
-    events.Reload()
-    tags = [tag for tag in events.Tags()["scalars"] if tag.startswith("train/")]
-    columns = {
-        tag.removeprefix("train/"): pd.Series({event.step: event.value for event in events.Scalars(tag)})
-        for tag in tags
-    }
-    if not columns:
-        raise SystemExit(f"eval/report.py: no training steps in {folder}: did the run reach its first step?")
-    columns["wall_time"] = pd.Series({event.step: event.wall_time for event in events.Scalars(tags[0])})
-    return pd.DataFrame(columns).sort_index()
+ENDS = 10  # steps at the start and at the end of the run whose rewards are averaged
 
 
 def summary(run: pd.DataFrame, before: dict, after: dict, limit: float) -> dict[str, float]:
@@ -56,6 +33,7 @@ def summary(run: pd.DataFrame, before: dict, after: dict, limit: float) -> dict[
 
 
 def print_table(figures: dict[str, float], prompts: int, samples: int) -> None:
+    """The figures; `prompts` held-out prompts had `samples` samples each."""
     table = Table(title=f"{figures['steps']} steps of GRPO with straggler-aware group control")
     for column in ("", "before", "after"):
         table.add_column(column, justify="left" if not column else "right")
@@ -109,8 +87,7 @@ def plot(run: pd.DataFrame, limit: float, folder: Path) -> list[Path]:
             axis.legend(loc="best", fontsize="small")
         axes[-1].set_xlabel("step")
         paths.append(folder / name)
-        figure.savefig(paths[-1], dpi=130)
-        plt.close(figure)
+        save(figure, paths[-1], dpi=130)
     return paths
 
 
@@ -123,7 +100,10 @@ def main() -> None:
     parser.add_argument("--max_straggler_rate", type=float, required=True, help="the run's limit")
     parser.add_argument("--output", type=Path, required=True, help="folder for report.json and the plots")
     arguments = parser.parse_args()
-    run = read_run(arguments.tensorboard)
+    try:
+        run = read_run(arguments.tensorboard)
+    except ValueError as error:
+        sys.exit(f"eval/report.py: {error}")
     heldout = json.loads(arguments.heldout.read_text())
     before, after = (model["figures"] for model in heldout["models"])
     figures = summary(run, before, after, arguments.max_straggler_rate)

@@ -1,4 +1,4 @@
-"""Which part of the package may import which: no circle, no way back up, and no way to eval."""
+"""Which part of the project may import which: no circle, no way back up, and no way from the package to eval."""
 
 import ast
 import subprocess
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from cpu_stack import ROOT
 
-# Rooms and single files of the package, each with what it may import besides itself.
+# Rooms and single files, each with what it may import besides itself.
 PACKAGE = {
     "decisions": set(),
     "advantages": set(),
@@ -21,6 +21,13 @@ PACKAGE = {
     "__main__": {"arguments", "driver"},
     "controller": {"decisions"},  # the contract's path
     "__init__": set(),
+}
+EVAL = {
+    "common": set(),
+    "comparison": {"common"},
+    "simulation": {"common"},
+    "evaluation": {"common"},
+    "benchmarks": {"common"},
 }
 
 
@@ -47,8 +54,9 @@ def arrows(folder: Path, prefix: str) -> dict[str, set[str]]:
     }
 
 
-def test_no_circle():
-    graph = arrows(ROOT / "openrlhf_sagc", "openrlhf_sagc.")
+@pytest.mark.parametrize("folder, prefix", [("openrlhf_sagc", "openrlhf_sagc."), ("eval", "")])
+def test_no_circle(folder, prefix):
+    graph = arrows(ROOT / folder, prefix)
     assert len(graph) > 20 and sum(map(len, graph.values())) > 30
     list(TopologicalSorter(graph).static_order())  # raises a CycleError
 
@@ -60,8 +68,18 @@ def test_rooms_of_the_package_import_what_they_may():
         assert rooms <= PACKAGE[room], f"{module} imports {rooms - PACKAGE[room]}"
 
 
+def test_rooms_of_eval_import_what_they_may_and_commands_import_rooms_alone():
+    graph = arrows(ROOT / "eval", "")
+    commands = {module for module in graph if module.partition(".")[0] not in EVAL}
+    assert {"compare", "simulate", "evaluate", "report"} <= commands
+    for module, targets in graph.items():
+        room = module.partition(".")[0]
+        rooms = {target.partition(".")[0] for target in targets} - {room}
+        assert rooms <= (EVAL[room] if room in EVAL else EVAL.keys()), f"{module} imports {rooms}"
+
+
 def test_the_package_knows_nothing_of_eval():
-    names = {file.stem for file in (ROOT / "eval").glob("*.py")} | {"eval"}
+    names = {file.stem for file in (ROOT / "eval").glob("*.py")} | EVAL.keys() | {"eval"}
     for file in (ROOT / "openrlhf_sagc").rglob("*.py"):
         assert not {name.partition(".")[0] for name in imported(file)} & names, file
 

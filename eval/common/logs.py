@@ -1,0 +1,32 @@
+"""What a training run leaves behind: scalars in TensorBoard's format, and lines on its output."""
+
+import re
+from pathlib import Path
+
+import pandas as pd
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+STEP = re.compile(
+    r"Global step \d+: .*'timing/step_total': ([\d.]+)"
+)  # the seconds of a step, as the trainer prints it
+
+
+def read_run(folder: Path) -> pd.DataFrame:
+    """Scalars of the one run below `folder`, a row a step, a column a metric without the leading "train/".
+
+    `wall_time` is the time of day at which the step was logged.
+
+    Raises:
+        ValueError: there is no run with steps below `folder`.
+    """
+    events = EventAccumulator(str(folder), size_guidance={"scalars": 0})
+    events.Reload()
+    tags = [tag for tag in events.Tags()["scalars"] if tag.startswith("train/")]
+    columns = {
+        tag.removeprefix("train/"): pd.Series({event.step: event.value for event in events.Scalars(tag)})
+        for tag in tags
+    }
+    if not columns:
+        raise ValueError(f"no training steps in {folder}: did the run reach its first step?")
+    columns["wall_time"] = pd.Series({event.step: event.wall_time for event in events.Scalars(tags[0])})
+    return pd.DataFrame(columns).sort_index()

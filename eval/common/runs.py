@@ -1,0 +1,40 @@
+"""Training runs on the CPU stack, each done once."""
+
+import json
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from common.paths import ROOT
+
+
+def once(folder: Path, made_with: Any, make: Callable[[], Any]) -> Any:
+    """What `make` returned when it last ran for this folder, if `made_with` was the same; else it runs now.
+
+    Both are JSON values. They are kept in the folder's done.json.
+    """
+    done = folder / "done.json"
+    if done.exists():
+        saved = json.loads(done.read_text())
+        if saved["made_with"] == made_with:
+            return saved["result"]
+        done.unlink()
+    folder.mkdir(parents=True, exist_ok=True)
+    result = make()
+    done.write_text(json.dumps({"made_with": made_with, "result": result}))
+    return result
+
+
+def train_command(tree: str, task: Path, output: Path, flags: list[str]) -> list:
+    """The command that trains on a warm-started task with the OpenRLHF of build/TREE."""
+    return ["bash", ROOT / "train_scripts/countdown/train.sh", tree, task, output, *flags]
+
+
+def run_logged(command: list, log: Path, **environment: str) -> int:
+    """Run a command with all its output in `log`; its exit code."""
+    with log.open("w") as sink:
+        return subprocess.run(
+            list(map(str, command)), stdout=sink, stderr=subprocess.STDOUT, env={**os.environ, **environment}
+        ).returncode

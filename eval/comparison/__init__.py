@@ -1,0 +1,1 @@
+"""The parts of compare.py: the arms, their training runs, their logs, statistics, report and plots."""

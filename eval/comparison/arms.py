@@ -1,0 +1,64 @@
+"""The arms of a comparison: from a policy to the flags of its training run."""
+
+from common.paths import ROOT
+from common.policies import parse_policy
+
+SIZES = [4, 8, 16, 32]
+SAMPLES, PROMPTS = 128, 16  # of a step, where they are held
+MAX_NEW_TOKENS = 200
+EVALUATION = {"eval.steps": 8, "eval.n_samples_per_prompt": 8, "eval.temperature": 1.0}
+ALGORITHMS = {
+    "grpo": {},
+    "dapo": {
+        "algo.dynamic_filtering_enable": None,
+        "actor.loss_agg_mode": "token-mean",
+        "reward.overlong_buffer_len": MAX_NEW_TOKENS // 5,
+        "reward.overlong_penalty_factor": 0.5,
+    },
+}
+
+
+def flags_of(policy: str, algorithm: str, seed: int, control: dict[str, float]) -> tuple[str, list[str]]:
+    """The tree of build/ and the flags of a run.
+
+    Args:
+        policy: as common/policies.py has it.
+        algorithm: one of ALGORITHMS; grpo makes one optimizer step a rollout, dapo two.
+        seed: of the run.
+        control: flags of --rollout.sagc besides the sizes.
+
+    Raises:
+        ValueError: the policy is none, or its size does not fit a step.
+    """
+    found = parse_policy(policy)
+    patched, hold = found.kind != "unpatched", found.hold or "samples"
+    size = SAMPLES // PROMPTS if found.size is None else found.size
+    prompts = PROMPTS if hold == "prompts" else SAMPLES // max(size, 1)
+    if not size or not prompts or prompts * size % SAMPLES and hold == "samples":
+        raise ValueError(f"--policies {policy}: {size} does not divide the {SAMPLES} samples of a step")
+    settings = {
+        "rollout.batch_size": prompts,
+        "rollout.n_samples_per_prompt": size,
+        "train.batch_size": prompts * size // (2 if algorithm == "dapo" else 1),
+        "train.micro_batch_size": min(prompts * size // 2, 64),
+        "train.num_episodes": 100,  # the seconds end a run
+        "train.seed": seed,
+        "actor.lr_scheduler": "constant",
+        "reward.remote_url": ROOT / "eval/common/synthetic_reward.py",
+        "ckpt.best_metric_key": "none",
+        **EVALUATION,
+        **ALGORITHMS[algorithm],
+    }
+    if patched:
+        settings |= {"rollout.sagc.enable": None, "rollout.sagc.hold": hold}
+        settings |= {f"rollout.sagc.{name}": value for name, value in control.items()}
+    if found.tail:
+        settings["rollout.tail_batching.enable"] = None
+    if found.response_ratio is not None:
+        settings["rollout.tail_batching.response_ratio"] = f"{found.response_ratio:g}"
+    if found.lengths:
+        settings["rollout.length_aware_dispatch"] = None
+    words = [word for name, value in settings.items() for word in (f"--{name}", value) if word is not None]
+    if patched:
+        words += ["--rollout.sagc.group_sizes", *(SIZES if found.size is None else [size])]
+    return "cpu-patched" if patched else "cpu-base", list(map(str, words))

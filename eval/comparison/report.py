@@ -1,0 +1,178 @@
+"""Report of a comparison: its tables and sentences, and the files that hold them."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from common.policies import parse_policy
+from common.tables import markdown
+from comparison.plots import PHASES, plot_reward, plot_seconds, plot_steps
+from comparison.statistics import (
+    LEVEL,
+    ends_of,
+    interval,
+    of_runs,
+    resample,
+    right_of,
+    speedup_of,
+    time_to,
+    value_at,
+)
+
+FEWEST = 3  # runs of a policy from which the report says who is sooner
+ENDS = 10  # steps at a run's start and end whose lengths are averaged
+OTHER_TARGETS = (-0.1, -0.05, 0, 0.05, 0.1)  # beside the target
+SECONDS = ["generation", "experience", "training", "sync"]  # the parts of a step
+
+
+def summaries(steps: pd.DataFrame, evaluations: pd.DataFrame, settings: dict) -> list[dict]:
+    """A row an algorithm and policy."""
+    rows = []
+    for algorithm in evaluations["algorithm"].unique():
+        mine = evaluations[evaluations["algorithm"] == algorithm]
+        policies = list(mine["policy"].unique())
+        draws = {
+            policy: resample(mine[mine["policy"] == policy], settings, np.random.default_rng(0)) for policy in policies
+        }
+        fixed = [policy for policy in policies if parse_policy(policy).is_fixed_size]
+        best = min(fixed, key=lambda policy: draws[policy]["time"][0], default=None)
+        for policy in policies:
+            taken = steps[(steps["algorithm"] == algorithm) & (steps["policy"] == policy)]
+            runs = [run for _, run in taken.groupby("seed")]
+            later = pd.concat([run.iloc[1:] for run in runs])  # the first step warms vLLM up
+            row = {
+                "algorithm": algorithm,
+                "policy": policy,
+                "runs": len(runs),
+                "reached": int(np.isfinite(of_runs(mine, policy, settings["target"])).sum()),
+                "times": {target: of_runs(mine, policy, target).mean() for target in other_targets(settings)},
+                "time_to_target": draws[policy]["time"],
+                "speedup": speedup_of(draws[best]["time"], draws[policy]["time"]) if best else np.full(2, np.nan),
+                "best_fixed": best,
+                "reward": draws[policy]["reward"],
+                "solved": draws[policy]["solved"],
+                "steps": float(np.mean([len(run) for run in runs])),
+                "step_seconds": later[SECONDS].sum(axis=1).mean(),
+                "length_first": np.mean([run["trained_length"].head(ENDS).mean() for run in runs]),
+                "length_last": np.mean([run["trained_length"].tail(ENDS).mean() for run in runs]),
+            }
+            row["bound"] = row["step_seconds"] / (row["step_seconds"] - later["idle_tail"].mean())
+            row |= {name: later[name].mean() for name in ("group_size", "straggler_rate", "idle_tail", "length_max")}
+            phases = later.assign(decoding=later["generation"] - later["idle_tail"])[PHASES].mean()
+            rows.append(row | {f"s_{name}": value for name, value in phases.items()})
+    return rows
+
+
+def other_targets(settings: dict) -> list[float]:
+    """Held-out rewards around the target, which the report gives the mean seconds to."""
+    return [round(settings["target"] + more, 4) for more in OTHER_TARGETS if 0 < settings["target"] + more < 1]
+
+
+def tables(rows: list[dict], settings: dict) -> str:
+    """The tables of all algorithms, each with its verdicts."""
+    text = (
+        f"Mean over seeds [{LEVEL:.0%} bootstrap interval over seeds and held-out problems, of one seed over problems "
+        f"alone]; {settings['seconds']:.0f} s of training a run, limit of the straggler rate "
+        f"{settings['max_straggler_rate']} at max / median {settings['straggler_ratio']}. A dash: not reached in every "
+        "run.\n"
+    )
+    for algorithm in dict.fromkeys(row["algorithm"] for row in rows):
+        mine = [row for row in rows if row["algorithm"] == algorithm]
+        text += f"\n### {algorithm.upper()}\n\n{main_table(mine, settings)}\n{verdict(mine, settings['target'])}"
+        others = mine[0]["times"]
+        times = [[row["policy"], *map(seconds_or_dash, row["times"].values())] for row in mine]
+        text += "\nMean seconds to other held-out rewards:\n\n"
+        text += markdown(["policy", *others], times, alignment="l" + "r" * len(others))
+    return text
+
+
+def main_table(rows: list[dict], settings: dict) -> str:
+    """A row a policy."""
+    table = [
+        {
+            "policy": row["policy"] + (" (best fixed)" if row["policy"] == row["best_fixed"] else ""),
+            "runs": row["runs"],
+            f"s to {settings['target']}": interval(row["time_to_target"], 0),
+            "times as fast as the best fixed": interval(row["speedup"], 2),
+            "reached": f"{row['reached']} of {row['runs']}",
+            f"held-out reward after {settings['seconds']:.0f} s": interval(row["reward"], 3),
+            "solved": interval(row["solved"], 2),
+            "steps": f"{row['steps']:.0f}",
+            "mean group size": f"{row['group_size']:.1f}",
+            "straggler rate": f"{row['straggler_rate']:.3f}",
+            "s a step": f"{row['step_seconds']:.2f}",
+            "of it idle tail": f"{row['idle_tail']:.2f}",
+            "times as fast without any": f"{row['bound']:.2f}",
+            "trained length, first and last steps": f"{row['length_first']:.0f} → {row['length_last']:.0f}",
+        }
+        for row in rows
+    ]
+    return markdown(table[0], [row.values() for row in table], alignment="l" + "r" * (len(table[0]) - 1))
+
+
+def each_run(steps: pd.DataFrame, evaluations: pd.DataFrame, settings: dict) -> str:
+    """A table with a row a run: what it reached, and how fast the machine was meanwhile."""
+    target, seconds, arm = settings["target"], settings["seconds"], ["algorithm", "policy", "seed"]
+    titles = [*arm, f"s to {target}", f"held-out reward after {seconds:.0f} s", "s a step", "median s of training"]
+    rows = []
+    for key, run in evaluations.groupby(arm, sort=False):
+        rewards_E, seconds_E = right_of(run).mean(axis=1)[None], run["seconds"].to_numpy()
+        taken = steps[(steps[arm] == list(key)).all(axis=1)].iloc[1:]  # the first step warms vLLM up
+        reward = value_at(seconds, seconds_E, rewards_E)[0]
+        cells = [*key, seconds_or_dash(time_to(target, seconds_E, rewards_E)[0]), f"{reward:.3f}"]
+        rows.append([*cells, f"{taken[SECONDS].sum(axis=1).mean():.2f}", f"{taken['training'].median():.2f}"])
+    return "\n### Each run\n\n" + markdown(titles, rows, alignment="ll" + "r" * (len(titles) - 2))
+
+
+def seconds_or_dash(seconds: float) -> str:
+    """Whole seconds; a dash for a reward that was not reached."""
+    return f"{seconds:.0f}" if np.isfinite(seconds) else "–"
+
+
+def verdict(rows: list[dict], target: float) -> str:
+    """One sentence for each policy that is no fixed size: sooner, later, or neither for certain."""
+    lines = []
+    for row in rows:
+        if row["best_fixed"] is None or parse_policy(row["policy"]).is_fixed_size:
+            continue
+        low, high = ends_of(row["speedup"])
+        if row["runs"] < FEWEST:
+            what = f"has too few runs for a verdict ({row['runs']} of {FEWEST})"
+        elif not np.isfinite(row["time_to_target"][0]):
+            what = f"did not reach {target} in every run"
+        elif not np.isfinite(row["speedup"][0]):
+            what = f"reached {target} in every run, which no fixed size did"
+        elif low > 1:
+            what = f"reached {target} sooner than the best fixed size ({row['best_fixed']})"
+        elif high < 1:
+            what = f"reached {target} later than the best fixed size ({row['best_fixed']}): the fixed size wins"
+        else:
+            what = f"against the best fixed size ({row['best_fixed']}): no certain difference in the time to {target}"
+        lines.append(f"- {row['policy']} {what}; {interval(row['speedup'], 2)} times as fast.\n")
+    return "".join(lines)
+
+
+def write_report(folder: Path) -> str:
+    """Write comparison.json, REPORT.md and the plots into `folder`; returns the report's text."""
+    steps, evaluations = pd.read_csv(folder / "steps.csv"), pd.read_csv(folder / "evaluations.csv")
+    settings = json.loads((folder / "settings.json").read_text())
+    rows = summaries(steps, evaluations, settings)
+    plot_reward(evaluations, settings, folder / "reward.png")
+    plot_steps(steps, settings, folder / "control.png")
+    plot_seconds(rows, folder / "seconds.png")
+    text = tables(rows, settings) + each_run(steps, evaluations, settings)
+    (folder / "REPORT.md").write_text(text)
+    plain = [{name: of_draws(value) for name, value in row.items()} for row in rows]
+    (folder / "comparison.json").write_text(json.dumps({"settings": settings, "policies": plain}, indent=2) + "\n")
+    return text
+
+
+def of_draws(value: object) -> object:
+    """JSON of a cell: bootstrap draws become the data's value and the interval, None where it is not finite."""
+    if isinstance(value, dict):
+        return {str(name): float(number) if np.isfinite(number) else None for name, number in value.items()}
+    if isinstance(value, np.ndarray):
+        numbers = (value[0], *ends_of(value))
+        return dict(zip(("value", "low", "high"), (float(x) if np.isfinite(x) else None for x in numbers)))
+    return value.item() if isinstance(value, np.generic) else value

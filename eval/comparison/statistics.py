@@ -1,0 +1,96 @@
+"""Time to a reward and reward after a time, with bootstrap intervals over seeds and held-out problems.
+
+Suffixes of arrays: B draws of the bootstrap, E evaluations of a run, P problems.
+"""
+
+import numpy as np
+import pandas as pd
+
+RESAMPLES = 2000
+LEVEL = 0.95
+
+
+def right_of(evaluations: pd.DataFrame) -> np.ndarray:
+    """[E, P] share of right answers of each problem at each evaluation of one run."""
+    return np.array([line.split() for line in evaluations["right"]], float) / evaluations["samples"].iloc[0]
+
+
+def time_to(target: float, seconds_E: np.ndarray, rewards_BE: np.ndarray) -> np.ndarray:
+    """[B] seconds at which each curve first reaches `target`, linear between evaluations; inf where it does not.
+
+    A curve that begins above it has the first evaluation's seconds, which are 0 in a comparison.
+    """
+    above_BE = rewards_BE >= target
+    at_B = above_BE.argmax(axis=1)
+    rows = np.arange(len(rewards_BE))
+    before_B = np.maximum(at_B - 1, 0)
+    low_B, high_B = rewards_BE[rows, before_B], rewards_BE[rows, at_B]
+    share_B = np.where(at_B > 0, (target - low_B) / np.where(high_B > low_B, high_B - low_B, 1), 1)
+    seconds_B = seconds_E[before_B] + share_B * (seconds_E[at_B] - seconds_E[before_B])
+    return np.where(above_BE.any(axis=1), seconds_B, np.inf)
+
+
+def value_at(seconds: float, seconds_E: np.ndarray, values_BE: np.ndarray) -> np.ndarray:
+    """[B] values after `seconds`, linear between evaluations, the last one after it."""
+    after = min(int(np.searchsorted(seconds_E, seconds)), len(seconds_E) - 1)
+    before = max(after - 1, 0)
+    span = seconds_E[after] - seconds_E[before]
+    share = min((seconds - seconds_E[before]) / span, 1.0) if span and seconds > seconds_E[before] else 0.0
+    return values_BE[:, before] + share * (values_BE[:, after] - values_BE[:, before])
+
+
+def resample(evaluations: pd.DataFrame, settings: dict, generator: np.random.Generator) -> dict[str, np.ndarray]:
+    """Bootstrap of one arm over seeds, and over problems within a seed; the first draw is the data themselves.
+
+    Args:
+        evaluations: of one arm, of all seeds.
+        settings: with the `target` of the held-out reward and the training `seconds` of a run.
+        generator: seeded alike for every arm, so that the draws of two arms are pairs.
+
+    Returns:
+        [RESAMPLES + 1] mean over seeds of: `time` to the target in s, `reward` and `solved` share at the same second.
+    """
+    seeds = evaluations["seed"].unique()
+    found = {"time": [], "reward": [], "solved": []}
+    for seed in seeds:
+        run = evaluations[evaluations["seed"] == seed]
+        right_EP = right_of(run)
+        problems = right_EP.shape[1]
+        weights_BP = generator.multinomial(problems, np.full(problems, 1 / problems), RESAMPLES) / problems
+        weights_BP = np.vstack([np.full(problems, 1 / problems), weights_BP])
+        rewards_BE, seconds_E = weights_BP @ right_EP.T, run["seconds"].to_numpy()
+        found["time"].append(time_to(settings["target"], seconds_E, rewards_BE))
+        found["reward"].append(value_at(settings["seconds"], seconds_E, rewards_BE))
+        found["solved"].append(value_at(settings["seconds"], seconds_E, weights_BP @ (right_EP.T > 0.5)))
+    drawn_BS = generator.multinomial(len(seeds), np.full(len(seeds), 1 / len(seeds)), RESAMPLES) / len(seeds)
+    drawn_BS = np.vstack([np.full(len(seeds), 1 / len(seeds)), drawn_BS])
+    mean = lambda per_seed: (drawn_BS * np.where(drawn_BS > 0, np.array(per_seed).T, 0)).sum(axis=1)  # noqa: E731
+    return {name: mean(per_seed) for name, per_seed in found.items()}
+
+
+def ends_of(draws: np.ndarray) -> tuple[float, float]:
+    """Ends of the bootstrap's interval, of the draws that are a number; NaN where most are none."""
+    drawn = draws[1:][~np.isnan(draws[1:])]
+    if 2 * len(drawn) < len(draws):
+        return np.nan, np.nan
+    low, high = np.quantile(drawn, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], method="nearest")
+    return low, high
+
+
+def interval(draws: np.ndarray, digits: int) -> str:
+    """The data's value and the bootstrap's interval around it; a value that is not reached is a dash."""
+    low, high = ends_of(draws)
+    show = lambda x: f"{x:.{digits}f}" if np.isfinite(x) else "–"  # noqa: E731
+    return f"{show(draws[0])} [{show(low)}, {show(high)}]"
+
+
+def speedup_of(best_B: np.ndarray, times_B: np.ndarray) -> np.ndarray:
+    """[B] best / times; NaN in a draw in which neither reaches the target."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return best_B / times_B
+
+
+def of_runs(evaluations: pd.DataFrame, policy: str, target: float) -> np.ndarray:
+    """Seconds to a target of every run of a policy."""
+    runs = [run for _, run in evaluations[evaluations["policy"] == policy].groupby("seed")]
+    return np.array([time_to(target, run["seconds"].to_numpy(), right_of(run).mean(axis=1)[None])[0] for run in runs])

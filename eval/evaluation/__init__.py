@@ -1,0 +1,1 @@
+"""The parts of evaluate.py: problem sets, sampling, grading, and statistics over problems."""

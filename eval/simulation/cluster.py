@@ -1,0 +1,105 @@
+"""Engines that share a clock, with OpenRLHF's placement of groups or the scheduler's."""
+
+import heapq
+import math
+from collections import deque
+
+from simulation.costs import CostModel
+from simulation.engine import Engine, Request
+
+
+class Cluster:
+    """Engines that share a clock, and groups of rollouts placed on them whole."""
+
+    def __init__(self, costs: CostModel, engines: int):
+        self.costs = costs
+        self.now = 0.0
+        self.engines = [Engine(costs) for _ in range(engines)]
+        self._due = [math.inf] * engines
+        self._events: list[tuple[float, int]] = []  # heap; stale where it is not what is due
+        self._groups: dict[int, list[Request]] = {}  # not taken back yet, in the order of dispatch
+        self._unfinished: dict[int, int] = {}  # rollouts that each of them waits for
+        self._whole: deque[int] = deque()  # groups that have ended and can be taken back
+
+    def dispatch(
+        self, groups: dict[int, list[Request]], *, keep_first: int | None = None, engines: list[int] | None = None
+    ) -> list[int]:
+        """Send groups to engines; the engine of each.
+
+        Without `engines` they go to those with the fewest unfinished rollouts, as OpenRLHF's
+        `_dispatch_prompts_to_vllm` places them: loads are counted once, then every group adds its size.
+
+        Args:
+            groups: the requests of each, by number.
+            keep_first: rollouts of a group that end the others; None for all of them.
+            engines: where the scheduler has placed each group, -1 if it has not.
+
+        Raises:
+            ValueError: a rollout does not fit an engine's KV cache.
+        """
+        longest = max((x.prompt_tokens + x.tokens for requests in groups.values() for x in requests), default=0)
+        if longest > self.costs.kv_limit:
+            raise ValueError(
+                f"kv_limit {self.costs.kv_limit} is less than a rollout of {longest} tokens, prompt included"
+            )
+        loads = [(engine.unfinished, index) for index, engine in enumerate(self.engines)]
+        heapq.heapify(loads)
+        placed = []
+        arrivals: dict[int, list[Request]] = {}
+        for (group, requests), index in zip(groups.items(), engines or [-1] * len(groups)):
+            if index < 0:
+                load, index = loads[0]
+                heapq.heapreplace(loads, (load + len(requests), index))
+            placed.append(index)
+            arrivals.setdefault(index, []).extend(requests)
+            self._groups[group] = requests
+            self._unfinished[group] = keep_first or len(requests)
+            for request in requests:
+                request.group, request.arrived = group, self.now
+        for index, requests in arrivals.items():
+            self.engines[index].submit(requests, self.now)
+            self._plan(index)
+        return placed
+
+    @property
+    def preemptions(self) -> int:
+        """Rollouts preempted so far."""
+        return sum(engine.preemptions for engine in self.engines)
+
+    def next_group(self) -> tuple[int, list[Request]]:
+        """Move the clock to the end of the next group and take it back."""
+        while not self._whole:
+            time, index = heapq.heappop(self._events)
+            if time != self._due[index]:
+                continue
+            self.now = time
+            engine = self.engines[index]
+            for request in engine.run_to_event():
+                self._unfinished[request.group] -= 1
+                if not self._unfinished[request.group]:
+                    self._whole.append(request.group)
+            for group in self._whole:
+                engine.drop([request for request in self._groups[group] if request.ended is None])
+            engine.schedule()
+            self._plan(index)
+        group = self._whole.popleft()
+        del self._unfinished[group]
+        return group, self._groups.pop(group)
+
+    def stop(self) -> dict[int, list[Request]]:
+        """Stop what runs; all groups not taken back yet, in the order of dispatch, some of which may be whole."""
+        for engine in self.engines:
+            engine.stop(self.now)
+        left, self._groups = self._groups, {}
+        self._unfinished.clear()
+        self._whole.clear()
+        self._events.clear()
+        self._due = [math.inf] * len(self.engines)
+        return left
+
+    def _plan(self, index: int) -> None:
+        due = self.engines[index].next_event
+        if due != self._due[index]:
+            self._due[index] = due
+            if due < math.inf:
+                heapq.heappush(self._events, (due, index))

@@ -1,0 +1,57 @@
+"""What a training step costs, in seconds; a file of eval/engines holds the numbers."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import ConfigDict, Field, ValidationError
+from pydantic.dataclasses import dataclass
+
+Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=1)]
+
+
+@dataclass(frozen=True, config=ConfigDict(strict=True, extra="forbid"))
+class CostModel:
+    """Costs of generation on engines of `gpus_per_engine` each, and of training.
+
+    Experience and training are linear in the tokens of a step, prompts and responses. All GPUs share these GPU-seconds
+    evenly, since training takes turns with the engines.
+
+    Raises:
+        pydantic.ValidationError: a field is missing or out of its range.
+    """
+
+    decode_base: Annotated[float, Field(gt=0, allow_inf_nan=False)]  # of a step of an engine, as the next three
+    decode_per_request: Seconds
+    decode_per_kv_token: Seconds
+    prefill_per_token: Seconds
+    max_running: Count  # vLLM's max_num_seqs
+    kv_limit: Count  # tokens in the KV cache of an engine
+    gpus_per_engine: Count
+    generation_base: Seconds  # of a training step, as the next ones
+    experience_base: Seconds
+    experience_per_token: Seconds
+    train_base: Seconds
+    train_per_token: Seconds
+    sync: Seconds  # of the weights to the engines
+
+    @classmethod
+    def load(cls, path: Path) -> "CostModel":
+        """Read a JSON object with these fields, and `about`.
+
+        Raises:
+            ValueError: it is no such file; the message is one line and begins with the path.
+        """
+        try:
+            fields = json.loads(path.read_text())
+        except (OSError, ValueError) as error:
+            raise ValueError(f"{path} is not a JSON file that can be read: {error}") from None
+        if not isinstance(fields, dict):
+            raise ValueError(f"{path} holds no JSON object; see eval/engines")
+        try:
+            return cls(**{name: value for name, value in fields.items() if name != "about"})
+        except ValidationError as error:
+            faults = [(fault["loc"][0], fault["msg"], fields.get(fault["loc"][0])) for fault in error.errors()]
+            wrong = "; ".join(f"{name}: {message}, got {value}" for name, message, value in faults)
+            raise ValueError(f"{path}: {wrong}; see eval/engines") from None

@@ -1,0 +1,128 @@
+"""Simulated runs of policies on numbers of GPUs; the settings are the flags of simulate.py."""
+
+from argparse import Namespace
+
+import pandas as pd
+from common.policies import Policy
+from rich.console import Console
+from rich.progress import Progress
+from simulation.costs import CostModel
+from simulation.lengths import LogNormal, Trace
+from simulation.training import SimulatedTraining
+
+from openrlhf_sagc.decisions.controller import StragglerAwareGroupController
+from openrlhf_sagc.decisions.dynamic_sampling import DynamicSampler
+from openrlhf_sagc.decisions.length_prediction import LengthPredictor
+from openrlhf_sagc.decisions.planner import StepPlanner
+from openrlhf_sagc.decisions.tail_batching import NoTailBatching, TailBatcher
+
+
+def check_sizes(policy: Policy, arguments: Namespace) -> None:
+    """The policy's group sizes fit the step.
+
+    Raises:
+        ValueError: they do not; the message names the flag.
+    """
+    sizes, initial = sizes_of(policy, arguments)
+    if initial not in sizes:
+        raise ValueError(
+            f"--group_sizes {' '.join(map(str, sizes))} do not hold --n_samples_per_prompt {initial}, the first step's"
+        )
+    samples = arguments.batch_size * arguments.n_samples_per_prompt
+    hold = policy.hold or arguments.hold
+    wrong = [size for size in sizes if size < 2 or hold == "samples" and samples % size]
+    if wrong:
+        raise ValueError(
+            f"--policies {policy.name}: a group size of {wrong[0]} is below 2 or does not divide the {samples} samples of "
+            f"a step (--batch_size {arguments.batch_size} x --n_samples_per_prompt {arguments.n_samples_per_prompt})"
+        )
+
+
+def sizes_of(policy: Policy, arguments: Namespace) -> tuple[list[int], int]:
+    """The group sizes that the policy chooses from, and the size of the first step."""
+    if policy.size is not None:
+        return [policy.size], policy.size
+    return arguments.group_sizes, arguments.n_samples_per_prompt
+
+
+def train(
+    policy: Policy, gpus: int, source: Trace | LogNormal, costs: CostModel, arguments: Namespace
+) -> SimulatedTraining:
+    """The simulated run of one policy.
+
+    Raises:
+        ValueError: a flag of a policy's parts is out of its range; the message begins with its name.
+    """
+    sizes, initial = sizes_of(policy, arguments)
+    filtering = {} if arguments.dynamic_sampling else {"tolerance": None}
+    ratio = arguments.response_ratio if policy.response_ratio is None else policy.response_ratio
+    try:
+        sampler = DynamicSampler(max_gen_batches=arguments.max_gen_batches, **filtering)
+        controller = StragglerAwareGroupController(
+            sizes,
+            arguments.straggler_ratio,
+            arguments.max_straggler_rate,
+            arguments.tradeoff,
+            arguments.discount,
+            initial_group_size=initial,
+        )
+        batcher = TailBatcher(prompt_ratio=arguments.prompt_ratio, response_ratio=ratio)
+    except ValueError as error:
+        raise ValueError(f"--{error}") from None
+    planner = StepPlanner(
+        controller,
+        sampler,
+        batcher if policy.tail else NoTailBatching(),
+        LengthPredictor() if policy.lengths else None,
+        hold=policy.hold or arguments.hold,
+        samples=arguments.batch_size * arguments.n_samples_per_prompt,
+        prompts=arguments.batch_size,
+        signal=arguments.signal,
+        num_engines=gpus // costs.gpus_per_engine,
+    )
+    return SimulatedTraining(
+        planner, source, costs, gpus=gpus, prompt_tokens=arguments.prompt_tokens, seed=arguments.seed
+    )
+
+
+def simulate(
+    policies: list[Policy], source: Trace | LogNormal, costs: CostModel, arguments: Namespace
+) -> pd.DataFrame:
+    """A row for each number of GPUs and policy.
+
+    Raises:
+        ValueError: a step cannot be filled, or a rollout does not fit an engine; the message names the flag.
+    """
+    runs = [(policy, gpus) for gpus in arguments.gpus for policy in policies]
+    rows = []
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("", total=len(runs) * arguments.steps)
+        for policy, gpus in runs:
+            name = f"{policy.name}@{policy.hold or arguments.hold}"
+            progress.update(task, description=f"{name}, {gpus} GPUs")
+            run = train(policy, gpus, source, costs, arguments)
+            steps = []
+            for number in range(1, arguments.steps + 1):
+                steps.append(_one_step(run, f"{name}, step {number}", arguments))
+                progress.advance(task)
+            rows.append({"gpus": gpus, "policy": name, **summary(pd.DataFrame(steps))})
+    return pd.DataFrame(rows)
+
+
+def summary(steps: pd.DataFrame) -> dict[str, float]:
+    """Means over the steps of a run; counts and rates of the whole run."""
+    hours = steps["seconds"].sum() / 3600
+    totals = {"steps": len(steps), "rollouts": int(steps["rollouts"].sum())}
+    rates = {f"{unit}_an_hour": steps[unit].sum() / hours for unit in ("prompts", "samples")}
+    return {**totals, **steps.drop(columns="rollouts").mean().to_dict(), **rates}
+
+
+def _one_step(run: SimulatedTraining, where: str, arguments: Namespace) -> dict[str, float]:
+    """`run.step()`, with its errors in terms of the flags."""
+    try:
+        return run.step()
+    except RuntimeError as error:
+        cap = f"--max_gen_batches {arguments.max_gen_batches} reached, {where}"
+        raise ValueError(f"{cap}: {error}: use prompts that are solved sometimes") from None
+    except ValueError as error:
+        raise ValueError(f"--engine {arguments.engine}: {error}") from None

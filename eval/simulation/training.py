@@ -1,0 +1,172 @@
+"""Simulated training: the steps of openrlhf_sagc/driver/rollout.py on a model of engines instead of vLLM.
+
+Policies, queue, plan and account of a step are the objects that training has. What runs when a step has its groups is
+stopped. Its prompts and those of surplus groups come again, in the next step or a long round, which then waits for them.
+All of a step is generated before it is trained, on the same GPUs.
+"""
+
+import numpy as np
+from simulation.cluster import Cluster
+from simulation.costs import CostModel
+from simulation.engine import Request
+from simulation.lengths import LogNormal, Trace
+
+from openrlhf_sagc.decisions.in_flight import GroupsInFlight
+from openrlhf_sagc.decisions.planner import StepPlanner
+from openrlhf_sagc.decisions.prompt_queue import PromptQueue
+from openrlhf_sagc.decisions.records import Rollout
+from openrlhf_sagc.decisions.step import Step
+
+
+class EndlessEpisode:
+    """A source of lengths as the source of a `PromptQueue`; the label of a prompt is what the source drew."""
+
+    def __init__(self, source: Trace | LogNormal, generator: np.random.Generator):
+        self._source, self._generator = source, generator
+
+    def begin(self, episode: int) -> None:
+        """The first episode has no end."""
+
+    def take(self, count: int) -> tuple[list[tuple], bool]:
+        drawn = self._source.draw_prompts(count, self._generator)
+        return [(str(prompt), prompt, None) for prompt in drawn], False
+
+
+class SimulatedTraining:
+    """One run; `step()` simulates one training step after another.
+
+    Args:
+        planner: as in training.
+        source: of prompts and response lengths.
+        costs: of engines and training.
+        gpus: a multiple of `costs.gpus_per_engine`.
+        prompt_tokens: of every prompt.
+        seed: of the draws.
+    """
+
+    def __init__(
+        self,
+        planner: StepPlanner,
+        source: Trace | LogNormal,
+        costs: CostModel,
+        *,
+        gpus: int,
+        prompt_tokens: int,
+        seed: int = 0,
+    ):
+        self.planner, self.source, self.costs = planner, source, costs
+        self.gpus, self.prompt_tokens = gpus, prompt_tokens
+        self.cluster = Cluster(costs, gpus // costs.gpus_per_engine)
+        self.flight = GroupsInFlight()
+        self._generator = np.random.default_rng(seed)
+        self.queue = PromptQueue(EndlessEpisode(source, self._generator))
+        self._scores: dict[int, list[float]] = {}  # of the rollouts of groups that run
+        self._ends: list[float] = []  # seconds at which the step's rollouts ended, stopped ones included
+
+    def step(self) -> dict[str, float]:
+        """One training step.
+
+        Returns:
+            Its figures: `seconds` and their parts `generation_seconds`, `experience_seconds`, `train_seconds`,
+            `sync_seconds`; `group_size`, `prompts` and `samples` trained, `dispatched` groups; `idle_fraction`, 1 -
+            mean / last of the seconds at which its rollouts end (a stopped one ends with the step);
+            `straggler_rate`; `tokens_max`, the longest response that ended; `tokens_mean` of the responses trained;
+            `long_round`, 1 or 0; `rollouts` simulated; `preemptions`.
+
+        Raises:
+            RuntimeError: the groups that a step may dispatch did not fill it.
+            ValueError: a rollout does not fit an engine's KV cache.
+        """
+        planner, flight, queue, cluster = self.planner, self.flight, self.queue, self.cluster
+        start, preemptions, self._ends = cluster.now, cluster.preemptions, []
+        step = planner.plan(flight, queue)
+        self._dispatch(step)
+        while flight.waits_for(step):
+            self._take_back(step, *cluster.next_group())
+            self._dispatch(step)
+        for number, requests in cluster.stop().items():
+            self._take_back(step, number, requests)
+        lengths = flight.take_lengths()
+        planner.observe(lengths)
+        if len(flight.accepted) < step.num_groups:
+            raise RuntimeError(step.shortfall(len(flight.accepted)))
+        trained, unused = flight.close(step, keep=False)
+        for group in unused:
+            queue.put_back(group.prompt)
+        planner.finish(step, waiting=len(queue))
+
+        generation, samples = cluster.now - start, step.num_groups * step.group_size
+        response_tokens = sum(sum(group.samples) for group in trained)
+        parts = self._seconds(generation, response_tokens + samples * self.prompt_tokens)
+        return {
+            "seconds": sum(parts.values()),
+            **{f"{part}_seconds": seconds for part, seconds in parts.items()},
+            "group_size": step.group_size,
+            "prompts": step.num_groups,
+            "samples": samples,
+            "dispatched": step.dispatched,
+            "idle_fraction": 1 - (np.mean(self._ends) - start) / generation,
+            "straggler_rate": planner.controller.metrics()["straggler_rate"],
+            "tokens_max": max(
+                (rollout.tokens for group in lengths for rollout in group if rollout.finished), default=0
+            ),
+            "tokens_mean": response_tokens / samples,
+            "long_round": planner.batcher.metrics().get("long_round", 0.0),
+            "rollouts": len(self._ends),
+            "preemptions": cluster.preemptions - preemptions,
+        }
+
+    def _seconds(self, generation: float, trained_tokens: int) -> dict[str, float]:
+        """The parts of a step that generates for so long and trains on so many tokens, prompts included."""
+        costs = self.costs
+        return {
+            "generation": costs.generation_base + generation,
+            "experience": costs.experience_base + costs.experience_per_token * trained_tokens / self.gpus,
+            "train": costs.train_base + costs.train_per_token * trained_tokens / self.gpus,
+            "sync": costs.sync,
+        }
+
+    def _dispatch(self, step: Step) -> None:
+        prompts = self.planner.draw(step, self.flight, self.queue)
+        if not prompts:
+            return
+        drawn = [prompt.label for prompt in prompts]
+        tokens_BG, correct_BG = self.source.draw_rollouts(drawn, step.round.rollouts, self._generator)
+        scores_BG = np.zeros(tokens_BG.shape) if correct_BG is None else correct_BG.astype(float)
+        groups = self.planner.dispatch(step, self.flight, prompts)
+        tokens_of = {}
+        for number, tokens_G, scores_G in zip(
+            sorted(x.number for x in groups), tokens_BG.tolist(), scores_BG.tolist()
+        ):
+            tokens_of[number], self._scores[number] = tokens_G, scores_G
+        requests = {
+            # An engine decodes a token at least, the end of the text.
+            group.number: [Request(self.prompt_tokens, max(tokens, 1)) for tokens in tokens_of[group.number]]
+            for group in groups
+        }
+        self.cluster.dispatch(requests, keep_first=step.keep_first, engines=[group.engine for group in groups])
+
+    def _take_back(self, step: Step, number: int, requests: list[Request]) -> None:
+        """Judge a group that is back, unless it was stopped."""
+        now, scores = self.cluster.now, self._scores.pop(number)
+        self._ends += [now if request.ended is None else request.ended for request in requests]
+        rollouts = [rollout_of(request, now) for request in requests]
+        group, members, was_stopped = self.planner.receive(step, self.flight, self.queue, number, rollouts)
+        if not was_stopped:
+            tokens_G, scores_G = [rollouts[place].tokens for place in members], [scores[place] for place in members]
+            self.planner.judge(step, self.flight, group, scores_G, tokens_G)
+
+
+def rollout_of(request: Request, now: float) -> Rollout:
+    """The record of a request that has ended or was stopped `now`."""
+    finished = request.ended is not None
+    end = request.ended if finished else now
+    started = now if request.started is None else request.started
+    return Rollout(
+        tokens=request.tokens if finished else request.decoded,
+        seconds=end - request.arrived,
+        queue_seconds=started - request.arrived,
+        finished=finished,
+        stopped=not finished,
+        failure=None,
+    )

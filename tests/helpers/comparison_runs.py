@@ -1,0 +1,70 @@
+"""Runs of a comparison as their logs and tables hold them."""
+
+import json
+from pathlib import Path
+
+import comparison.logs
+import comparison.plots
+import comparison.report
+import comparison.statistics
+import comparison.training
+import numpy as np
+import pandas as pd
+from common.synthetic_reward import checksum
+from tensorboard.compat.proto.event_pb2 import Event
+from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+CONTROL = {"max_straggler_rate": 0.3, "straggler_ratio": 2.5, "tradeoff": 2.0}
+SETTINGS = {"target": 0.75, "seconds": 100.0, **CONTROL}
+HELDOUT = ["held 1", "held 2"]
+
+
+def write_run(folder: Path, samples: list[tuple], logs: list[tuple[float, dict]]) -> Path:
+    """A run's two logs: samples of (prompt, score, tokens, time), and the scalars of steps with their time."""
+    (folder / "tensorboard/run").mkdir(parents=True)
+    lines = (f"{checksum(prompt)} {score} {tokens} {at}\n" for prompt, score, tokens, at in samples)
+    (folder / "rewards.log").write_text("".join(lines))
+    writer = EventFileWriter(str(folder / "tensorboard/run"))
+    for step, (at, scalars) in enumerate(logs, 1):
+        for name, value in scalars.items():
+            summary = Summary(value=[Summary.Value(tag=f"train/{name}", simple_value=value)])
+            writer.add_event(Event(wall_time=at, step=step, summary=summary))
+    writer.close()
+    evaluated = folder / "evaluated.jsonl"
+    evaluated.write_text("".join(json.dumps({"prompt": prompt}) + "\n" for prompt in HELDOUT))
+    return evaluated
+
+
+def scalars(generation, trained, **more):
+    times = {"make_experience": 1.0, "ppo_train": 2.0, "broadcast": 0.5, "generation": generation}
+    rollout = {"rollout/num_samples": trained, "rollout/response_length_mean": 14.0}
+    return {f"timing/{name}": value for name, value in times.items()} | rollout | more
+
+
+def learning(policy: str, reach: float, seeds=(0, 1, 2), problems=32) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Runs whose held-out reward goes up to 1 at `reach` seconds, linear from 0."""
+    steps, evaluations = [], []
+    for seed in seeds:
+        for step in range(11):
+            right = np.clip(np.full(problems, 8 * min(10.0 * step / reach, 1.0)).round(), 0, 8).astype(int)
+            evaluations.append(
+                {"step": step, "seconds": 10.0 * step, "samples": 8, "right": " ".join(map(str, right)), "seed": seed}
+            )
+            if not step:
+                continue
+            phases = dict(generation=4.0, idle_tail=1.0, experience=1.0, training=3.0, sync=0.5)
+            shape = dict(groups=16, group_size=8, straggler_rate=0.25, reward=0.5, trained=128, virtual_queue=0.1)
+            lengths = dict(length_mean=60.0, length_median=50.0, length_max=150.0, trained_length=60.0)
+            steps.append({"step": step, "seconds": 10.0 * step, "seed": seed, **phases, **shape, **lengths})
+    arm = {"algorithm": "grpo", "policy": policy}
+    return pd.DataFrame(steps).assign(**arm), pd.DataFrame(evaluations).assign(**arm)
+
+
+def report_of(folder: Path, *arms) -> tuple[str, dict]:
+    steps, evaluations = (pd.concat(frames) for frames in zip(*arms))
+    steps.to_csv(folder / "steps.csv", index=False)
+    evaluations.to_csv(folder / "evaluations.csv", index=False)
+    (folder / "settings.json").write_text(json.dumps(SETTINGS))
+    text = comparison.report.write_report(folder)
+    return text, {row["policy"]: row for row in json.loads((folder / "comparison.json").read_text())["policies"]}

@@ -1,0 +1,38 @@
+"""A finished run of an evaluation is used again only for what it was made with."""
+
+import json
+import subprocess
+from pathlib import Path
+from types import SimpleNamespace
+
+import dynamic_sampling
+import pandas as pd
+import pytest
+from common import group_size_runs
+
+
+@pytest.fixture
+def trained(monkeypatch):
+    """The tasks of the training runs that were started."""
+    tasks = []
+
+    def run(command, **_):
+        tasks.append(Path(command[3]).name)
+        return SimpleNamespace(returncode=0)
+
+    monkeypatch.setattr(subprocess, "run", run)
+    return tasks
+
+
+@pytest.mark.parametrize("evaluation", ["group_sizes", "dynamic_sampling"])
+def test_runs_of_another_task_are_not_taken_for_done(evaluation, trained, monkeypatch, tmp_path):
+    monkeypatch.setattr(group_size_runs, "read_run", lambda folder: pd.DataFrame())
+    for name in "ab":
+        (tmp_path / name / "data").mkdir(parents=True)
+        (tmp_path / name / "data/train.jsonl").write_text(json.dumps({"prompt": "p", "label": "1"}) + "\n")
+    for name in "aabb":
+        if evaluation == "group_sizes":
+            group_size_runs.run(tmp_path / name, tmp_path / "out", ["--flag"])
+        else:
+            dynamic_sampling.run(tmp_path / name, tmp_path / "out", "real", "patched", 1)
+    assert trained == ["a", "b"]

@@ -1,0 +1,58 @@
+"""The command compare.py; the runs themselves are replaced."""
+
+import argparse
+import json
+import shutil
+import sys
+
+import compare
+import pytest
+from comparison_runs import CONTROL, HELDOUT, scalars, write_run
+
+
+def test_a_comparison_goes_on_where_it_was_stopped(tmp_path, monkeypatch):
+    trained = []
+
+    def train(task, output, tree, flags, seconds, progress, bar):
+        if len(trained) == 3:
+            raise KeyboardInterrupt
+        trained.append(output)
+        shutil.rmtree(output, ignore_errors=True)
+        samples = [("a", 1.0, 10, 101.0)] * 4 + [(prompt, 1.0, 5, 110.0) for prompt in HELDOUT for _ in range(8)]
+        write_run(output, samples, [(108.5, scalars(4.0, 4.0))])
+
+    def make_task(folder, seed, console):
+        (folder / "data").mkdir(parents=True, exist_ok=True)
+        text = "".join(json.dumps({"prompt": prompt}) + "\n" for prompt in HELDOUT)
+        (folder / "data/evaluated.jsonl").write_text(text)
+        (folder / "data/start.csv").write_text("step,seconds,samples,right\n0,0.0,8,1 2\n")
+
+    monkeypatch.setattr(compare, "train", train)
+    monkeypatch.setattr(compare, "make_task", make_task)
+    arguments = argparse.Namespace(
+        policies=["unpatched:8", "sagc"], algorithms=["grpo"], seeds=[0, 1], output=tmp_path, seconds=10.0
+    )
+    with pytest.raises(KeyboardInterrupt):
+        compare.run(arguments, CONTROL)
+    before = list(trained)
+    trained.clear()
+    steps, evaluations = compare.run(arguments, CONTROL)
+    assert len(before) == 3 and len(trained) == 1 and trained[0] not in before
+    assert [path.name for path in before] == ["unpatched-8", "sagc", "sagc"]  # arms take turns at going first
+    assert len(steps) == 4 and steps["seed"].tolist() == [0, 0, 1, 1]
+    assert evaluations["step"].tolist() == [0, 1] * 4 and evaluations["right"].tolist()[::2] == ["1 2"] * 4
+    arguments.seconds = 11.0  # other settings, other runs
+    trained.clear()
+    with pytest.raises(KeyboardInterrupt):
+        compare.run(arguments, CONTROL)
+    assert len(trained) == 3
+
+
+@pytest.mark.parametrize(
+    "words, message",
+    [(["--seconds", "0"], "--seconds 0.0 must be above 0"), (["--target", "75"], "--target 75.0 is a mean reward")],
+)
+def test_bad_arguments_are_named(words, message, monkeypatch, tmp_path):
+    monkeypatch.setattr(sys, "argv", ["compare.py", *words, "--output", str(tmp_path)])
+    with pytest.raises(SystemExit, match=message):
+        compare.main()

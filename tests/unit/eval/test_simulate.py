@@ -1,0 +1,108 @@
+"""The command simulate.py."""
+
+import json
+import math
+import subprocess
+import sys
+
+import pandas as pd
+import pytest
+import simulate
+from cpu_stack import ROOT
+from simulation.costs import CostModel
+
+
+@pytest.fixture
+def command(monkeypatch, trace, tmp_path):
+    """command(*flags) -> the JSON that simulate.py writes in this process for a small step on `trace`."""
+
+    def run(*flags):
+        small = ["--steps", "5", "--batch_size", "8", "--json", str(tmp_path / "out.json")]
+        monkeypatch.setattr(sys, "argv", ["simulate.py", "--trace", str(trace), *small, *flags])
+        simulate.main()
+        return (tmp_path / "out.json").read_text()
+
+    return run
+
+
+def test_the_command_that_others_script_against(trace, tmp_path):
+    out, table, image = (tmp_path / name for name in ("out.json", "out.csv", "out.png"))
+    flags = ["--trace", str(trace), "--policies", "fixed:8,fixed:16,sagc", "--json", str(out)]
+    more = ["--csv", str(table), "--plot", str(image), "--gpus", "1", "4", "--steps", "5"]
+    run = subprocess.run([sys.executable, "eval/simulate.py", *flags, *more], cwd=ROOT, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    content = json.loads(out.read_text())
+    assert content["settings"]["group_sizes"] == [4, 8, 16, 32] and content["settings"]["max_straggler_rate"] == 0.2
+    assert content["engine"] == vars(CostModel.load(ROOT / "eval/engines/h100-7b.json"))
+    rows = content["rows"]
+    policies = ["fixed:8@samples", "fixed:16@samples", "sagc@samples"]
+    assert [(row["gpus"], row["policy"]) for row in rows] == [(gpus, policy) for gpus in (1, 4) for policy in policies]
+    for row in rows:
+        assert all(math.isfinite(value) for name, value in row.items() if name != "policy")
+        assert row["samples"] == 1024 and row["steps"] == 5 and row["rollouts"] == 5 * 1024
+        assert row["samples_an_hour"] == pytest.approx(1024 * 3600 / row["seconds"])
+        assert 0 < row["idle_fraction"] < 1 and 0 <= row["straggler_rate"] <= 1
+    assert [row["group_size"] for row in rows[:2]] == [8, 16] and rows[0]["prompts"] == 128
+    assert rows[0]["generation_seconds"] > rows[3]["generation_seconds"]  # more engines
+    assert len(pd.read_csv(table)) == len(rows) and image.stat().st_size > 10_000
+    assert "rollouts simulated in" in run.stdout and "sagc@samples" in run.stdout
+
+
+def test_same_seed_same_json(command):
+    flags = ["--policies", "sagc,fixed:4@prompts", "--dynamic_sampling", "--gpus", "3"]
+    first = command(*flags)
+    assert command(*flags) == first
+    assert json.loads(command(*flags, "--seed", "1"))["rows"] != json.loads(first)["rows"]
+
+
+def test_a_policy_may_bring_its_response_ratio(command):
+    named = json.loads(command("--policies", "sagc+tail:1"))["rows"]
+    flagged = json.loads(command("--policies", "sagc+tail", "--response_ratio", "1"))["rows"]
+    assert [row.pop("policy") for row in named + flagged] == ["sagc+tail:1@samples", "sagc+tail@samples"]
+    assert named == flagged != json.loads(command("--policies", "sagc+tail"))["rows"]
+
+
+def test_a_policy_names_what_its_steps_keep(command):
+    rows = json.loads(command("--policies", "fixed:16,fixed:16@samples,sagc", "--hold", "prompts"))["rows"]
+    assert [row["policy"] for row in rows] == ["fixed:16@prompts", "fixed:16@samples", "sagc@prompts"]
+    assert [(row["prompts"], row["samples"]) for row in rows[:2]] == [(8, 128), (4, 64)]
+    assert rows[2]["samples"] == pytest.approx(8 * rows[2]["group_size"])
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--policies", "fixed:x"], "--policies fixed:x: use fixed:N or sagc; behind fixed:N or sagc .tail"),
+        (["--policies", "unpatched:8"], "--policies unpatched:8: use fixed:N or sagc"),
+        (["--policies", "sagc@tokens"], "--policies sagc@tokens: use fixed:N or sagc"),
+        (["--policies", "sagc:8"], "--policies sagc:8: use fixed:N or sagc"),
+        (["--policies", "fixed:8,fixed:5"], "--policies fixed:5: a group size of 5 .* does not divide the 64 samples"),
+        (["--policies", "fixed:1@prompts"], "a group size of 1 is below 2"),
+        (
+            ["--policies", "sagc", "--group_sizes", "4", "16"],
+            "--group_sizes 4 16 do not hold --n_samples_per_prompt 8",
+        ),
+        (["--policies", "sagc", "--max_straggler_rate", "2"], "--max_straggler_rate must lie between 0 and 1, got 2"),
+        (["--max_gen_batches", "0"], "--max_gen_batches must be at least 1, got 0"),
+        (["--gpus", "0"], "--gpus 0 is no multiple of the 1 GPUs of an engine"),
+        (["--steps", "0"], "--steps must be at least 1, got 0"),
+        (["--csv", "no/out.csv"], "--csv no/out.csv: there is no folder no"),
+        *((["--" + name, "."], f"--{name} .: it is a folder: give a file") for name in ("json", "csv", "plot")),
+        (["--engine", "no.json"], "no.json is not a JSON file that can be read"),
+        (["--prompt_tokens", "10000000"], "kv_limit 571987 is less than a rollout of 1000"),
+    ],
+)
+def test_bad_flags_are_refused_in_one_line(command, flags, message):
+    with pytest.raises(SystemExit, match=f"^eval/simulate.py: .*{message}") as error:
+        command(*flags)
+    assert "\n" not in str(error.value)
+
+
+def test_dynamic_sampling_needs_verdicts(command, trace):
+    lines = trace.read_text().splitlines()
+    trace.write_text("\n".join(line.rpartition(",")[0] for line in lines))
+    with pytest.raises(SystemExit, match="--dynamic_sampling needs a --trace with the column correct"):
+        command("--dynamic_sampling")
+    trace.write_text("\n".join([lines[0], *(line[:-1] + "1" for line in lines[1:])]))
+    with pytest.raises(SystemExit, match="--max_gen_batches 10 reached, fixed:8@samples, step 1: .* all right"):
+        command("--dynamic_sampling")
