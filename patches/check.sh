@@ -136,12 +136,18 @@ check_alone() {
     rm -rf "$tree"
 }
 
-# The files that decide what is checked; build.sh holds the wheel's digest.
-checked_files() { sha256sum patches/*.patch patches/cpu/*.patch patches/build.sh patches/check.sh patches/onto.sh; }
+# The files that decide what is checked; build.sh holds the wheel's digest, the requirements what the tests run with.
+checked_files() {
+    sha256sum patches/*.patch patches/cpu/*.patch patches/build.sh patches/check.sh patches/onto.sh requirements-cpu.txt
+}
 
 check_lock() {
     cmp -s <(checked_files) <(grep -E '^[0-9a-f]{64} ' $LOCK) ||
         fail 26 "$LOCK is about another series or script: run patches/check.sh and commit the lock"
+    local patch
+    for patch in patches/*.patch patches/cpu/*.patch; do
+        grep -q "^[0-9]* passed  $patch$" $LOCK || fail 26 "$LOCK does not say that tests passed after $patch: run patches/check.sh"
+    done
 }
 
 [ "${1:-}" != --locked ] || check_lock

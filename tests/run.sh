@@ -10,12 +10,18 @@ bash train_scripts/setup.sh
 export DS_ACCELERATOR=cpu OMP_NUM_THREADS=1 PYTHONPATH=$PWD/build/cpu-patched
 WARM_PYTHON=$(bash train_scripts/on_cpu.sh cpu-base python tests/warm_python.py --start $$) # every test's process is a fork of this one
 export WARM_PYTHON
-run() { "$WARM_PYTHON" -m pytest "$@"; }
-in_pairs() { run -n 2 --dist loadgroup "$@"; } # two tests at a time
-if [ $# -gt 0 ] && [ "$1" != --fast ]; then
-    run "$@"
-    exit
+if [ $# -gt 0 ] && [ "$*" != --fast ]; then
+    [ "$1" != --fast ] || { echo "tests/run.sh: --fast takes no further arguments, got '${*:2}'" >&2; exit 2; }
+    exec "$WARM_PYTHON" -m pytest "$@"
 fi
+
+log=build/tests.log
+: >$log
+run() { "$@" -n 2 --dist loadgroup 2>&1 | tee -a $log; } # two tests at a time
+end() {
+    stage "passed; skipped here:"
+    grep -E '^SKIPPED' $log || echo "nothing"
+}
 
 stage() { echo "[tests, minute $((SECONDS / 60))] $*"; }
 gate() { "${@:2}" || { echo "tests/run.sh: $1" >&2; exit 1; }; }
@@ -27,11 +33,12 @@ gate "ruff finds unused or undefined names" .venv/bin/ruff check --quiet .
 gate "mypy finds wrong types" .venv/bin/mypy --no-error-summary
 gate "shellcheck finds faults in scripts" .venv/bin/shellcheck "${scripts[@]}"
 stage unit tests
-in_pairs tests/unit tests/patches
-[ "${1:-}" != --fast ] || exit 0
+run "$WARM_PYTHON" -m pytest tests/unit tests/patches
+[ "${1:-}" != --fast ] || { end; exit; }
 stage gates of the patch series
 PYTHON=$WARM_PYTHON bash patches/check.sh --locked
 stage kernel
-.venv/bin/python -m pytest -n 2 tests/kernels # a new interpreter: Triton decides at its import whether it interprets
+run .venv/bin/python -m pytest tests/kernels # a new interpreter: Triton decides at its import whether it interprets
 stage real stack
-in_pairs tests/stack
+run "$WARM_PYTHON" -m pytest tests/stack
+end

@@ -1,7 +1,8 @@
 """A `python` that starts at once, with torch, DeepSpeed, vLLM and Ray imported: every call is a fork of one server.
 
 Importing them takes 10 to 20 s of CPU in each of a run's five processes. A forked process starts with the same modules
-and no other state, so a run is as new as with the real interpreter.
+and no other state of a run. What a module reads from the environment at its import it has read in the server's, and all
+processes hash strings alike.
 
     python = start(environment, owner=os.getpid())      # the path of an executable; the server imports in the background
     subprocess.run([python, "-m", "module"])
@@ -22,6 +23,7 @@ import multiprocessing.spawn
 import os
 import runpy
 import select
+import shlex
 import shutil
 import signal
 import socket
@@ -43,7 +45,8 @@ def start(environment: dict[str, str], owner: int) -> Path:
     """Start a server that imports with `environment` and ends with the process `owner`; returns its `python`."""
     folder = Path(tempfile.mkdtemp(prefix="warm.", dir="/tmp"))  # a socket's path is limited to 107 bytes
     python = folder / "python"
-    python.write_text(f'#!/bin/sh\nexec {sys.executable} -IS {__file__} --call {folder}/socket "$@"\n')
+    shim = shlex.join([sys.executable, "-IS", __file__, "--call", f"{folder}/socket"])
+    python.write_text(f'#!/bin/sh\nexec {shim} "$@"\n')
     python.chmod(0o755)
     with socket.socket(socket.AF_UNIX) as listener, open(folder / "log", "w") as log:
         listener.bind(f"{folder}/socket")
@@ -65,18 +68,25 @@ def call(address: str, arguments: list[str]) -> None:
     if split(arguments) is None:
         os.execv(sys.executable, [sys.executable, *arguments])
     connection = socket.socket(socket.AF_UNIX)
-    connection.connect(address)
+    ended = f"tests/warm_python.py: the server has ended: see {Path(address).with_name('log')}"
+    try:
+        connection.connect(address)
+    except OSError:
+        sys.exit(ended)
     job = {"arguments": arguments, "environment": dict(os.environ), "folder": os.getcwd()}
     job["policy"], job["priority"] = os.sched_getscheduler(0), os.getpriority(os.PRIO_PROCESS, 0)
     job["files"] = files = inherited(but=connection.fileno())
     text = json.dumps(job).encode()
-    socket.send_fds(connection, [len(text).to_bytes(4, "big")], files)
-    connection.sendall(text)
+    with contextlib.suppress(ConnectionError):
+        socket.send_fds(connection, [len(text).to_bytes(4, "big")], files)
+        connection.sendall(text)
     for number in SIGNALS:
         signal.signal(number, lambda number, _: connection.send(bytes([number])))
-    answer = connection.recv(4)
+    answer = b""
+    with contextlib.suppress(ConnectionError):
+        answer = connection.recv(4)
     if not answer:
-        sys.exit(f"tests/warm_python.py: the server has ended: see {Path(address).with_name('log')}")
+        sys.exit(ended)
     code = int.from_bytes(answer, "big", signed=True)
     if code < 0:
         with contextlib.suppress(OSError):
@@ -185,6 +195,7 @@ def run(job: dict, python: str) -> None:
     os.environ.update(job["environment"])
     unbuffered = "-u" in job["arguments"][:2] or bool(os.environ.get("PYTHONUNBUFFERED"))
     sys.stdout.reconfigure(line_buffering=unbuffered or sys.stdout.isatty())
+    tempfile.tempdir = None  # TMPDIR is the call's
     sys.modules["numpy"].random.seed()  # a new process draws other numbers; `random` sees to it by itself
     sys.modules["torch"].seed()
     how, program, arguments = split(job["arguments"])

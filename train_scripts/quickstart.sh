@@ -10,7 +10,8 @@ WARM_START_STEPS=${WARM_START_STEPS:-850} # the model then solves about half of 
 PROMPTS=${PROMPTS:-640}                   # training prompts of one pass, some 16 a step
 HELDOUT=${HELDOUT:-256}                   # problems that are held out of training
 for name in SEED WARM_START_STEPS PROMPTS HELDOUT; do
-    [[ ${!name} =~ ^[0-9]+$ ]] || { echo "train_scripts/quickstart.sh: $name must be a whole number, got '${!name}'" >&2; exit 2; }
+    [[ ${!name} =~ ^[0-9]{1,9}$ && ($name == SEED || ${!name} -gt 0) ]] ||
+        { echo "train_scripts/quickstart.sh: $name must be a whole number$([ $name = SEED ] || echo " above 0"), got '${!name}'" >&2; exit 2; }
 done
 MAX_STRAGGLER_RATE=0.3
 out=$PWD/build/quickstart/seed-$SEED
@@ -28,6 +29,7 @@ if [ "$(cat "$out/warm_start.done" 2>/dev/null)" = "$made_by" ]; then
     note "1/4 set-up; warm-started model found in $out/model"
 else
     note "1/4 set-up, and beside it the supervised warm start of a small model"
+    rm -f "$out/warm_start.done"
     warm_start=(env DS_ACCELERATOR=cpu .venv/bin/python "$task/warm_start.py" --output "$out" --seed "$SEED" --steps "$WARM_START_STEPS" --heldout "$HELDOUT")
 fi
 bash train_scripts/setup.sh "${warm_start[@]}"

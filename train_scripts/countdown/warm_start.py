@@ -3,6 +3,7 @@
 import argparse
 import json
 import random
+import signal
 import sys
 import time
 from pathlib import Path
@@ -111,8 +112,12 @@ def warm_start(model, batches, steps: int, learning_rate: float) -> float:
 
 def main() -> None:
     arguments = parse_arguments()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # gives the terminal its cursor back
     started = time.monotonic()
-    train, heldout = split_instances(arguments.seed, arguments.heldout)
+    try:
+        train, heldout = split_instances(arguments.seed, arguments.heldout)
+    except ValueError as error:
+        raise SystemExit(f"train_scripts/countdown/warm_start.py: --{error}") from None
     write_data(arguments.output / "data", train, heldout)
     torch.manual_seed(arguments.seed)
     tokenizer = build_tokenizer()

@@ -42,7 +42,7 @@ class Engine:
         return Tokenizer()
 
     def generate(self, prompts, sampling):
-        assert sampling == {"n": 2}
+        assert sampling == [{"n": 2, "seed": 2 * (3 * len(prompts) + i)} for i in range(len(prompts))]
         answers = [SimpleNamespace(token_ids=(49, 0), finish_reason="stop")]
         answers.append(SimpleNamespace(token_ids=(50, 50), finish_reason="length"))
         return [SimpleNamespace(prompt_token_ids=x["prompt_token_ids"], outputs=answers) for x in prompts]
@@ -81,4 +81,7 @@ def test_models_share_an_engine_where_nothing_but_weights_differs(tmp_path):
     assert generation.architecture(model("trained", use_cache=False)) == base is not None
     assert generation.architecture(model("wider", hidden_size=97)) != base
     assert generation.architecture(model("other tokenizer", tokenizer="[]")) != base
+    chat = model("other chat template")
+    (tmp_path / "other chat template" / "tokenizer_config.json").write_text('{"chat_template": "x"}')
+    assert generation.architecture(chat) != base
     assert generation.architecture("owner/name") is None
