@@ -8,6 +8,7 @@ cd "$(dirname "$0")/.."
 
 bash train_scripts/setup.sh
 export DS_ACCELERATOR=cpu OMP_NUM_THREADS=1 PYTHONPATH=$PWD/build/cpu-patched
+export TORCH_EXTENSIONS_DIR=$PWD/build/torch_extensions # what the set-up has compiled of DeepSpeed
 WARM_PYTHON=$(bash train_scripts/on_cpu.sh cpu-base python tests/warm_python.py --start $$) # every test's process is a fork of this one
 export WARM_PYTHON
 if [ $# -gt 0 ] && [ "$*" != --fast ]; then
@@ -33,10 +34,11 @@ gate "ruff finds unused or undefined names" .venv/bin/ruff check --quiet .
 gate "mypy finds wrong types" .venv/bin/mypy --no-error-summary
 gate "shellcheck finds faults in scripts" .venv/bin/shellcheck "${scripts[@]}"
 stage unit tests
-run "$WARM_PYTHON" -m pytest tests/unit tests/patches
+run "$WARM_PYTHON" -m pytest tests/unit
 [ "${1:-}" != --fast ] || { end; exit; }
 stage gates of the patch series
 PYTHON=$WARM_PYTHON bash patches/check.sh --locked
+run "$WARM_PYTHON" -m pytest tests/patches
 stage kernel
 run .venv/bin/python -m pytest tests/kernels # a new interpreter: Triton decides at its import whether it interprets
 stage real stack

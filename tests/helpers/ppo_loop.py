@@ -258,18 +258,18 @@ def make_model(folder):
     return str(folder)
 
 
-def run(cases, model, rank, world_size, store):
+def run(cases, model, rank, world_size, folder):
+    store = folder / f"store-{world_size}"
     os.environ.update(RANK=str(rank), LOCAL_RANK="0", WORLD_SIZE=str(world_size))
     deepspeed.init_distributed("gloo", init_method=f"file://{store}", rank=rank, world_size=world_size)
     with mock.patch.object(deepspeed, "init_distributed"):
-        for name, case in cases.items():
-            result = train(model, rank, world_size, **case)
-            if rank == 0:
-                os.write(1, f"RESULT {json.dumps([world_size, name, result])}\n".encode())
+        results = {name: train(model, rank, world_size, **case) for name, case in cases.items()}
+    if rank == 0:
+        (folder / f"results-{world_size}.json").write_text(json.dumps(results))
 
 
 def main():
-    """Reads {"folder": scratch, "1": cases, "2": cases} by world size, and prints a line "RESULT [size, name, result]" each."""
+    """Reads {"folder": scratch, "1": cases, "2": cases} by world size; writes scratch/results-SIZE.json, {name: result}."""
     request = json.load(sys.stdin)
     folder = Path(request["folder"])
     model = make_model(folder / "model")
@@ -280,7 +280,7 @@ def main():
         if not child:
             with open(folder / f"{size}-{rank}.log", "w") as log:
                 os.dup2(log.fileno(), 2)
-                run(request[str(size)], model, rank, size, folder / f"store-{size}")
+                run(request[str(size)], model, rank, size, folder)
             os._exit(0)
         children.append(child)
     sys.exit(any(os.waitpid(child, 0)[1] for child in children))

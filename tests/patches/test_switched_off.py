@@ -13,6 +13,7 @@ from typing import Callable, NamedTuple
 import pytest
 from cpu_stack import ROOT
 
+pytestmark = pytest.mark.xdist_group("switched off")  # one worker makes the results
 TREES = ("cpu-base", "cpu-patched")
 DYNAMIC = {"train.dynamic_batch_enable": True, "train.max_tokens_per_gpu": 4000}
 MANY = {**DYNAMIC, "train.max_tokens_per_gpu": 64}  # several micro-batches to a step
@@ -125,17 +126,16 @@ def results(tmp_path_factory, python):
             [python, ROOT / "tests/helpers/ppo_loop.py"],
             env={**os.environ, "DS_ACCELERATOR": "cpu", "PYTHONPATH": str(ROOT / "build" / tree)},
             stdin=(folder / "request.json").open(),
-            stdout=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            text=True,
         )
     results = {}
     for tree, (folder, process) in processes.items():
-        output, _ = process.communicate(timeout=3600)
+        process.wait(timeout=3600)
         logs = "\n".join(f"{log}: {log.read_text()[-2000:]}" for log in folder.glob("*.log"))
         assert process.returncode == 0, logs
-        lines = [json.loads(line[7:]) for line in output.splitlines() if line.startswith("RESULT ")]
-        results[tree] = {(size, name): result for size, name, result in lines}
+        read = {size: json.loads((folder / f"results-{size}.json").read_text()) for size in (1, 2)}
+        results[tree] = {(size, name): result for size in read for name, result in read[size].items()}
     return results
 
 
