@@ -17,6 +17,7 @@ from openrlhf.trainer.ppo_trainer import prepare_datasets
 from openrlhf.trainer.ray.vllm_engine import create_vllm_engines
 from openrlhf.utils.utils import get_strategy, get_tokenizer
 from real_runs import AGENTS
+from torchdata.stateful_dataloader import StatefulDataLoader
 
 from openrlhf_sagc.actors.rollouts import stop_rollouts
 from openrlhf_sagc.driver.experience import group_sizes_of
@@ -74,7 +75,7 @@ def make_scheduler(engine, task, tmp_path, monkeypatch):
         strategy = get_strategy(args)
         tokenizer = get_tokenizer(str(task / "model"), None, "left", strategy)
         prompts, evaluation, _ = prepare_datasets(strategy, tokenizer)
-        scheduler = StragglerAwareSamplesGenerator(strategy, InOrder(prompts), evaluation, tokenizer, [engine])
+        scheduler = StragglerAwareSamplesGenerator(strategy, in_order(prompts), evaluation, tokenizer, [engine])
         scheduler.numbers = {row["prompt"]: number for number, row in enumerate(rows)}
         return scheduler
 
@@ -83,18 +84,11 @@ def make_scheduler(engine, task, tmp_path, monkeypatch):
     ray.get(engine.__ray_call__.remote(stop_rollouts))
 
 
-class InOrder:
+def in_order(dataloader) -> StatefulDataLoader:
     """The prompt dataloader, but not shuffled."""
-
-    def __init__(self, dataloader):
-        self._dataset, self._collate = dataloader.dataset, dataloader.collate_fn
-        self.generator = dataloader.generator
-
-    def __len__(self):
-        return len(self._dataset)
-
-    def __iter__(self):
-        return (self._collate([self._dataset[i]]) for i in range(len(self)))
+    return StatefulDataLoader(
+        dataloader.dataset, batch_size=1, collate_fn=dataloader.collate_fn, generator=dataloader.generator
+    )
 
 
 def parse(flags, monkeypatch):
