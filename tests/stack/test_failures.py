@@ -24,8 +24,9 @@ def test_failed_reward_ends_the_run_and_its_checkpoint_is_good(train, task, tmp_
     }
     monkeypatch.setenv("FAIL_AFTER", "230")  # of 64 samples a step
     failed = train("cpu-patched", fails=True, train__async_enable=True, **flags)
-    saved = failed.scalars.index[-1]
-    assert 1 <= saved <= 3
+    # Not the last step that was printed: an asynchronous run's last lines may be lost as it ends.
+    saved = int((tmp_path / "checkpoints" / "_actor" / "latest").read_text().removeprefix("global_step"))
+    assert 1 <= saved <= 4
     (error,) = set(re.findall(r"RuntimeError: (--reward.*)", failed.output))
     assert re.search(r"failing_reward.py: \d+ of \d+ samples have no reward after 2 attempts, first: ", error)
     assert "ConnectionError: verifier is gone (failing_reward.py:14); --reward.max_failure_share 0.1" in error
@@ -33,7 +34,7 @@ def test_failed_reward_ends_the_run_and_its_checkpoint_is_good(train, task, tmp_
     monkeypatch.setenv("FAIL_AFTER", "100000")
     evaluation = {"eval__dataset": task / "prompts.jsonl", "eval__steps": 1, "eval__n_samples_per_prompt": 1}
     resumed = train("cpu-patched", ckpt__load_enable=True, **flags, **evaluation).scalars
-    assert resumed.index[0] in (saved, saved + 1)  # the last step may have ended without its checkpoint
+    assert resumed.index[0] == saved + 1
     assert (resumed["rollout/num_samples"] == 64).all()
     assert 5 <= resumed.index[-1] <= 7  # 96 prompts, sixteen and what is dropped a step
     for steps in (failed.scalars, resumed):  # groups and rollouts were kept over an update, here with an evaluation
