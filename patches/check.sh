@@ -24,6 +24,12 @@ CPU_BUDGET=160
 
 fail() { echo "patches/check.sh: $2" >&2; exit "$1"; }
 
+# Two runs at a time would delete each other's trees.
+mkdir -p build
+exec {lock}>build/gates.lock
+flock --nonblock "$lock" || { echo "patches/check.sh: waits for another run, which holds build/gates.lock"; flock "$lock"; }
+mkdir -p $BUILD
+
 # changed_lines PATCH...: without upstream's tests/, which a patch may extend as far as it needs.
 changed_lines() { awk '/^diff --git /{code = !/ a\/tests\//} code && /^[+-]/ && !/^(\+\+\+|---)/' "$@" | wc -l; }
 
@@ -93,7 +99,6 @@ check_red() {
 
 # check_later CHECK TREE NAME: CHECK on a copy of TREE as it is now, as many at a time as there are CPUs.
 checks=()
-mkdir -p $BUILD
 rm -f $BUILD/passed
 trap 'for check in "${checks[@]}"; do kill -- "-$check" 2>/dev/null || true; done' EXIT
 check_later() {

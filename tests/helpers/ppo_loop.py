@@ -11,7 +11,6 @@ import io
 import json
 import os
 import queue
-import random
 import runpy
 import sys
 import threading
@@ -34,6 +33,7 @@ ray.is_initialized = lambda: True
 import deepspeed  # noqa: E402
 import openrlhf  # noqa: E402
 import torch  # noqa: E402
+from made_up_prompts import VOCABULARY, Prompts, Tokenizer, roll_out  # noqa: E402
 from openrlhf.trainer import ppo_trainer, ppo_trainer_async  # noqa: E402
 from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator  # noqa: E402
 from openrlhf.trainer.ray import launcher, ppo_actor, ppo_critic  # noqa: E402
@@ -42,12 +42,9 @@ from transformers import Qwen3Config, Qwen3ForCausalLM  # noqa: E402
 
 torch.cuda.current_device = lambda: "cpu"  # a line of setup_dynamic_batch that the CPU series leaves
 TREE = Path(openrlhf.__file__).parents[1]
-VOCABULARY = 32
-PROMPT_TOKENS = 6
 FLAGS = {
     "actor.adam.lr": 1e-2,
     "critic.adam.lr": 1e-2,
-    "actor.lr_scheduler": "linear",
     "rollout.batch_size": 4,
     "rollout.n_samples_per_prompt": 4,
     "rollout.micro_batch_size": 4,
@@ -65,27 +62,8 @@ FLAGS = {
 }
 
 
-class Tokenizer:
-    pad_token_id = 0
-
-    def decode(self, *_, **__):
-        return " "
-
-
-class Prompts:
-    """The dataloader: prompts "0", "1", ... in this order."""
-
-    def __init__(self, count):
-        self.count, self.generator = count, torch.Generator()
-
-    def __len__(self):
-        return self.count
-
-    def __iter__(self):
-        return iter([([""], [str(i)], [""], [None]) for i in range(self.count)])
-
-    def state_dict(self):
-        return {}
+class Stopped(Exception):
+    """A run ends here, to be resumed."""
 
 
 class ModelActors(launcher.RayActorGroup):
@@ -97,8 +75,8 @@ class ModelActors(launcher.RayActorGroup):
 
     def handle(self, mine):
         def call(method, *args):
-            forward = method == "execute_batch" and args[0] == "forward"
-            return getattr(self.model_actor, method)(*args) if mine or forward else {}
+            shared = method == "get_checkpoint_states" or method == "execute_batch" and args[0] == "forward"
+            return getattr(self.model_actor, method)(*args) if mine or shared else {}
 
         def method(name):
             return SimpleNamespace(remote=lambda *args, **kwargs: call(name, *args, *kwargs.values()))
@@ -154,33 +132,25 @@ def parse(flags):
     return args[0]
 
 
-def roll_out(prompt, number, rewards):
-    """A response as an agent's executor returns it."""
-    draw = random.Random(f"{prompt} {number}")
-    length = draw.randint(3, 20)
-    tokens = [draw.randint(2, VOCABULARY - 1) for _ in range(PROMPT_TOKENS + length)]
-    reward = draw.choice(rewards)
-    return {
-        "prompt": prompt,
-        "label": "",
-        "images": None,
-        "observation_tokens": tokens,
-        "action_ranges": [(PROMPT_TOKENS, len(tokens))],
-        "rollout_log_probs": None,
-        "reward": reward,
-        "scores": reward,
-        "truncated": length > 18,
-    }
+def train_in_parts(model, rank, world_size, folder, flags, stop_at=None, **case):
+    """Trains; with `stop_at` until that step, and then again from its checkpoint to the end, where the model is saved."""
+    if stop_at is None:
+        return train(model, rank, world_size, flags, **case)
+    flags = {**flags, "ckpt.load_enable": True, "ckpt.save_steps": stop_at, "ckpt.path": folder / "checkpoints"}
+    flags["ckpt.output_dir"] = folder / "model"
+    first = train(model, rank, world_size, flags, stop_at=stop_at, **case)
+    rest = train(model, rank, world_size, flags, **case)
+    files = sorted(file for file in (folder / "model").iterdir() if file.is_file())
+    saved = {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
+    return {**rest, "steps": first["steps"] + rest["steps"], "saved": saved}
 
 
-def train(model, rank, world_size, flags, prompts=12, rewards=(0.0, 0.5, 1.0)):
+def train(model, rank, world_size, flags, prompts=12, rewards=(0.0, 0.5, 1.0), stop_at=None):
     """Trains once; returns every step's scalars, and what became of the weights."""
     flags = {**FLAGS, "actor.model_name_or_path": model, **flags}
     flags |= {f"{name}.num_gpus_per_node": world_size for name in ("actor", "critic", "ref")}
     args = parse(flags)
     strategy = get_strategy(args)
-    samples = prompts * args.rollout.n_samples_per_prompt
-    max_steps = samples // args.train.batch_size * args.train.max_epochs + 4  # so that the last rate is not 0
     make_config = strategy.get_ds_train_config
 
     def config(optim_dict=None, **kwargs):
@@ -201,9 +171,9 @@ def train(model, rank, world_size, flags, prompts=12, rewards=(0.0, 0.5, 1.0)):
         stack.enter_context(mock.patch.object(strategy, "get_ds_train_config", config))
         for module in (ppo_trainer, ppo_trainer_async, ppo_actor, ppo_critic):
             stack.enter_context(mock.patch.object(module, "get_tokenizer", lambda *_, **__: Tokenizer()))
-        datasets = (Prompts(prompts), None, max_steps)
-        for module in (ppo_trainer, ppo_trainer_async):
-            stack.enter_context(mock.patch.object(module, "prepare_datasets", lambda *_: datasets))
+        stack.enter_context(mock.patch.object(ppo_trainer, "PromptDataset", lambda *_, **__: Prompts(prompts)))
+        stack.enter_context(mock.patch.object(strategy, "setup_dataloader", lambda dataset, *_, **__: dataset))
+        *_, max_steps = ppo_trainer.prepare_datasets(strategy, None)
         stack.enter_context(mock.patch.object(SamplesGenerator, "_dispatch_prompts_to_vllm", dispatch))
         actors = make(ppo_actor.PolicyModelActor, max_steps, None)
         critics = make(ppo_critic.CriticModelActor, max_steps) if args.critic.model_name_or_path else None
@@ -216,11 +186,23 @@ def train(model, rank, world_size, flags, prompts=12, rewards=(0.0, 0.5, 1.0)):
         trainer = cls(model, strategy, actors, critics, None, references, None)
         steps = []
         logging = trainer.trainer_actor.actor if args.train.async_enable else trainer
-        logging.save_logs_and_checkpoints = lambda step, status, states: steps.append(status)
+        save, logging.broadcast_to_vllm = logging.save_logs_and_checkpoints, lambda: None  # to no engine
+
+        def log(step, status, states):
+            steps.append(status)
+            if args.ckpt.load_enable:
+                save(step, status, states)
+            if step == stop_at:
+                raise Stopped
+
+        logging.save_logs_and_checkpoints = log
         torch.manual_seed(1)
-        trainer.fit()
+        with contextlib.suppress(Stopped):
+            trainer.fit()
+        if args.ckpt.load_enable:
+            actors.model_actor.save_model()
     scalars = [{k: v for k, v in step.items() if isinstance(v, (int, float)) and "timing" not in k} for step in steps]
-    result = {"steps": scalars, "actor": describe(actors.model_actor.actor.model, args)}
+    result = {"steps": scalars, "max_steps": max_steps, "actor": describe(actors.model_actor.actor.model, args)}
     if actors.model_actor.ema_model:
         result["ema"] = digest(actors.model_actor.ema_model.parameters())
     if critics:
@@ -263,7 +245,10 @@ def run(cases, model, rank, world_size, folder):
     os.environ.update(RANK=str(rank), LOCAL_RANK="0", WORLD_SIZE=str(world_size))
     deepspeed.init_distributed("gloo", init_method=f"file://{store}", rank=rank, world_size=world_size)
     with mock.patch.object(deepspeed, "init_distributed"):
-        results = {name: train(model, rank, world_size, **case) for name, case in cases.items()}
+        results = {
+            name: train_in_parts(model, rank, world_size, folder / f"{world_size}-{number}", **case)
+            for number, (name, case) in enumerate(cases.items())
+        }
     if rank == 0:
         (folder / f"results-{world_size}.json").write_text(json.dumps(results))
 

@@ -103,6 +103,57 @@ def test_whole_training_batches_are_sampled_as_unpatched(num_samples):
     assert buffer.ends_optimizer_step == [False, True] * (num_samples // 8)
 
 
+SHORT = """
+import json
+from types import SimpleNamespace as N
+from unittest import mock
+import torch
+from openrlhf.trainer.ppo_utils.experience import Experience
+from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
+from openrlhf.trainer.ppo_utils.replay_buffer import NaiveReplayBuffer
+from openrlhf.trainer.ray import ppo_actor, ppo_critic
+
+args = N(
+    actor=N(num_nodes=1, num_gpus_per_node=2),
+    ds=N(ring_attn_size=1, tensor_parallel_size=1),
+    rollout=N(batch_size=8, n_samples_per_prompt=4, micro_batch_size=8),
+    train=N(dynamic_batch_enable=False, batch_size=32),
+    algo=N(advantage=N(estimator="group_norm")),
+)
+maker = RemoteExperienceMaker(None, None, None, None, None, N(args=args), N(pad_token_id=0))
+batches = [len(batch.index) for batch in maker.split_rollout_samples([Experience() for _ in range(28)])]
+half = -(-len(batches) // 2)  # as RayActorGroup.async_run_method_batch deals them out
+shares = [sum(batches[:half]), sum(batches[half:])]
+
+
+def micro_batches(module, cls, samples):
+    trainer = cls.__new__(cls)
+    trainer.replay_buffer = NaiveReplayBuffer(sample_batch_size=8)
+    trainer.replay_buffer.items = list(range(samples))
+    trainer.args, trainer.dataloader_pin_memory = args, False
+    gathered = mock.Mock(return_value=torch.tensor(shares))
+    trainer.strategy = N(args=args, ring_attn_group=None, accumulated_gradient=2, all_gather=gathered)
+    with mock.patch.object(module, "DataLoader", side_effect=InterruptedError) as loader:
+        try:
+            trainer.ppo_train(0.0) if module is ppo_actor else trainer.ppo_train()
+        except InterruptedError:
+            pass
+    loader.call_args.kwargs["collate_fn"] = list
+    return [len(batch) for batch in torch.utils.data.DataLoader(*loader.call_args.args, **loader.call_args.kwargs)]
+
+
+sides = [(ppo_actor, ppo_actor.ActorPPOTrainer), (ppo_critic, ppo_critic.CriticPPOTrainer)]
+print(json.dumps([[micro_batches(*side, samples) for samples in shares] for side in sides]))
+"""
+
+
+@pytest.mark.parametrize("tree, sizes", [("cpu-base", [[8, 8], [8]]), ("cpu-patched", [[7, 7], [7, 7]])])
+def test_a_short_batch_gives_both_ranks_as_many_micro_batches(run_in_tree, tree, sizes):
+    """Patch 4: 28 samples in micro-batches of 8. Unpatched, rank 0 waits in its second one for rank 1, which has none."""
+    actor, critic = json.loads(run_in_tree(tree, "-c", SHORT).splitlines()[-1])
+    assert actor == critic == sizes
+
+
 DYNAMIC = """
 import os
 from types import SimpleNamespace as N
@@ -110,6 +161,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from openrlhf.trainer.ppo_utils.replay_buffer import NaiveReplayBuffer
+from two_ranks import all_gather, all_reduce
 
 torch.cuda.current_device = lambda: "cpu"  # a line of the unpatched plan, which the CPU series leaves
 
@@ -117,17 +169,6 @@ torch.cuda.current_device = lambda: "cpu"  # a line of the unpatched plan, which
 def sample(i):
     length = torch.tensor(LENGTH + 7 * i % 11)
     return N(total_length=length, action_mask=torch.ones(length))
-
-
-def all_reduce(data, op):
-    dist.all_reduce(data, op=dist.ReduceOp.MAX)
-    return data
-
-
-def all_gather(data):
-    gathered = [torch.zeros_like(data) for _ in range(2)]
-    dist.all_gather(gathered, data)
-    return torch.cat(gathered)
 
 
 def plan(count):

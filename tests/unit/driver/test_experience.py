@@ -8,7 +8,7 @@ from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
 
 from openrlhf_sagc.actors.training import SAMPLE
 from openrlhf_sagc.advantages import GROUP_ESTIMATORS, group_advantages
-from openrlhf_sagc.driver.experience import GROUP_SIZE, GroupExperienceMaker, group_sizes_of
+from openrlhf_sagc.driver.experience import GROUP, GROUP_SIZE, GroupExperienceMaker, group_sizes_of
 
 
 def by_sample(batches: list[Experience], field: str) -> dict[int, torch.Tensor]:
@@ -99,8 +99,8 @@ def test_a_bad_reward_is_named_before_anything_is_sent(train_batches):
     assert not any(SAMPLE in experience.info for experience in experiences)
 
 
-def sample(size, prompt):
-    return Experience(prompts=[prompt], info={GROUP_SIZE: size})
+def sample(size, group):
+    return Experience(prompts=[group], info={GROUP_SIZE: size, GROUP: group})
 
 
 def test_group_sizes_are_read_off_whole_groups():
@@ -116,7 +116,7 @@ def test_group_sizes_are_read_off_whole_groups():
         [sample(2, "a"), sample(2, "b")],
         [sample(2, "a"), sample(3, "a")] + [sample(3, "a")] * 2,
     ],
-    ids=["one left over", "one missing", "two prompts", "two sizes"],
+    ids=["one left over", "one missing", "two groups", "two sizes"],
 )
 def test_a_cut_group_is_an_error(samples):
     with pytest.raises(ValueError, match="not one whole group"):
