@@ -14,6 +14,7 @@ from common.policies import parse_policy
 from rich.console import Console
 from rich.progress import Progress
 from simulation.costs import CostModel
+from simulation.flags import add_package_flags
 from simulation.lengths import LogNormal, Trace
 from simulation.runs import train
 
@@ -52,10 +53,11 @@ PANELS = {
 
 def arguments_of(setting: dict, hold: str, flags: dict[str, float], seed: int) -> argparse.Namespace:
     """The arguments of simulate.py."""
-    fixed = {"n_samples_per_prompt": 8, "group_sizes": [4, 8, 16, 32], "signal": "tokens", "max_gen_batches": 10}
-    fixed |= {"prompt_ratio": 1.25, "response_ratio": 1.25}  # not used: no policy has tail batching
+    parser = argparse.ArgumentParser()
+    add_package_flags(parser)
     taken = {name: setting[name] for name in ("batch_size", "prompt_tokens", "engine")}
-    return argparse.Namespace(**fixed, **taken, **flags, hold=hold, dynamic_sampling=False, seed=seed)
+    taken |= {"n_samples_per_prompt": 8, "hold": hold, "dynamic_sampling": False, "seed": seed}
+    return argparse.Namespace(**{**vars(parser.parse_args([])), **taken, **flags})
 
 
 def measure(setting: dict, hold: str, flags: dict[str, float], seed: int) -> dict[str, float]:

@@ -20,28 +20,10 @@ import pandas as pd
 from common.paths import ENGINES, check_output_file
 from common.policies import parse_policy
 from simulation.costs import CostModel
+from simulation.flags import add_package_flags
 from simulation.lengths import LogNormal, Trace
 from simulation.report import plot, print_table
 from simulation.runs import check_sizes, simulate
-
-from openrlhf_sagc.argument_checks import FILTER, PREFIX, TAIL
-from openrlhf_sagc.arguments import add_arguments
-
-CONTROL = ("group_sizes", "straggler_ratio", "max_straggler_rate", "tradeoff", "discount", "hold", "signal")
-SAMPLING = ("max_gen_batches",)
-BATCHING = ("prompt_ratio", "response_ratio")
-
-
-def add_package_flags(parser: argparse.ArgumentParser) -> None:
-    """Training's own flags of the scheduler, without their prefixes, with their defaults."""
-    training = argparse.ArgumentParser()
-    add_arguments(training)
-    taken = {PREFIX: CONTROL, FILTER: SAMPLING, TAIL: BATCHING}
-    names = {prefix[2:] + name: name for prefix, of_prefix in taken.items() for name in of_prefix}
-    for action in training._actions:
-        if action.dest in names:
-            options = {"type": action.type, "nargs": action.nargs, "choices": action.choices}
-            parser.add_argument(f"--{names[action.dest]}", default=action.default, help=action.help, **options)
 
 
 def parse_arguments() -> argparse.Namespace:

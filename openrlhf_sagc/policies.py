@@ -6,7 +6,7 @@ from openrlhf_sagc.argument_checks import samples_per_step, words
 from openrlhf_sagc.decisions.controller import StragglerAwareGroupController
 from openrlhf_sagc.decisions.dynamic_sampling import DynamicSampler
 from openrlhf_sagc.decisions.length_prediction import LengthPredictor
-from openrlhf_sagc.decisions.planner import StepPlanner
+from openrlhf_sagc.decisions.planner import Batcher, StepPlanner
 from openrlhf_sagc.decisions.tail_batching import NoTailBatching, TailBatcher
 
 ANY_MEAN = (0, 1)  # OpenRLHF's default of the filter's range
@@ -49,8 +49,8 @@ def build_sampler(args: SimpleNamespace) -> DynamicSampler:
     )
 
 
-def build_batcher(args: SimpleNamespace) -> TailBatcher | NoTailBatching:
-    """The tail batcher that the flags describe.
+def build_batcher(args: SimpleNamespace) -> Batcher:
+    """The policy that the flags describe for the rounds.
 
     Raises:
         ValueError: a flag is out of range; the message begins with its name.

@@ -7,14 +7,11 @@ from common.policies import Policy
 from rich.console import Console
 from rich.progress import Progress
 from simulation.costs import CostModel
+from simulation.flags import sizes_of, training_arguments
 from simulation.lengths import LogNormal, Trace
 from simulation.training import SimulatedTraining
 
-from openrlhf_sagc.decisions.controller import StragglerAwareGroupController
-from openrlhf_sagc.decisions.dynamic_sampling import DynamicSampler
-from openrlhf_sagc.decisions.length_prediction import LengthPredictor
-from openrlhf_sagc.decisions.planner import StepPlanner
-from openrlhf_sagc.decisions.tail_batching import NoTailBatching, TailBatcher
+from openrlhf_sagc.policies import build_planner
 
 
 def check_sizes(policy: Policy, arguments: Namespace) -> None:
@@ -38,13 +35,6 @@ def check_sizes(policy: Policy, arguments: Namespace) -> None:
         )
 
 
-def sizes_of(policy: Policy, arguments: Namespace) -> tuple[list[int], int]:
-    """The group sizes that the policy chooses from, and the size of the first step."""
-    if policy.size is not None:
-        return [policy.size], policy.size
-    return arguments.group_sizes, arguments.n_samples_per_prompt
-
-
 def train(
     policy: Policy, gpus: int, source: Trace | LogNormal, costs: CostModel, arguments: Namespace
 ) -> SimulatedTraining:
@@ -53,33 +43,10 @@ def train(
     Raises:
         ValueError: a flag of a policy's parts is out of its range; the message begins with its name.
     """
-    sizes, initial = sizes_of(policy, arguments)
-    filtering = {} if arguments.dynamic_sampling else {"tolerance": None}
-    ratio = arguments.response_ratio if policy.response_ratio is None else policy.response_ratio
     try:
-        sampler = DynamicSampler(max_gen_batches=arguments.max_gen_batches, **filtering)
-        controller = StragglerAwareGroupController(
-            sizes,
-            arguments.straggler_ratio,
-            arguments.max_straggler_rate,
-            arguments.tradeoff,
-            arguments.discount,
-            initial_group_size=initial,
-        )
-        batcher = TailBatcher(prompt_ratio=arguments.prompt_ratio, response_ratio=ratio)
+        planner = build_planner(training_arguments(policy, arguments), num_engines=gpus // costs.gpus_per_engine)
     except ValueError as error:
         raise ValueError(f"--{error}") from None
-    planner = StepPlanner(
-        controller,
-        sampler,
-        batcher if policy.tail else NoTailBatching(),
-        LengthPredictor() if policy.lengths else None,
-        hold=policy.hold or arguments.hold,
-        samples=arguments.batch_size * arguments.n_samples_per_prompt,
-        prompts=arguments.batch_size,
-        signal=arguments.signal,
-        num_engines=gpus // costs.gpus_per_engine,
-    )
     return SimulatedTraining(
         planner, source, costs, gpus=gpus, prompt_tokens=arguments.prompt_tokens, seed=arguments.seed
     )

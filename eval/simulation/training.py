@@ -1,8 +1,11 @@
 """Simulated training: the steps of openrlhf_sagc/driver/rollout.py on a model of engines instead of vLLM.
 
-Policies, queue, plan and account of a step are the objects that training has. What runs when a step has its groups is
-stopped. Its prompts and those of surplus groups come again, in the next step or a long round, which then waits for them.
-All of a step is generated before it is trained, on the same GPUs.
+Policies, queue, plan and account of a step are the objects that training has. Only the order of their verbs stands here
+once more, without what a flag of training switches on: nothing is kept for the next step (dynamic_filtering_surplus), and
+a step that is not full ends the run (dynamic_filtering_at_cap). A test compares the steps with training's.
+
+What runs when a step has its groups is stopped. Its prompts and those of surplus groups come again, in the next step or a
+long round, which then waits for them. All of a step is generated before it is trained, on the same GPUs.
 """
 
 import numpy as np
@@ -26,6 +29,9 @@ class EndlessEpisode:
 
     def begin(self, episode: int) -> None:
         """The first episode has no end."""
+
+    def resume(self) -> None:
+        """Nothing is to be restored: the state of the draws is the generator's."""
 
     def take(self, count: int) -> tuple[list[tuple], bool]:
         drawn = self._source.draw_prompts(count, self._generator)

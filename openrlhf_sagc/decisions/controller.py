@@ -11,7 +11,7 @@ abstract only. The event, the hazard model, the utility and the rule below are o
   has an event with probability q_G = 1 - (1 + c * r * (G - 1))^(-1 / c), the gamma frailty model of survival analysis.
   c -> 0 is independence, q_G = 1 - (1 - h)^(G - 1). c is the value at which h predicts as many events as were observed.
 - A group that was stopped before all its rollouts had finished counts as well, since such groups are the slow ones. Its
-  stopped rollouts count with the chance that, having come so far, they would have become stragglers.
+  unfinished rollouts count with the chance that, having come so far, they would have become stragglers.
 - The *virtual queue* Q <- max(Q + s - limit, 0) bounds the sum of s - limit over the run, where s is a step's share of
   groups with an event. The *balance* Z <- max(Z + s - limit, -limit / (1 - discount)) is the same sum with credit for
   steps under the limit; the credit is at most the limit times the steps that the evidence remembers. Z <= Q.
@@ -116,8 +116,8 @@ class StragglerAwareGroupController:
         Args:
             groups: for each dispatched group, before any filtering, its rollout lengths (tokens or seconds, >= 0).
                 A group counts with the size it has here. A step without groups changes nothing.
-            running: for each of these groups, which rollouts were stopped while they ran, at the length given; None
-                where all have finished.
+            running: for each of these groups, which rollouts did not finish: they were stopped, or their agent failed,
+                at the length given. None where all have finished.
 
         Raises:
             ValueError: a length is negative, NaN or infinite, a group is empty, or `running` has another shape than

@@ -77,7 +77,8 @@ class DynamicSampler:
         size = len(scores_G)
         if reason == "reward_missing" or size < 2:
             return Verdict(size, reason)
-        right = sum(score > sum(self.score_range) / 2 for score in scores_G)  # type: ignore[operator]
+        middle = sum(self.score_range) / 2
+        right = sum([score > middle for score in scores_G])  # type: ignore[operator]
         return Verdict(size, reason, right / size, right * (right - 1) / (size * (size - 1)))
 
     def observe(self, verdicts: Iterable[Verdict]) -> None:

@@ -1,5 +1,6 @@
 """The groups that are dispatched and not yet trained: those that run, and those that were accepted."""
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from openrlhf_sagc.decisions.records import Group, Prompt, Rollout
@@ -9,15 +10,20 @@ from openrlhf_sagc.decisions.step import Step
 class GroupsInFlight:
     """Groups between their dispatch and the close of a step, and lengths that the controller has not seen yet.
 
-    `running` holds groups by number. `accepted` holds groups with their samples. `unobserved` holds the rollouts of every
-    group that is back, until `take_lengths` hands them over.
+    `running` holds groups by number, in the order of the steps that dispatched them. `accepted` holds groups with their
+    samples. `unobserved` holds the rollouts of every group that is back, until `take_lengths` hands them over. `loads`
+    are the tokens expected of the groups that run on each engine. All is counted as it changes, so that a group costs the
+    same however many are in flight.
     """
 
     def __init__(self) -> None:
         self.running: dict[int, Group] = {}
         self.accepted: list[Group] = []
         self.unobserved: list[list[Rollout]] = []
+        self.loads: Counter[int] = Counter()
         self._dispatched = 0
+        self._must_finish_running = 0
+        self._must_finish_accepted = 0
 
     def __bool__(self) -> bool:
         """Whether any group is in flight."""
@@ -28,6 +34,11 @@ class GroupsInFlight:
         """Prompts of all groups, accepted ones first."""
         return [group.prompt for group in [*self.accepted, *self.running.values()]]
 
+    @property
+    def must_finish(self) -> int:
+        """Number of groups whose prompts must finish."""
+        return self._must_finish_running + self._must_finish_accepted
+
     def new_groups(self, step: Step, prompts: list[Prompt]) -> list[Group]:
         """A numbered group for each prompt; none of them runs yet."""
         first, self._dispatched = self._dispatched, self._dispatched + len(prompts)
@@ -35,16 +46,23 @@ class GroupsInFlight:
 
     def run(self, groups: Iterable[Group]) -> None:
         """These groups are dispatched."""
-        self.running |= {group.number: group for group in groups}
+        for group in groups:
+            self.running[group.number] = group
+            self.loads[group.engine] += group.expected_tokens
+            self._must_finish_running += group.prompt.must_finish
 
     def take_back(self, number: int, lengths: list[Rollout]) -> Group:
         """A group that ran is back, with these rollouts as its members."""
         self.unobserved.append(lengths)
-        return self.running.pop(number)
+        group = self.running.pop(number)
+        self.loads[group.engine] -= group.expected_tokens
+        self._must_finish_running -= group.prompt.must_finish
+        return group
 
     def accept(self, group: Group, samples: Sequence) -> None:
         """A group that is back may be trained."""
         self.accepted.append(group._replace(samples=samples))
+        self._must_finish_accepted += group.prompt.must_finish
 
     def waits_for(self, step: Step) -> bool:
         """Whether the step has to wait for a running group.
@@ -54,7 +72,9 @@ class GroupsInFlight:
         """
         if len(self.accepted) < step.num_groups:
             return bool(self.running)
-        return any(group.prompt.must_finish or group.step < step.number for group in self.running.values())
+        if self._must_finish_running:
+            return True
+        return bool(self.running) and next(iter(self.running.values())).step < step.number
 
     def take_lengths(self) -> list[list[Rollout]]:
         """Rollouts of the groups that came back since the last call."""
@@ -69,6 +89,7 @@ class GroupsInFlight:
         groups = sorted(self.accepted, key=lambda group: (not group.prompt.must_finish, group.number))
         trained, surplus = groups[: step.num_groups], groups[step.num_groups :]
         self.accepted = [group for group in surplus if keep and group.step == step.number]
+        self._count_accepted()
         return trained, [group for group in surplus if not keep or group.step < step.number]
 
     def state_dict(self) -> dict:
@@ -83,10 +104,14 @@ class GroupsInFlight:
 
     def load_state_dict(self, state: dict) -> None:
         """Go on from `state_dict()`; nothing runs."""
-        self.running = {}
+        self.running, self.loads, self._must_finish_running = {}, Counter(), 0
         self._dispatched = state["dispatched"]
         self.accepted = [
             Group(number, step, Prompt(*prompt), samples=samples)
             for number, step, prompt, samples in state["accepted"]
         ]
+        self._count_accepted()
         self.unobserved = [[Rollout(*rollout) for rollout in lengths] for lengths in state["unobserved"]]
+
+    def _count_accepted(self) -> None:
+        self._must_finish_accepted = sum(group.prompt.must_finish for group in self.accepted)

@@ -1,7 +1,7 @@
-"""How long the rollouts of a prompt will be, from what its earlier ones showed, and the placement that follows. Ours.
+"""How long the rollouts of a prompt will be, from what its earlier ones showed, and the placement that follows.
 
 Most of the spread of log lengths lies between prompts. So a prompt's own history, its groups of earlier episodes and its
-stopped rollouts, says more than any average.
+unfinished rollouts, says more than any average. Both rules are ours.
 """
 
 import hashlib
@@ -19,40 +19,47 @@ class LengthPredictor:
 
     def __init__(self) -> None:
         self._total, self._weight = 0.0, 0.0  # discounted sum of log lengths, and number of rollouts
-        self._prompts: dict[str, tuple[float, float]] = {}  # the same by prompt, see `key_of`
+        self._prompts: dict[str, list[float]] = {}  # the same by prompt, see `key_of`
 
-    def observe(self, prompt: str, tokens_G: Sequence[float], stopped_G: Sequence[bool]) -> None:
+    def observe(self, prompt: str, tokens_G: Sequence[float], unfinished_G: Sequence[bool]) -> None:
         """Learn from a group.
 
         Args:
             prompt: its text.
-            tokens_G: response tokens of its rollouts, of a stopped one up to then.
-            stopped_G: whether each was stopped. Such a rollout counts as at least as long as was expected.
+            tokens_G: response tokens of its rollouts, of an unfinished one as far as it came.
+            unfinished_G: whether each did not finish. Such a rollout counts as at least as long as was expected.
         """
-        expected = self.predict(prompt)
-        lengths = [max(tokens, expected) if stopped else tokens for tokens, stopped in zip(tokens_G, stopped_G)]
-        logs = [math.log(max(length, 1.0)) for length in lengths]
-        self._total = AVERAGE_DISCOUNT * self._total + math.fsum(logs)
-        self._weight = AVERAGE_DISCOUNT * self._weight + len(logs)
-        total, weight = self._prompts.get(key_of(prompt), (0.0, 0.0))
-        self._prompts[key_of(prompt)] = DISCOUNT * total + math.fsum(logs), DISCOUNT * weight + len(logs)
+        key, lengths_G = key_of(prompt), tokens_G
+        if any(unfinished_G):
+            expected = self._expect(key)
+            lengths_G = [max(tokens, expected) if cut else tokens for tokens, cut in zip(tokens_G, unfinished_G)]
+        if min(lengths_G) < 1:
+            lengths_G = [max(length, 1.0) for length in lengths_G]
+        logs = math.fsum(map(math.log, lengths_G))
+        self._total = AVERAGE_DISCOUNT * self._total + logs
+        self._weight = AVERAGE_DISCOUNT * self._weight + len(lengths_G)
+        total, weight = self._prompts.get(key, (0.0, 0.0))
+        self._prompts[key] = [DISCOUNT * total + logs, DISCOUNT * weight + len(lengths_G)]
 
     def predict(self, prompt: str) -> float:
         """Expected tokens, as a geometric mean; 1 before anything was observed."""
+        return self._expect(key_of(prompt))
+
+    def _expect(self, key: str) -> float:
         if not self._weight:
             return 1.0
-        total, weight = self._prompts.get(key_of(prompt), (0.0, 0.0))
+        total, weight = self._prompts.get(key, (0.0, 0.0))
         average = self._total / self._weight
         return math.exp((total + SHRINKAGE * average) / (weight + SHRINKAGE))
 
     def state_dict(self) -> dict:
         """What `load_state_dict` needs to go on; JSON-serialisable, about 60 bytes a prompt."""
-        return {"average": [self._total, self._weight], "prompts": {key: list(p) for key, p in self._prompts.items()}}
+        return {"average": [self._total, self._weight], "prompts": dict(self._prompts)}
 
     def load_state_dict(self, state: dict) -> None:
         """Go on from `state_dict()`."""
         self._total, self._weight = state["average"]
-        self._prompts = {key: tuple(prompt) for key, prompt in state["prompts"].items()}
+        self._prompts = dict(state["prompts"])
 
 
 def key_of(prompt: str) -> str:

@@ -13,16 +13,46 @@ Training and the simulator call the same verbs, in this order:
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from openrlhf_sagc.decisions.controller import StragglerAwareGroupController
 from openrlhf_sagc.decisions.dynamic_sampling import DynamicSampler
 from openrlhf_sagc.decisions.in_flight import GroupsInFlight
 from openrlhf_sagc.decisions.length_prediction import LengthPredictor, balance
 from openrlhf_sagc.decisions.prompt_queue import PromptQueue
-from openrlhf_sagc.decisions.records import Group, Prompt, Rollout, first_to_finish
+from openrlhf_sagc.decisions.records import Group, Prompt, Rollout, Round, first_to_finish
 from openrlhf_sagc.decisions.step import Step
-from openrlhf_sagc.decisions.tail_batching import NoTailBatching, TailBatcher
+
+
+class Batcher(Protocol):
+    """A policy that says of every step how it is rolled out."""
+
+    def decide(self, num_groups: int, group_size: int, *, waiting: int, drained: bool) -> Round:
+        """The round of the next step.
+
+        Args:
+            num_groups, group_size: what the step needs.
+            waiting: prompts that were put back.
+            drained: whether the episode has no other prompts.
+        """
+        ...
+
+    def observe(self, waiting: int) -> None:
+        """The step is closed, and `waiting` prompts are left behind."""
+
+    def metrics(self) -> dict[str, float]:
+        """Scalars of the last step, logged as `tail_batching/*`; `long_round` is 1 if it was a long round."""
+        ...
+
+    def state_dict(self) -> dict:
+        """What `load_state_dict` needs to go on, between two steps; JSON-serialisable."""
+        ...
+
+    def load_state_dict(self, state: dict) -> None:
+        """Go on from `state_dict()` of any batcher, since the flags may have changed."""
+
+
+MOST_STOPS = 2  # of a prompt that must finish; then it is given up
 
 
 class StepPlanner:
@@ -37,13 +67,15 @@ class StepPlanner:
         samples, prompts: of a step, where they are held.
         signal: a rollout's length as the controller sees it, "tokens" or "seconds".
         num_engines: engines to place groups on.
+
+    `steps` is the number of steps that are closed.
     """
 
     def __init__(
         self,
         controller: StragglerAwareGroupController,
         sampler: DynamicSampler,
-        batcher: TailBatcher | NoTailBatching,
+        batcher: Batcher,
         predictor: LengthPredictor | None,
         *,
         hold: str,
@@ -59,14 +91,14 @@ class StepPlanner:
         self._hold, self._samples, self._prompts = hold, samples, prompts
         self._signal = signal
         self._num_engines = num_engines
-        self._steps = 0
+        self.steps = 0
 
     def plan(self, flight: GroupsInFlight, queue: PromptQueue) -> Step:
         """The next step."""
         size = self.controller.group_size
         num_groups = self._prompts if self._hold == "prompts" else self._samples // size
         return Step(
-            number=self._steps,
+            number=self.steps,
             group_size=size,
             num_groups=num_groups,
             round=self.batcher.decide(num_groups, size, waiting=len(queue), drained=queue.is_drained),
@@ -84,8 +116,7 @@ class StepPlanner:
         count = step.groups_to_dispatch(len(flight.accepted), len(flight.running))
         if not count:
             return []
-        must_finish = sum(prompt.must_finish for prompt in flight.prompts)
-        max_put_back = max(step.num_groups - must_finish, 0) if step.round.long else 0
+        max_put_back = max(step.num_groups - flight.must_finish, 0) if step.round.long else 0
         return queue.draw(count, max_put_back=max_put_back, next_episode_allowed=step.has_groups)
 
     def dispatch(self, step: Step, flight: GroupsInFlight, prompts: list[Prompt]) -> list[Group]:
@@ -95,12 +126,10 @@ class StepPlanner:
         if self.predictor is None:
             flight.run(groups)
             return groups
-        loads = [0.0] * self._num_engines
-        for group in flight.running.values():
-            loads[group.engine] += group.expected_tokens
-        expected = [step.round.rollouts * self.predictor.predict(group.prompt.text) for group in groups]
+        loads = [flight.loads[engine] for engine in range(self._num_engines)]
+        expected = [step.round.rollouts * round(self.predictor.predict(group.prompt.text)) for group in groups]
         placed = [
-            groups[place]._replace(engine=engine, expected_tokens=expected[place])
+            Group(groups[place].number, step.number, groups[place].prompt, engine, expected[place])
             for place, engine in balance(loads, expected)
         ]
         flight.run(sorted(placed, key=lambda group: group.engine))  # engine by engine, as they are sent
@@ -113,21 +142,26 @@ class StepPlanner:
 
         Returns:
             The group; the places of its members among the rollouts; whether a member was stopped. If so, the prompt is
-            put back, and the group is not to be judged.
+            put back or given up, and the group is not to be judged.
         """
         members = first_to_finish(rollouts, step.group_size)
         lengths = [rollouts[place] for place in members]
         group = flight.take_back(number, lengths)
+        tokens = [rollout.tokens for rollout in lengths]
         if self.predictor:
-            tokens, unfinished = [rollout.tokens for rollout in lengths], [not rollout.finished for rollout in lengths]
-            self.predictor.observe(group.prompt.text, tokens, unfinished)
-        was_stopped = any(rollout.stopped for rollout in lengths)
-        step.unused_tokens += sum(rollout.tokens for rollout in rollouts)
+            self.predictor.observe(group.prompt.text, tokens, [not rollout.finished for rollout in lengths])
+        was_stopped = any([rollout.stopped for rollout in lengths])
+        step.unused_tokens += sum([rollout.tokens for rollout in rollouts])
         if was_stopped:
             step.stopped += 1
-            queue.put_back(group.prompt)
+            prompt = group.prompt
+            prompt = prompt._replace(stops=prompt.stops + prompt.must_finish)
+            if prompt.stops < MOST_STOPS:
+                queue.put_back(prompt)
+            else:
+                step.given_up.append(prompt)
         else:
-            step.unused_tokens -= sum(rollout.tokens for rollout in lengths)
+            step.unused_tokens -= sum(tokens)
         return group, members, was_stopped
 
     def judge(
@@ -156,12 +190,12 @@ class StepPlanner:
         """The step is closed, and `waiting` prompts are left behind."""
         self.sampler.observe(step.verdicts)
         self.batcher.observe(waiting)
-        self._steps += 1
+        self.steps += 1
 
     def state_dict(self) -> dict:
         """What `load_state_dict` needs, between two steps; JSON-serialisable."""
         return {
-            "steps": self._steps,
+            "steps": self.steps,
             "controller": self.controller.state_dict(),
             "sampler": self.sampler.state_dict(),
             "batcher": self.batcher.state_dict(),
@@ -179,4 +213,4 @@ class StepPlanner:
         self.batcher.load_state_dict(state["batcher"])
         if self.predictor and state["predictor"]:
             self.predictor.load_state_dict(state["predictor"])
-        self._steps = state["steps"]
+        self.steps = state["steps"]

@@ -97,5 +97,4 @@ class PromptQueue:
         self._drawn_episode = state["drawn_episode"]
         self._put_back = deque(Prompt(*prompt) for prompt in state["returned"])
         self._is_drawing = not state["drained"]
-        if self._is_drawing:
-            self._source.resume()
+        self._source.resume()  # even if no prompt is left: the next episode must not begin with this one's state

@@ -6,11 +6,24 @@ from typing import Any, NamedTuple
 ROLLOUT = "rollout"  # key by which a response of an engine carries its `Rollout`
 
 
+class Round(NamedTuple):
+    """How a step is rolled out.
+
+    `long`: prompts that were put back are drawn first, and run to the end. `prompt_ratio` is prompts dispatched over
+    prompts needed. `rollouts` are dispatched for a prompt; the first group_size of them that finish are its group.
+    """
+
+    long: bool
+    prompt_ratio: float
+    rollouts: int
+
+
 class Prompt(NamedTuple):
     """A training prompt, as it was drawn from the data.
 
     `episode` counts from 1. `must_finish` says that a group of this prompt was stopped or not trained before: the step
-    that draws it waits for it, so that a slow prompt is not put off again and again.
+    that draws it waits for it, so that a slow prompt is not put off again and again. `stops` counts how often it was
+    stopped all the same, since nothing came back any more.
     """
 
     text: str
@@ -18,6 +31,7 @@ class Prompt(NamedTuple):
     images: Any
     episode: int
     must_finish: bool = False
+    stops: int = 0
 
 
 class Rollout(NamedTuple):
@@ -54,7 +68,7 @@ class Group(NamedTuple):
     step: int
     prompt: Prompt
     engine: int = -1
-    expected_tokens: float = 0.0
+    expected_tokens: int = 0
     samples: Sequence[Any] = ()
 
 

@@ -5,7 +5,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from openrlhf_sagc.decisions.dynamic_sampling import Verdict, groups_to_ask
-from openrlhf_sagc.decisions.tail_batching import Round
+from openrlhf_sagc.decisions.records import Prompt, Round
 
 
 @dataclass
@@ -25,6 +25,7 @@ class Step:
         stopped: groups that were stopped before they could be judged.
         unused_tokens: of rollouts that no judged group has.
         verdicts: on the groups that were judged.
+        given_up: prompts that will not be drawn again, since their groups never came back.
     """
 
     number: int
@@ -39,6 +40,7 @@ class Step:
     stopped: int = 0
     unused_tokens: int = 0
     verdicts: list[Verdict] = field(default_factory=list)
+    given_up: list[Prompt] = field(default_factory=list)
 
     @property
     def has_groups(self) -> bool:

@@ -1,7 +1,7 @@
-"""What a stopped rollout would have become: the product-limit estimate (Kaplan and Meier, 1958) over length ratios.
+"""What an unfinished rollout would have become: the product-limit estimate (Kaplan and Meier, 1958) over length ratios.
 
-A rollout that is stopped at r times its group's median has not shown whether it would have become a straggler. Rollouts
-that got as far and did finish say how often that happens. Ours.
+A rollout that ends unfinished at r times its group's median, mostly because it was stopped, has not shown whether it would
+have become a straggler. Rollouts that got as far and did finish say how often that happens. This use of the estimate is ours.
 """
 
 import sys
@@ -33,17 +33,17 @@ class StragglerChance:
 
         Args:
             ratios_N: [N] length over the median of the group, float64.
-            finished_N: [N] bool, False for a stopped rollout; the bin that it was stopped in learns nothing from it.
+            finished_N: [N] bool; the bin that an unfinished rollout ends in learns nothing from it.
         """
         bins_N = np.searchsorted(self._edges, ratios_N, side="right") - 1  # -1 below the median, BINS for stragglers
         ended = np.bincount(bins_N[finished_N & (bins_N >= 0)], minlength=BINS + 1)
-        stopped = np.bincount(bins_N[~finished_N & (bins_N >= 0)], minlength=BINS + 1)
-        reached = np.cumsum((ended + stopped)[::-1])[::-1]
-        self._entered = self._discount * self._entered + (reached - stopped)[:BINS]
+        unfinished = np.bincount(bins_N[~finished_N & (bins_N >= 0)], minlength=BINS + 1)
+        reached = np.cumsum((ended + unfinished)[::-1])[::-1]
+        self._entered = self._discount * self._entered + (reached - unfinished)[:BINS]
         self._ended = self._discount * self._ended + ended[:BINS]
 
     def estimate(self, ratios_N: np.ndarray) -> np.ndarray:
-        """[N] chances of rollouts that were stopped at `ratios_N`; 1 at the straggler ratio or above it."""
+        """[N] chances of rollouts that ended unfinished at `ratios_N`; 1 at the straggler ratio or above it."""
         ends = PRIOR_ROLLOUTS * (1 - PRIOR_STRAGGLER_CHANCE ** (1 / BINS))
         passes = 1 - (self._ended + ends) / (self._entered + PRIOR_ROLLOUTS)
         onwards = np.append(np.cumprod(passes[::-1])[::-1], 1.0)

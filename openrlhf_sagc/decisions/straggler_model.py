@@ -1,6 +1,6 @@
 """How likely a group of some size is to have a straggler event, learned from the lengths of all groups.
 
-The module controller.py describes the model. It is ours; pure, no clock, no randomness.
+The module controller.py describes the model. The model is ours. It is pure: it has no clock and no randomness.
 """
 
 import math
@@ -56,7 +56,7 @@ class StragglerModel:
     def event_probabilities(self, sizes: Sequence[int]) -> list[float]:
         """q_G of every size."""
         hazard, clustering = self.hazard, self.clustering
-        return [float(_event_probability(hazard, clustering, size)) for size in sizes]
+        return [float(self._can_have_event(size) and _event_probability(hazard, clustering, size)) for size in sizes]
 
     def least_rate(self, size: int, standard_errors: float) -> float:
         """Lower bound of the share of groups of this size with an event (Wilson's, on discounted counts); 0 if unseen."""
@@ -88,16 +88,21 @@ class StragglerModel:
             ratios, chances = self._straggler_chances(lengths, stopped)
             # Exact sums: the order of the groups does not matter.
             events[size] = math.fsum(1 - np.prod(1 - chances, axis=1))
+            if not self._can_have_event(size):
+                continue  # no trial: it would say that stragglers are rarer than they are
             hits += math.fsum(chances.ravel())
             trials += (size - 1) * len(lengths)
             ratios_N.append(ratios.ravel())
             finished_N.append(~stopped.ravel())
-        self._chance.observe(np.concatenate(ratios_N), np.concatenate(finished_N))
+        if ratios_N:
+            self._chance.observe(np.concatenate(ratios_N), np.concatenate(finished_N))
         hits = min(hits, float(trials))
         self._a = PRIOR_A + self.discount * (self._a - PRIOR_A) + hits
         self._b = PRIOR_B + self.discount * (self._b - PRIOR_B) + trials - hits
         self._seen = {size: (self.discount * n, self.discount * e) for size, (n, e) in self._seen.items()}
         for size, lengths in by_size.items():
+            if not self._can_have_event(size):
+                continue
             n, e = self._seen.get(size, (0.0, 0.0))
             self._seen[size] = (n + len(lengths), e + events[size])
         return sum(events.values()) / len(groups)
@@ -123,12 +128,16 @@ class StragglerModel:
         self._chance.load_state_dict(state["stopped"])  # the last to raise
         self._a, self._b, self._seen = float(state["hazard_a"]), float(state["hazard_b"]), seen
 
+    def _can_have_event(self, size: int) -> bool:
+        """Whether a group of this size can have an event: of two lengths the longer is below twice their median."""
+        return size > 2 or self.straggler_ratio < 2
+
     def _straggler_chances(self, lengths: np.ndarray, stopped: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """[groups, size] ratios to the median, and chances to be a straggler: 0 or 1 unless the rollout was stopped."""
         median = medians(lengths)
         ratios = ratios_to(median, lengths)
         chances = reaches_ratio(lengths, median, self.straggler_ratio).astype(np.float64)
-        if stopped.any():
+        if stopped.any() and self._can_have_event(lengths.shape[1]):
             # At most half of a group can lie above its median, which may not be known yet.
             ranks = np.argsort(np.lexsort((stopped, lengths), axis=1), axis=1)
             may_be = stopped & (ranks >= (lengths.shape[1] + 1) // 2)

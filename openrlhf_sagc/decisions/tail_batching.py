@@ -6,19 +6,8 @@ surplus. The bound on the wait and the rounds at an episode's end are ours.
 """
 
 import math
-from typing import NamedTuple
 
-
-class Round(NamedTuple):
-    """How a step is rolled out.
-
-    `long`: prompts that were put back are drawn first, and run to the end. `prompt_ratio` is prompts dispatched over
-    prompts needed. `rollouts` are dispatched for a prompt; the first group_size of them that finish are its group.
-    """
-
-    long: bool
-    prompt_ratio: float
-    rollouts: int
+from openrlhf_sagc.decisions.records import Round
 
 
 class TailBatcher:

@@ -31,7 +31,9 @@ def test_rate_and_hazard_count_what_numpys_median_says(groups):
     medians = [np.median(np.array(group, float)) for group in groups]
     hits = [sum(x >= 2.5 * m and x > m for x in g) if min(g) < max(g) else 0 for g, m in zip(groups, medians)]
     assert controller.metrics()["straggler_rate"] == sum(map(bool, hits)) / len(groups)
-    assert controller.hazard == pytest.approx((1 + sum(hits)) / (21 + sum(len(group) - 1 for group in groups)))
+    hits = [hit for group, hit in zip(groups, hits) if len(group) > 2]  # smaller ones cannot have an event
+    trials = sum(len(group) - 1 for group in groups if len(group) > 2)
+    assert controller.hazard == pytest.approx((1 + sum(hits)) / (21 + trials))
 
 
 def test_hazard_queue_and_balance_follow_their_formulas():

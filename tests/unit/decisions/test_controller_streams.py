@@ -168,3 +168,22 @@ def test_alarm_ends_once_the_smallest_size_meets_the_limit():
     for tail in sudden(1.0, 0.4):
         controller.observe(lognormal(rng, tail, SAMPLES // controller.group_size, controller.group_size))
     assert controller.feasible
+
+
+def test_groups_that_cannot_have_an_event_say_nothing_of_the_hazard():
+    """Of two lengths the longer is below twice their median: such groups would make stragglers look rare."""
+    rates = []
+    for sizes in ((2, 32), (4, 32)):
+        rng = np.random.default_rng(0)
+        controller = StragglerAwareGroupController(group_sizes=sizes, straggler_ratio=2.5, max_straggler_rate=0.2)
+        for _ in range(100):
+            controller.observe(lognormal(rng, 0.55, SAMPLES // controller.group_size, controller.group_size))
+        rates.append(controller.metrics()["straggler_rate_mean"])
+    assert rates[0] < 0.23 and rates[1] < 0.23
+    alone = StragglerAwareGroupController(group_sizes=(2, 32), straggler_ratio=2.5)
+    before = alone.hazard
+    alone.observe([[10, 30]] * 50, [[False, True]] * 50)
+    assert alone.hazard == before and alone.metrics()["straggler_rate"] == 0
+    below = StragglerAwareGroupController(group_sizes=(2, 32), straggler_ratio=1.5)
+    below.observe([[10, 300]] * 50)
+    assert below.hazard > before and below.metrics()["straggler_rate"] == 1

@@ -1,9 +1,8 @@
 """Groups in flight: which are trained, which stay."""
 
 from openrlhf_sagc.decisions.in_flight import GroupsInFlight
-from openrlhf_sagc.decisions.records import Group, Prompt
+from openrlhf_sagc.decisions.records import Group, Prompt, Round
 from openrlhf_sagc.decisions.step import Step
-from openrlhf_sagc.decisions.tail_batching import Round
 
 
 def test_prompts_that_must_finish_are_trained_first_and_then_by_dispatch():

@@ -12,8 +12,9 @@ from openrlhf_sagc.decisions.dynamic_sampling import DynamicSampler
 from openrlhf_sagc.decisions.in_flight import GroupsInFlight
 from openrlhf_sagc.decisions.planner import StepPlanner
 from openrlhf_sagc.decisions.prompt_queue import PromptQueue
+from openrlhf_sagc.decisions.records import Round
 from openrlhf_sagc.decisions.step import Step
-from openrlhf_sagc.decisions.tail_batching import Round, TailBatcher
+from openrlhf_sagc.decisions.tail_batching import TailBatcher
 
 
 @given(runs())

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from openrlhf_sagc.decisions.dynamic_sampling import REASONS, DynamicSampler, Verdict
+from openrlhf_sagc.decisions.records import Round
 from openrlhf_sagc.decisions.step import Step
-from openrlhf_sagc.decisions.tail_batching import Round
 
 
 def step_of(num_groups=16, size=8, *, rate=1.0, round=None, cap=10, **more):

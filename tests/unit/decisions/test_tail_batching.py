@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from openrlhf_sagc.decisions.tail_batching import Round, TailBatcher
+from openrlhf_sagc.decisions.records import Round
+from openrlhf_sagc.decisions.tail_batching import TailBatcher
 
 
 @pytest.mark.parametrize(

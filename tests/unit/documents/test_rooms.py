@@ -11,16 +11,26 @@ from cpu_stack import ROOT
 
 # Rooms and single files, each with what it may import besides itself.
 PACKAGE = {
+    "redaction": set(),
     "decisions": set(),
     "advantages": set(),
-    "actors": {"decisions", "advantages", "argument_checks"},
+    "actors": {"decisions", "advantages", "argument_checks", "redaction"},
     "argument_checks": {"advantages"},
     "policies": {"argument_checks", "decisions"},
-    "arguments": {"argument_checks", "policies"},
-    "driver": {"decisions", "actors", "advantages", "argument_checks", "policies"},
-    "__main__": {"arguments", "driver"},
+    "arguments": {"argument_checks", "policies", "redaction"},
+    "driver": {"decisions", "actors", "advantages", "argument_checks", "policies", "redaction"},
+    "output_folders": {"argument_checks"},
+    "__main__": {"arguments", "driver", "output_folders"},
     "controller": {"decisions"},  # the contract's path
     "__init__": set(),
+}
+# Modules of decisions, each with what it may import there besides records.py. A policy imports no other policy.
+DECISIONS = {
+    "controller": {"straggler_model"},
+    "straggler_model": {"group_lengths", "stopped_rollouts"},
+    "step": {"dynamic_sampling"},
+    "in_flight": {"step"},
+    "planner": {"controller", "dynamic_sampling", "in_flight", "length_prediction", "prompt_queue", "step"},
 }
 EVAL = {
     "common": set(),
@@ -66,6 +76,14 @@ def test_rooms_of_the_package_import_what_they_may():
         room = module.partition(".")[0]
         rooms = {target.partition(".")[0] for target in targets} - {room}
         assert rooms <= PACKAGE[room], f"{module} imports {rooms - PACKAGE[room]}"
+
+
+def test_decisions_import_records_and_what_they_may():
+    graph = arrows(ROOT / "openrlhf_sagc/decisions", "openrlhf_sagc.decisions.")
+    assert graph["planner"] == DECISIONS["planner"] | {"records"}
+    for module, targets in graph.items():
+        more = targets - DECISIONS.get(module, set()) - {"records"}
+        assert not more, f"decisions/{module}.py imports {more}"
 
 
 def test_rooms_of_eval_import_what_they_may_and_commands_import_rooms_alone():

@@ -1,0 +1,136 @@
+"""Time that the scheduler itself takes for a step with thousands of groups in flight, on stub engines.
+
+Counted are the decisions, the queue of prompts, the groups in flight and the engines' bookkeeping. What Ray, vLLM and
+OpenRLHF's making of samples take is not.
+"""
+
+import argparse
+import statistics
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from unittest import mock
+
+import pandas as pd
+from common.tables import show
+from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
+
+from openrlhf_sagc.controller import StragglerAwareGroupController
+from openrlhf_sagc.decisions.dynamic_sampling import DynamicSampler
+from openrlhf_sagc.decisions.in_flight import GroupsInFlight
+from openrlhf_sagc.decisions.length_prediction import LengthPredictor
+from openrlhf_sagc.decisions.planner import StepPlanner
+from openrlhf_sagc.decisions.prompt_queue import PromptQueue
+from openrlhf_sagc.decisions.records import ROLLOUT, Rollout
+from openrlhf_sagc.decisions.tail_batching import NoTailBatching
+from openrlhf_sagc.driver.engines import Engines
+
+SIZE = 8
+MIXED, EQUAL = [1.0, 0.0] * (SIZE // 2), [1.0] * SIZE  # every second group has no signal
+RESPONSES = [{ROLLOUT: Rollout(400 + place, 10.0, 0.5, True, False, None)} for place in range(SIZE)]
+
+
+class NumberedPrompts:
+    """An endless source of prompts."""
+
+    def __init__(self):
+        self.taken = 0
+
+    def begin(self, episode):
+        pass
+
+    def take(self, count):
+        self.taken += count
+        return [(f"prompt {self.taken - i}", "", None) for i in range(count)], False
+
+
+class StubRef:
+    """Stands for the Ray reference of a group, and for its future; the group is back as soon as it is dispatched."""
+
+    def future(self):
+        return self
+
+    def add_done_callback(self, callback):
+        callback(self)
+
+    def result(self):
+        return RESPONSES
+
+
+def stub_dispatch(self, prompts, labels, **_):
+    return [StubRef() for _ in prompts]
+
+
+def planner_for(groups: int, engines: int, predicts: bool) -> StepPlanner:
+    """A planner whose steps have about `groups` groups in flight, of which half are kept."""
+    return StepPlanner(
+        StragglerAwareGroupController([SIZE]),
+        DynamicSampler(),
+        NoTailBatching(),
+        LengthPredictor() if predicts else None,
+        hold="prompts",
+        samples=0,
+        prompts=groups // 2,
+        signal="tokens",
+        num_engines=engines,
+    )
+
+
+def run_step(planner: StepPlanner, flight: GroupsInFlight, queue: PromptQueue, engines: Engines) -> tuple[int, int]:
+    """A step as training takes it; the groups dispatched, and the most in flight."""
+    step, most = planner.plan(flight, queue), 0
+    while True:
+        prompts = planner.draw(step, flight, queue)
+        if prompts:
+            engines.dispatch(planner.dispatch(step, flight, prompts), SIZE)
+        most = max(most, len(flight.running))
+        if not flight.running:  # in training those that a full step does not need are stopped
+            break
+        for number, responses in engines.returned():
+            rollouts = [response[ROLLOUT] for response in responses]
+            group, members, _ = planner.receive(step, flight, queue, number, rollouts)
+            planner.judge(step, flight, group, MIXED if number % 2 else EQUAL, members)
+    planner.observe(flight.take_lengths())
+    for group in flight.close(step, keep=False)[1]:
+        queue.put_back(group.prompt)
+    planner.finish(step, waiting=len(queue))
+    return step.dispatched, most
+
+
+def measure(groups: int, engines: int, predicts: bool, repeats: int) -> dict[str, float]:
+    """Medians over `repeats` steps."""
+    reward = SimpleNamespace(timeout=1.0, retries=0)
+    strategy = SimpleNamespace(args=SimpleNamespace(reward=reward, rollout=SimpleNamespace(agent_timeout=None)))
+    stubs = [SimpleNamespace(__ray_call__=mock.Mock()) for _ in range(engines)]
+    planner, flight, queue = planner_for(groups, engines, predicts), GroupsInFlight(), PromptQueue(NumberedPrompts())
+    parts, rows = Engines(strategy, None, stubs), []
+    with mock.patch.object(SamplesGenerator, "_dispatch_prompts_to_vllm", stub_dispatch):
+        for _ in range(repeats):
+            start = time.perf_counter()
+            dispatched, most = run_step(planner, flight, queue, parts)
+            seconds = time.perf_counter() - start
+            rows.append((dispatched, most, seconds, 1e3 * seconds / dispatched))
+    names = ("dispatched", "in_flight", "seconds", "seconds_per_1000")
+    return {name: statistics.median(column) for name, column in zip(names, zip(*rows))}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--groups", type=int, nargs="+", default=[1024, 8192], help="groups in flight")
+    parser.add_argument("--engines", type=int, default=64, help="stub engines")
+    parser.add_argument("--repeats", type=int, default=5, help="timed steps")
+    parser.add_argument("--csv", type=Path, help="file for the figures")
+    arguments = parser.parse_args()
+    rows = pd.DataFrame(
+        {"placement": "by length" if predicts else "OpenRLHF's"}
+        | measure(groups, arguments.engines, predicts, arguments.repeats)
+        for groups in arguments.groups
+        for predicts in (False, True)
+    )
+    show(f"The scheduler's own time for a step, {arguments.engines} engines", rows)
+    if arguments.csv:
+        rows.to_csv(arguments.csv, index=False)
+
+
+if __name__ == "__main__":
+    main()
