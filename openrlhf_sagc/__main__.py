@@ -1,8 +1,10 @@
 """`python -m openrlhf_sagc`: OpenRLHF's train_ppo_ray with the flags of this package, which does nothing without them."""
 
 from openrlhf.cli import train_ppo_ray
+from ray.exceptions import RayActorError
 
 from openrlhf_sagc.arguments import add_arguments, check_arguments, enabled
+from openrlhf_sagc.output_folders import choose_checkpoint, held_folders
 
 
 def main() -> None:
@@ -14,12 +16,20 @@ def main() -> None:
     add_arguments(parser)
     args = train_ppo_ray.validate_args(parser.parse_args())
     check_arguments(args)
-    trainer_cls = None
-    if enabled(args):
-        from openrlhf_sagc.driver import trainers
+    if not enabled(args):
+        return train_ppo_ray.train(args)
+    from openrlhf_sagc.driver import trainers
 
-        trainer_cls = trainers.GroupTrainerAsync if args.train.async_enable else trainers.GroupTrainer
-    train_ppo_ray.train(args, trainer_cls)
+    with held_folders(args):
+        choose_checkpoint(args)
+        try:
+            train_ppo_ray.train(args, trainers.GroupTrainerAsync if args.train.async_enable else trainers.GroupTrainer)
+        except RayActorError as error:
+            died = getattr(error, "cause", error)  # Ray wraps what its trainer met in that trainer's traceback
+            raise SystemExit(
+                f"openrlhf_sagc: a process of the run has died: {' '.join(str(died).split()):.300}; its log says why, start "
+                "again with --ckpt.load_enable"
+            ) from error
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ TAIL = "--rollout.tail_batching."
 FILTER = "--algo.dynamic_filtering_"
 REWARD = "--reward."
 LENGTH_AWARE = "--rollout.length_aware_dispatch"
+AGENT_TIMEOUT = "--rollout.agent_timeout"
 
 
 def refuse(condition: object, message: str) -> None:
@@ -24,6 +25,10 @@ def refuse(condition: object, message: str) -> None:
 
 def check_modes(args: SimpleNamespace) -> None:
     """Modes of the run that group control, tail batching or dynamic sampling cannot have."""
+    refuse(
+        not args.vllm.num_engines,
+        f"--vllm.num_engines {args.vllm.num_engines} leaves nothing to generate with: use 1 or more",
+    )
     _check_surplus(args)
     _check_tail_batching(args)
     _check_replaced_parts(args)
@@ -127,6 +132,34 @@ def check_batch(args: SimpleNamespace) -> None:
         f"--train.micro_batch_size {micro_batch} x {ranks} data-parallel actors does not divide --train.batch_size "
         f"{batch_size}: use a divisor of {batch_size // ranks}",
     )
+    for size in sizes:
+        _check_forward_passes(args, size)
+
+
+def _check_forward_passes(args: SimpleNamespace, size: int) -> None:
+    """Every rank of every model has a batch of a step's samples at this group size."""
+    samples = args.rollout.batch_size * size if args.rollout.sagc.hold == "prompts" else samples_per_step(args)[0]
+    batches = fewest_batches(args, samples)
+    for section, ranks in forward_ranks(args).items():
+        problem, flags = uneven_share(args, batches, ranks), getattr(args, section)
+        refuse(
+            problem,
+            f"--{section}.num_gpus_per_node {flags.num_gpus_per_node} x --{section}.num_nodes {flags.num_nodes} gives {ranks} "
+            f"data-parallel ranks, and a step at group size {size} can have as few as {batches} batches of samples, "
+            f"{problem}: use as many ranks as the actor has, {data_parallel_actors(args)}, or a divisor of that",
+        )
+
+
+def uneven_share(args: SimpleNamespace, batches: int, ranks: int) -> str:
+    """Why a model's ranks cannot run these batches, for an error message; empty if they can.
+
+    OpenRLHF gives each rank a batch at least. Under ZeRO-3 ranks wait for each other in every forward pass.
+    """
+    if batches < ranks:
+        return "fewer than one each"
+    if args.ds.zero_stage == 3 and batches % ranks:
+        return "not as many for each, so that ZeRO-3 would wait for ever"
+    return ""
 
 
 def check_prompts(args: SimpleNamespace) -> None:
@@ -163,10 +196,54 @@ def check_reward(args: SimpleNamespace) -> None:
         raise ValueError(f"max_failure_share must lie between 0 and 1, got {reward.max_failure_share}")
 
 
+def check_agent(args: SimpleNamespace) -> None:
+    """The deadline of an agent, which has to be there."""
+    timeout = args.rollout.agent_timeout
+    if timeout is None:
+        return
+    refuse(
+        not 0 < timeout < math.inf,
+        f"{AGENT_TIMEOUT} must be a number of seconds above 0, got {timeout}; without the flag there is no limit",
+    )
+    refuse(
+        not args.train.agent_func_path,
+        f"{AGENT_TIMEOUT} {timeout:g} does nothing without --train.agent_func_path: a reward function or server has "
+        f"{REWARD}timeout",
+    )
+
+
 def data_parallel_actors(args: SimpleNamespace) -> int:
     """Ranks that share the samples of a step."""
-    actors = args.actor.num_nodes * args.actor.num_gpus_per_node
-    return max(actors // (args.ds.ring_attn_size * args.ds.tensor_parallel_size), 1)
+    return _data_parallel_ranks(args, "actor")
+
+
+def forward_ranks(args: SimpleNamespace) -> dict[str, int]:
+    """Data-parallel ranks of each model that runs a step's samples, by the section of its flags.
+
+    No critic is among them: the estimators of groups have none.
+    """
+    sections = ["actor"]
+    if args.algo.kl.init_coef > 0:
+        sections.append("ref")
+    if not args.reward.remote_url and not args.train.agent_func_path:
+        sections.append("reward")
+    return {section: _data_parallel_ranks(args, section) for section in sections}
+
+
+def fewest_batches(args: SimpleNamespace, samples: int) -> int:
+    """Batches into which OpenRLHF cuts a step of `samples` for the forward passes; the least there can be if dynamic."""
+    actors = data_parallel_actors(args)
+    if args.train.dynamic_batch_enable:
+        return actors
+    batches = math.ceil(samples / args.rollout.micro_batch_size)
+    if actors > 1 and samples >= actors:  # whole rounds of all actors
+        batches = min(math.ceil(batches / actors), samples // actors) * actors
+    return batches
+
+
+def _data_parallel_ranks(args: SimpleNamespace, section: str) -> int:
+    flags = getattr(args, section)
+    return max(flags.num_nodes * flags.num_gpus_per_node // (args.ds.ring_attn_size * args.ds.tensor_parallel_size), 1)
 
 
 def samples_per_step(args: SimpleNamespace) -> tuple[int, str]:

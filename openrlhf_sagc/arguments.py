@@ -9,11 +9,13 @@ import operator
 from types import SimpleNamespace
 
 from openrlhf_sagc.argument_checks import (
+    AGENT_TIMEOUT,
     FILTER,
     LENGTH_AWARE,
     PREFIX,
     REWARD,
     TAIL,
+    check_agent,
     check_batch,
     check_modes,
     check_prompts,
@@ -22,6 +24,7 @@ from openrlhf_sagc.argument_checks import (
     samples_per_step,
 )
 from openrlhf_sagc.policies import build_batcher, build_controller, build_sampler
+from openrlhf_sagc.redaction import RewardUrl
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -145,7 +148,13 @@ def _add_sampling(group: argparse._ArgumentGroup) -> None:
         REWARD + "max_failure_share",
         type=float,
         default=0.1,
-        help="share of a step's samples that may have no reward; their groups are dropped, and above it the run ends",
+        help="share of a step's samples that may have no reward; above it the run ends, unless one prompt has them all",
+    )
+    group.add_argument(
+        AGENT_TIMEOUT,
+        type=float,
+        default=None,
+        help="seconds that an agent may spend outside of the engine at a time, on a tool or reward, before its sample fails",
     )
 
 
@@ -174,10 +183,12 @@ def check_arguments(args: SimpleNamespace) -> None:
             build(args)
         except ValueError as error:
             raise SystemExit(f"openrlhf_sagc: {prefix}{error}") from None
+    check_agent(args)
     check_modes(args)
     check_batch(args)
     check_prompts(args)
     print(f"openrlhf_sagc: {describe(args)}")
+    args.reward.remote_url = args.reward.remote_url and [RewardUrl(url) for url in args.reward.remote_url]
 
 
 def enabled(args: SimpleNamespace) -> bool:

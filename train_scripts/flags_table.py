@@ -20,7 +20,7 @@ def table() -> str:
 
 def default(action: argparse.Action) -> str:
     """As it is written behind the flag, and what else may stand there."""
-    if action.nargs == 0:
+    if action.nargs == 0 or action.default is None:
         return "off"
     if action.choices:
         return f"{action.default} (or {', '.join(choice for choice in action.choices if choice != action.default)})"

@@ -11,6 +11,7 @@ shift
 # Ray hands out GPUs that are not there: OpenRLHF asks for one per actor and engine.
 export RAY_OVERRIDE_RESOURCES='{"GPU": 8, "CPU": 32}' RAY_USAGE_STATS_ENABLED=0
 export RAY_prestart_worker_first_driver=0 # Ray would start a worker for each CPU, none of which a run uses
+export RAY_process_group_cleanup_enabled=true # vLLM's engine ends with its actor, also where that is killed
 export DS_ACCELERATOR=cpu TORCH_EXTENSIONS_DIR=$root/build/torch_extensions # keeps DeepSpeed's compiled CPU Adam
 export VLLM_CPU_KVCACHE_SPACE=1 VLLM_NO_USAGE_STATS=1                       # GiB; vLLM's default takes far more
 export VLLM_ENABLE_V1_MULTIPROCESSING=0 # an engine's worker in the engine's process, not in one more that polls

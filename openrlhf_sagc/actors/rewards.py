@@ -2,23 +2,20 @@
 
 import asyncio
 import concurrent.futures
-import math
 import os
+import random
 import threading
-import traceback
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import Any
 
-import aiohttp
+from openrlhf_sagc.actors.answers import MISSING, Failure, check_scores, describe
+from openrlhf_sagc.actors.reward_server import post
+from openrlhf_sagc.redaction import without_secrets
 
 PAUSE = 0.5  # seconds before the second attempt; every later pause is twice the one before
+LONGEST_PAUSE = 30.0  # seconds
 THREAD = "reward"  # name of the threads in which reward functions run
-MOST_THREADS = 128  # of them; at most 32 are waited for, so the others have hung
-
-
-class Failure(Exception):
-    """An error whose message says everything, in one line."""
+MOST_HUNG = 96  # calls past their time; with those in time, at most 32, a process has at most 128 such threads
 
 
 class Rewards:
@@ -28,104 +25,105 @@ class Rewards:
         executor: OpenRLHF's SingleTurnAgentExecutor.
         timeout: seconds for one call; a function's wait for a thread is not part of it.
         retries: further attempts.
+        jitter: spreads the pauses before them.
         note_failure: is called, in the task that asked, with the reason why there is no reward after all attempts.
     """
 
-    def __init__(self, executor, timeout: float, retries: int, note_failure: Callable[[str], None]):
+    def __init__(
+        self,
+        executor,
+        timeout: float,
+        retries: int,
+        jitter: random.Random,
+        note_failure: Callable[[str], None],
+    ):
         self._executor = executor
         self._timeout = timeout
         self._retries = retries
+        self._jitter = jitter
         self._note_failure = note_failure
-        self._threads = asyncio.Semaphore(min(32, (os.cpu_count() or 1) + 4))  # as many as asyncio.to_thread has
+        self._slots = asyncio.Semaphore(min(32, (os.cpu_count() or 1) + 4))  # as many threads as asyncio.to_thread has
+        self._hung = 0
 
     async def fetch(self, queries: list, prompts: list, labels: list) -> list[dict]:
-        """Instead of OpenRLHF's methods: one checked answer for each query, or one whose reward is None."""
+        """Instead of OpenRLHF's methods: one checked answer for each query, or one whose reward is MISSING."""
         return await asyncio.gather(*map(self._fetch_one, queries, prompts, labels))
 
     async def _fetch_one(self, query, prompt, label) -> dict:
         for attempt in range(self._retries + 1):
-            await pause_before(attempt)
+            await pause_before(attempt, self._jitter)
             try:
                 return await self._ask({"query": [query], "prompts": [prompt], "labels": [label]})
             except Exception as error:
                 failure = describe(error)
         self._note_failure(failure)
-        return {"rewards": None}
+        return {"rewards": MISSING}
 
     async def _ask(self, sample: dict) -> dict:
         if self._executor.reward_func:
-            async with self._threads:
-                if sum(thread.name == THREAD for thread in threading.enumerate()) >= MOST_THREADS:
-                    raise Failure(f"{MOST_THREADS} calls of the reward function hang, so that no more are made")
-                return await self._answer("the reward function", _in_thread(self._executor.reward_func, sample))
+            return await self._answer("the reward function", self._call_function(sample))
         url = next(self._executor._reward_endpoint_cycle)
-        return await self._answer(f"the reward server {url}", _post(url, sample))
+        call = asyncio.wait_for(post(url, sample), self._timeout)
+        return await self._answer(f"the reward server {without_secrets(url)}", call)
 
     async def _answer(self, who: str, call: Awaitable) -> dict:
-        """The answer with `rewards`, and `scores` if given, as finite floats."""
+        """The answer with `rewards`, and `scores` and `extra_logs` if given, as numbers."""
         try:
-            answer = await asyncio.wait_for(call, self._timeout)
+            answer = await call
         except asyncio.TimeoutError:
             raise Failure(f"{who} did not answer within {self._timeout:g} s") from None
         if not isinstance(answer, dict):
             raise Failure(f"{who} returned a {type(answer).__name__} instead of a dict")
         if "rewards" not in answer:
-            raise Failure(f"{who} returned no 'rewards' but {list(answer)!r:.100}")
-        answer = {**answer, "rewards": finite_number(answer["rewards"], who, "reward")}
-        if answer.get("scores") is not None:
-            answer["scores"] = finite_number(answer["scores"], who, "score")
+            raise Failure(f"{who} returned no 'rewards' but {without_secrets(repr(list(answer)))[:100]}")
+        answer = dict(answer)
+        check_scores(answer, who, "rewards")
         return answer
 
+    async def _call_function(self, sample: dict) -> Any:
+        """What the function returns, from a thread; a caller that is cancelled leaves the call its slot."""
+        await self._slots.acquire()
+        if self._hung >= MOST_HUNG:
+            self._slots.release()
+            raise Failure(f"{MOST_HUNG} calls of the reward function hang, so that no more are made")
+        return await asyncio.shield(asyncio.create_task(self._hold_slot(sample)))
 
-async def pause_before(attempt: int) -> None:
-    """Wait before an attempt, counted from 0, unless it is the first."""
-    if attempt:
-        await asyncio.sleep(PAUSE * 2 ** (attempt - 1))
+    async def _hold_slot(self, sample: dict) -> Any:
+        """One call, which has its slot until it returns or its time is over; from then on it counts as hung.
+
+        Raises:
+            TimeoutError: its time is over.
+        """
+        call = _in_thread(self._executor.reward_func, sample)
+        await asyncio.wait([call], timeout=self._timeout)
+        self._slots.release()
+        if call.done():
+            return call.result()
+        self._hung += 1
+        call.add_done_callback(self._has_returned)
+        raise asyncio.TimeoutError
+
+    def _has_returned(self, call: asyncio.Future) -> None:
+        """A call that hung is over; its error, if it has one, came too late to matter."""
+        self._hung -= 1
+        if not call.cancelled():
+            call.exception()
 
 
-def finite_number(value: Any, who: str, name: str) -> float:
-    """The finite number in a scalar, tensor, array or list of one.
+async def pause_before(attempt: int, jitter: random.Random) -> None:
+    """Wait before an attempt, counted from 0, unless it is the first.
 
-    Raises:
-        Failure: there is none; the line says who returned what.
+    The pause doubles up to LONGEST_PAUSE. Samples that fail together ask again at different times.
     """
-    if hasattr(value, "tolist"):
-        value = value.tolist()
-    if isinstance(value, (list, tuple)):
-        if len(value) != 1:
-            raise Failure(f"{who} returned {len(value)} {name}s for 1 sample")
-        return finite_number(value[0], who, name)
-    if not isinstance(value, (int, float)) or not math.isfinite(value):
-        raise Failure(f"{who} returned {name} {value!r:.100}")
-    return float(value)
+    if attempt:
+        longest = min(PAUSE * 2.0 ** min(attempt - 1, 100), LONGEST_PAUSE)
+        await asyncio.sleep(longest * jitter.uniform(0.5, 1.0))
 
 
-def describe(error: BaseException, where: str | None = None) -> str:
-    """One line: the error's type, its message, shortened, and where it was raised, by default file and line."""
-    if isinstance(error, Failure):
-        return str(error)
-    message = " ".join(str(error).split())[:300]
-    if where is None:
-        frame = traceback.extract_tb(error.__traceback__)[-1]
-        where = f"{Path(frame.filename).name}:{frame.lineno}"
-    return f"{type(error).__name__}: {message} ({where})"
-
-
-async def _post(url: str, sample: dict) -> Any:
-    """The server's answer, parsed."""
-    try:
-        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=None)) as session:
-            async with session.post(url, json=sample) as response:
-                response.raise_for_status()
-                return await response.json()
-    except Exception as error:
-        raise Failure(describe(error, where=url)) from error
-
-
-async def _in_thread(function: Callable, sample: dict) -> Any:
+def _in_thread(function: Callable, sample: dict) -> asyncio.Future:
     """What the function returns, from a daemon thread of its own: one that hangs blocks neither a pool nor the exit."""
     outcome: concurrent.futures.Future = concurrent.futures.Future()
-    outcome.set_running_or_notify_cancel()  # a caller that gives up can no longer cancel it, which `run` would trip over
+    outcome.set_running_or_notify_cancel()  # nobody can cancel it any more, which `run` would trip over
 
     def run() -> None:
         try:
@@ -134,4 +132,4 @@ async def _in_thread(function: Callable, sample: dict) -> Any:
             outcome.set_exception(Failure(describe(error)))  # not as it is: futures cannot pass a StopIteration on
 
     threading.Thread(target=run, name=THREAD, daemon=True).start()
-    return await asyncio.wrap_future(outcome)
+    return asyncio.wrap_future(outcome)

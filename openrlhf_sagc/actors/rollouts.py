@@ -1,7 +1,9 @@
 """What runs inside an engine's Ray actor: rollouts that are timed, can be stopped, and say why they have no reward."""
 
 import asyncio
+import random
 import time
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from uuid import uuid4
@@ -9,20 +11,22 @@ from weakref import WeakKeyDictionary
 
 from openrlhf.utils.agent import SingleTurnAgentExecutor
 
-from openrlhf_sagc.actors.rewards import Failure, Rewards, describe, finite_number, pause_before
+from openrlhf_sagc.actors.answers import Failure, check_log_probs, check_scores, describe, is_missing
+from openrlhf_sagc.actors.rewards import Rewards, pause_before
 from openrlhf_sagc.decisions.records import ROLLOUT, Rollout
 
 
-def watch_rollouts(engine_actor, *, timeout: float, retries: int) -> None:
+def watch_rollouts(engine_actor, *, timeout: float, retries: int, agent_timeout: float | None = None) -> None:
     """Run in an engine's actor: from now on its rollouts go through a `RolloutExecutor`; a second call does nothing.
 
     Args:
         engine_actor: OpenRLHF's RolloutRayActor.
         timeout: seconds for one call of the reward function or server.
         retries: further attempts at a reward, or at a whole sample of an agent.
+        agent_timeout: seconds that an agent may take between two of its requests to the engine; None is no limit.
     """
     if not isinstance(engine_actor.executor, RolloutExecutor):
-        engine_actor.executor = RolloutExecutor(engine_actor.executor, engine_actor.llm, timeout, retries)
+        engine_actor.executor = RolloutExecutor(engine_actor, timeout, retries, agent_timeout)
 
 
 def stop_rollouts(engine_actor) -> None:
@@ -46,21 +50,24 @@ class RolloutExecutor:
     """An agent executor of OpenRLHF around another one; the arguments are those of `watch_rollouts`.
 
     Rewards of a function or a server are checked, and asked for again. Agents that raise or return no reward run again as
-    a whole. They have no time limit, since their time is also generation. Subclasses of OpenRLHF's executor that fetch
-    rewards in a way of their own keep that way.
+    a whole. One that hangs outside of the engine ends as a failure. Subclasses of OpenRLHF's executor that fetch rewards
+    in a way of their own keep that way.
     """
 
-    def __init__(self, executor, llm, timeout: float, retries: int):
-        self.executor = executor
+    def __init__(self, engine_actor, timeout: float, retries: int, agent_timeout: float | None):
+        self.executor = executor = engine_actor.executor
         self.keep_first: int | None = None  # of the rollouts of a prompt, see the function
         self.loop: asyncio.AbstractEventLoop | None = None  # known with the first rollout
-        self._llm = llm
+        self._llm = engine_actor.llm
+        self._engine = _Engine(engine_actor)
         self._retries = retries
+        self._jitter = random.Random(engine_actor.kwargs["seed"])  # OpenRLHF's, another one for each engine
         self._running: set[_RunningRollout] = set()
         self._groups: WeakKeyDictionary[asyncio.Task, _RunningGroup] = WeakKeyDictionary()
         self._single_turn = type(executor) is SingleTurnAgentExecutor
+        self._agent_timeout = None if self._single_turn else agent_timeout
         self._reward_model = self._single_turn and not executor.reward_endpoints
-        rewards = Rewards(executor, timeout, retries, note_failure)
+        rewards = Rewards(executor, timeout, retries, self._jitter, note_failure)
         for name in ("_fetch_rewards_via_func", "_fetch_rewards_via_http"):
             if getattr(type(executor), name, None) is getattr(SingleTurnAgentExecutor, name):
                 setattr(executor, name, rewards.fetch)
@@ -74,15 +81,15 @@ class RolloutExecutor:
         Raises:
             Exception: of OpenRLHF's own single-turn executor outside of the reward, or any once vLLM is dead.
         """
-        # OpenRLHF calls this for all rollouts of a prompt in one task.
+        # OpenRLHF calls this for all rollouts of a prompt in one task, with the engine's actor, which `_engine` stands for.
         task = asyncio.current_task()
         assert task is not None
         group = self._groups.setdefault(task, _RunningGroup(self.keep_first))
-        return self._execute(group, llm_engine, args, kwargs)
+        return self._execute(group, args, kwargs)
 
-    async def _execute(self, group: "_RunningGroup", llm_engine, args: tuple, kwargs: dict) -> dict:
+    async def _execute(self, group: "_RunningGroup", args: tuple, kwargs: dict) -> dict:
         self.loop = asyncio.get_running_loop()
-        rollout = _RunningRollout(llm_engine)
+        rollout = _RunningRollout(self._agent_timeout, self._engine)
         start = time.perf_counter()
         rollout.task = asyncio.create_task(self._sample(rollout, args, kwargs))
         rollout.task.add_done_callback(rollout.end)
@@ -97,7 +104,7 @@ class RolloutExecutor:
             for running in (self._running, group.running):
                 running.remove(rollout)
         seconds = time.perf_counter() - start
-        response = None if rollout.stopped else rollout.task.result()
+        response = None if rollout.closed else rollout.task.result()
         group.finished += not rollout.stopped and rollout.failure is None
         if group.finished == group.keep_first:
             await self._stop(group.running)
@@ -114,8 +121,17 @@ class RolloutExecutor:
         return {**response, ROLLOUT: measured}
 
     async def stop(self) -> None:
-        """End all rollouts, also those that begin meanwhile. When it returns none is left, and new ones run normally."""
+        """End all rollouts, also those that begin meanwhile. When it returns none is left, and new ones run normally.
+
+        Requests that belong to no rollout end as well: the rollouts that they were made for are over.
+        """
         await self._stop(self._running)
+        left_over = (
+            self._engine.requests.copy()
+        )  # no rollout runs at this moment; later requests are those of new ones
+        while left_over := left_over & self._engine.requests.copy():  # an agent's server changes them in its thread
+            await self._llm.abort(left_over)
+            await asyncio.sleep(0.005)
 
     async def _stop(self, rollouts: set["_RunningRollout"]) -> None:
         """End all of them, also those added meanwhile."""
@@ -130,20 +146,25 @@ class RolloutExecutor:
         """The inner executor's response with its reward checked; None if an agent failed."""
         _current.set(rollout)
         for attempt in range(self._retries + 1):
-            await pause_before(attempt)
+            await pause_before(attempt, self._jitter)
             rollout.tokens, rollout.failure = 0, None
             try:
-                response = await self.executor.execute(*args, llm_engine=rollout, **kwargs)
+                with rollout.outside_the_engine():
+                    response = await self.executor.execute(*args, llm_engine=self._engine, **kwargs)
+                if rollout.closed:
+                    break
                 rollout.tokens = sum(end - start for start, end in response["action_ranges"])
-                if self._reward_model or (rollout.failure and response.get("reward") is None):
+                if self._reward_model:
                     return response
-                response["reward"] = finite_number(response.get("reward"), "the agent", "reward")
-                if response.get("scores") is not None:
-                    response["scores"] = finite_number(response["scores"], "the agent", "score")
+                if rollout.failure and is_missing(response.get("reward")):
+                    return response | {"reward": None, "scores": None}
+                check_scores(response, "the agent", "reward")
+                if not self._single_turn:
+                    check_log_probs(response, needed=kwargs["sampling_params"].logprobs is not None)
                 rollout.failure = None  # the agent may do without the reward that could not be fetched
                 return response
             except (Exception, asyncio.CancelledError) as error:  # an agent's tool may raise the latter by itself
-                if rollout.stopped:
+                if rollout.closed:
                     break
                 cancelled = rollout.task.cancelling()
                 if cancelled or self._llm.errored or (self._single_turn and not isinstance(error, Failure)):
@@ -161,48 +182,92 @@ class _RunningGroup:
     running: set["_RunningRollout"] = field(default_factory=set)
 
 
-class _RunningRollout:
-    """The engine as one rollout sees it: it counts tokens and seconds in vLLM's queue, and can end the rollout."""
+class _Engine:
+    """The engine as agents see it: one object for all their rollouts, since an agent may keep that of its first call.
 
-    def __init__(self, engine):
-        self._engine = engine
+    Requests made in an agent's own task, or in one that it started, are those of its rollout. `requests` are the others,
+    which an agent makes in a thread of its own, such as a server's. They run as they are. Only `RolloutExecutor.stop`
+    ends them.
+    """
+
+    def __init__(self, engine_actor):
+        self._actor = engine_actor
+        self.requests: set[str] = set()
+
+    def __getattr__(self, name):
+        return getattr(self._actor, name)
+
+    async def generate(self, *args, **kwargs):
+        """The actor's `generate`, with a request id of its own by which the request can be aborted."""
+        request = kwargs.pop("request_id", None) or uuid4().hex
+        rollout = _current.get(None)
+        if rollout and not rollout.task.done() and rollout.ended.get_loop() is asyncio.get_running_loop():
+            return await rollout.generate(self._actor, request, *args, **kwargs)
+        self.requests.add(request)
+        try:
+            return await self._actor.generate(*args, request_id=request, **kwargs)
+        finally:
+            self.requests.remove(request)
+
+
+class _RunningRollout:
+    """A rollout: it counts its tokens and seconds in vLLM's queue, and can be ended.
+
+    Args:
+        agent_timeout: seconds that may pass between two of its requests to the engine, or None.
+        engine: as the agent sees it.
+    """
+
+    def __init__(self, agent_timeout: float | None, engine: _Engine):
         self.requests: set[str] = set()  # in vLLM or on the way there
         self.tokens = 0
         self.queue_seconds = 0.0
         self.failure: str | None = None
         self.stopped = False
+        self.closed = False  # stopped or given up: no request is made any more, and what the agent returns is ignored
         self.task: asyncio.Task  # set right after this object is made
         self.ended = asyncio.get_running_loop().create_future()
+        self._agent_timeout = agent_timeout
+        self._engine = engine
+        self._deadline: asyncio.TimerHandle | None = None
 
-    def __getattr__(self, name):
-        return getattr(self._engine, name)
-
-    async def generate(self, *args, **kwargs):
-        """The engine's `generate`, with a request id of its own by which the request can be aborted."""
-        if self.stopped:
-            raise asyncio.CancelledError
-        start, request = time.perf_counter(), uuid4().hex
-        self.requests.add(request)
+    @contextmanager
+    def outside_the_engine(self):
+        """While this is entered, the rollout is given up once it has no request in the engine for too long."""
+        self._set_deadline(True)
         try:
-            output = await self._engine.generate(*args, request_id=request, **kwargs)
+            yield
+        finally:
+            self._set_deadline(False)
+
+    async def generate(self, engine_actor, request: str, *args, **kwargs):
+        """The actor's `generate` for this rollout."""
+        if self.closed:
+            raise asyncio.CancelledError
+        start = time.perf_counter()
+        self.requests.add(request)
+        self._set_deadline(False)
+        try:
+            output = await engine_actor.generate(*args, request_id=request, **kwargs)
         finally:
             self.requests.remove(request)
+            self._set_deadline(not self.requests)
         self.tokens += len(output.outputs[0].token_ids)
         stats = output.metrics
         if stats is not None:  # None if vLLM logs no statistics; all 0 if it was aborted before its first token
             wait = stats.scheduled_ts - stats.queued_ts if stats.scheduled_ts else time.perf_counter() - start
             self.queue_seconds += max(wait, 0.0)
         if self.stopped or output.outputs[0].finish_reason == "abort":
-            self.stopped = True
+            self.stopped = self.closed = True
             if not self.requests:
                 self.end()
-            raise asyncio.CancelledError  # agents do not catch this, so the task ends
+            raise asyncio.CancelledError  # ends the task; if the agent catches it, `end` lets `execute` return all the same
         return output
 
     def stop(self) -> None:
         """Mark the rollout as stopped, and end it unless vLLM still owes it the tokens of a request."""
         if not self.task.done():
-            self.stopped = True
+            self.stopped = self.closed = True
             if not self.requests:
                 self.task.cancel()
                 self.end()
@@ -212,10 +277,30 @@ class _RunningRollout:
         if not self.ended.done():
             self.ended.set_result(None)
 
+    def _set_deadline(self, on: bool) -> None:
+        """Give the rollout up after the agent's time, counted from now; or no longer."""
+        if self._deadline:
+            self._deadline.cancel()
+        self._deadline = None
+        if on and self._agent_timeout is not None and not self.closed:
+            self._deadline = asyncio.get_running_loop().call_later(self._agent_timeout, self._give_up)
+
+    def _give_up(self) -> None:
+        """The agent or its tool hangs: end the rollout as a failure, unless a request of no known rollout may be its own."""
+        if self._engine.requests:
+            self._set_deadline(True)
+        elif not self.ended.done():
+            self.closed = True
+            self.failure = f"the agent made no request to the engine for {self._agent_timeout:g} s and did not return"
+            self.task.cancel()
+            self.end()
+
 
 _current: ContextVar[_RunningRollout] = ContextVar("rollout")
 
 
 def note_failure(failure: str) -> None:
     """The reward of the rollout that this runs for has failed; raised instead, it would cost the response as well."""
-    _current.get().failure = failure
+    rollout = _current.get()
+    if not rollout.closed:
+        rollout.failure = failure

@@ -1,17 +1,29 @@
 """The vLLM engines in their Ray actors: groups are sent to them, waited for and stopped."""
 
+from collections import Counter, deque
 from collections.abc import Iterator
-from itertools import groupby
+from concurrent.futures import Future
+from contextlib import contextmanager, suppress
+from functools import partial
+from queue import Empty, SimpleQueue
+from typing import Any
 
 import ray
 from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 from openrlhf.trainer.ray.vllm_engine import batch_vllm_engine_call
+from openrlhf.utils.logging_utils import init_logger
 
 from openrlhf_sagc.actors.rollouts import keep_first, stop_rollouts, watch_rollouts
-from openrlhf_sagc.decisions.records import Group
+from openrlhf_sagc.decisions.records import ROLLOUT, Group, Rollout
+
+logger = init_logger(__name__)
 
 WAIT = 10.0  # seconds to wait for a group before looking around
 STOP_WAIT = 1.0  # seconds to wait for stopped groups before stopping again
+STOPS_BEFORE_WARNING = 60  # stops in a row that no group came back after
+STOPS_BEFORE_END = 600  # of them before the run ends
+MOST_CALLS = 500  # groups at a time for each engine: half of the calls that Ray allows an actor, the rest is for stops
+NOT_STARTED: dict[str, Any] = {ROLLOUT: Rollout(0, 0.0, 0.0, finished=False, stopped=True, failure=None)}
 
 
 class Engines:
@@ -30,11 +42,17 @@ class Engines:
         self._engines = vllm_engines
         self._all = SamplesGenerator(strategy, None, None, tokenizer, vllm_engines)
         self._each = [SamplesGenerator(strategy, None, None, tokenizer, [engine]) for engine in vllm_engines]
-        self._numbers: dict[ray.ObjectRef, int] = {}  # of the groups that run
+        self._running: dict[int, int] = {}  # group number -> engine it was sent to, -1 where OpenRLHF placed it
+        self._calls: Counter[int] = Counter()  # groups that run, by engine
+        self._held: dict[int, deque[Group]] = {}  # groups to send later, by engine
+        self._back: SimpleQueue[tuple[int, Future]] = SimpleQueue()
+        self._rollouts = 0  # of a prompt that is held
+        self._generate_kwargs: dict[str, Any] = {}  # of the groups that are held
         self._keep_first: int | None = None  # as the engines know it
         self._is_paused = False
         reward = self._args.reward
-        self._watching = self._call(watch_rollouts, timeout=reward.timeout, retries=reward.retries)
+        limits = {"timeout": reward.timeout, "retries": reward.retries}
+        self._watching = self._call(watch_rollouts, agent_timeout=self._args.rollout.agent_timeout, **limits)
 
     def wake(self) -> None:
         """Bring engines back that sleep between steps."""
@@ -47,9 +65,9 @@ class Engines:
         Of the rollouts of a prompt that is dispatched from now on, the first `keep_first_rollouts` to finish with a
         reward stop the others; None lets all of them finish.
         """
-        ray.get(self._watching)
+        self._get(self._watching)
         if keep_first_rollouts != self._keep_first:
-            ray.get(self._call(keep_first, keep_first_rollouts))
+            self._get(self._call(keep_first, keep_first_rollouts))
         self._keep_first = keep_first_rollouts
         self.silent_waits = 0
         if self._is_paused:
@@ -57,36 +75,55 @@ class Engines:
         self._is_paused = False
 
     def dispatch(self, groups: list[Group], rollouts: int, **generate_kwargs) -> None:
-        """Send groups to their engines, with `rollouts` for each prompt; OpenRLHF places those that have no engine."""
-        for engine, share in groupby(sorted(groups, key=lambda group: group.engine), key=lambda group: group.engine):
-            sent = list(share)
-            generator = self._all if engine < 0 else self._each[engine]
-            refs = generator._dispatch_prompts_to_vllm(
-                [group.prompt.text for group in sent],
-                [group.prompt.label for group in sent],
-                images=[group.prompt.images for group in sent],
-                n_samples_per_prompt=rollouts,
-                **generate_kwargs,
-            )
-            self._numbers |= zip(refs, (group.number for group in sent))
+        """Send groups to their engines, with `rollouts` for each prompt; OpenRLHF places those that have no engine.
+
+        Groups beyond MOST_CALLS an engine are held back until others return.
+        """
+        self._rollouts, self._generate_kwargs = rollouts, generate_kwargs
+        for group in groups:
+            self._held.setdefault(group.engine, deque()).append(group)
+        for engine in sorted({group.engine for group in groups}):
+            self._send(engine)
 
     def returned(self) -> list[tuple[int, list[dict]]]:
-        """Wait for a group: its number and OpenRLHF's responses; nothing if none came back within WAIT seconds."""
-        ready, _ = ray.wait(list(self._numbers), num_returns=1, timeout=WAIT)
-        self.silent_waits = 0 if ready else self.silent_waits + 1
-        return [self._take(ref) for ref in ready]
+        """Wait for a group: its number and OpenRLHF's responses; nothing if none came back within WAIT seconds.
+
+        Raises:
+            RuntimeError: an engine has died.
+        """
+        back = self._next(WAIT)
+        self.silent_waits = 0 if back else self.silent_waits + 1
+        return back
 
     def stop(self) -> Iterator[tuple[int, list[dict]]]:
-        """Stop all that runs: the numbers and responses of the groups, some of which may have finished meanwhile."""
-        while self._numbers:  # again, since a call may reach its engine after the stop
-            ray.get(self._call(stop_rollouts))
-            ready, _ = ray.wait(list(self._numbers), num_returns=len(self._numbers), timeout=STOP_WAIT)
-            for ref in ready:
-                yield self._take(ref)
+        """Stop all that runs: the numbers and responses of the groups, some of which may have finished meanwhile.
+
+        Raises:
+            RuntimeError: an engine has died, or groups have not come back after STOPS_BEFORE_END stops.
+        """
+        for held in self._held.values():
+            while held:
+                yield held.popleft().number, [NOT_STARTED] * self._rollouts
+        silent = 0
+        while self._running:  # again, since a call may reach its engine after the stop
+            with suppress(ray.exceptions.GetTimeoutError):
+                self._get(self._call(stop_rollouts), timeout=STOP_WAIT)
+            while self._running and (back := self._next(STOP_WAIT)):
+                silent = 0
+                yield from back
+            silent += bool(self._running)
+            if silent in (STOPS_BEFORE_WARNING, STOPS_BEFORE_END):
+                message = (
+                    f"{len(self._running)} groups were stopped and have not come back for {silent * STOP_WAIT / 60:.0f} "
+                    "minutes: an agent or a reward that blocks its engine's event loop"
+                )
+                if silent == STOPS_BEFORE_END:
+                    raise RuntimeError(f"{message}; repair it and start again with --ckpt.load_enable")
+                logger.warning(message)
 
     def pause(self) -> None:
         """Generate nothing while the weights change; with partial rollouts the trainer itself sees to that."""
-        self._is_paused = bool(self._numbers) and not self._args.train.partial_rollout_enable
+        self._is_paused = bool(self._running) and not self._args.train.partial_rollout_enable
         if self._is_paused:
             batch_vllm_engine_call(self._engines, "pause_generation")
 
@@ -99,5 +136,56 @@ class Engines:
         """Run `function` inside every engine's actor."""
         return [engine.__ray_call__.remote(function, *args, **kwargs) for engine in self._engines]
 
-    def _take(self, ref: ray.ObjectRef) -> tuple[int, list[dict]]:
-        return self._numbers.pop(ref), ray.get(ref)
+    def _send(self, engine: int) -> None:
+        """Send groups that are held back to this engine, -1 for any, as far as it has room for them."""
+        held = self._held[engine]
+        generator, engines = (self._all, len(self._engines)) if engine < 0 else (self._each[engine], 1)
+        count = min(MOST_CALLS * engines - self._calls[engine], len(held))
+        if count <= 0:
+            return
+        sent = [held.popleft() for _ in range(count)]
+        refs = generator._dispatch_prompts_to_vllm(
+            [group.prompt.text for group in sent],
+            [group.prompt.label for group in sent],
+            images=[group.prompt.images for group in sent],
+            n_samples_per_prompt=self._rollouts,
+            **self._generate_kwargs,
+        )
+        self._calls[engine] += len(sent)
+        for group, ref in zip(sent, refs):
+            self._running[group.number] = engine
+            ref.future().add_done_callback(partial(self._note_return, group.number))
+
+    def _note_return(self, number: int, future: Future) -> None:
+        """Called in a thread of Ray's."""
+        self._back.put((number, future))
+
+    def _next(self, timeout: float) -> list[tuple[int, list[dict]]]:
+        """The group that comes back next, within `timeout` seconds."""
+        try:
+            number, future = self._back.get(timeout=timeout)
+        except Empty:
+            return []
+        engine = self._running.pop(number)
+        self._calls[engine] -= 1
+        with _named_death():
+            responses = future.result()
+        self._send(engine)
+        return [(number, responses)]
+
+    @staticmethod
+    def _get(refs: list, timeout: float | None = None) -> None:
+        with _named_death():
+            ray.get(refs, timeout=timeout)
+
+
+@contextmanager
+def _named_death() -> Iterator[None]:
+    """Say in one line that an engine has died, and how to go on."""
+    try:
+        yield
+    except ray.exceptions.RayActorError as error:
+        reason = next(iter(str(error).splitlines()), "")
+        raise RuntimeError(
+            f"a vLLM engine has died: {reason:.300}; its own log says why, start again with --ckpt.load_enable"
+        ) from error

@@ -12,9 +12,11 @@ from openrlhf.trainer.ppo_utils.length_penalty import apply_length_penalties
 from openrlhf_sagc.actors.training import SAMPLE, RolloutRewards, receive_rollout
 from openrlhf_sagc.advantages.closed_form import group_advantages, token_advantages
 
-# Info keys by which samples carry the size of their group, and the share of the run's prompts used before their step.
-GROUP_SIZE = "group_size"
-PROGRESS = "progress"
+# Info keys by which samples carry the number and the size of their group, and the share of the run's prompts used before
+# their step. A reward's `extra_logs` are in `info` as well, under names without a slash.
+GROUP = "sagc/group"
+GROUP_SIZE = "sagc/group_size"
+PROGRESS = "sagc/progress"
 
 
 class GroupExperienceMaker(RemoteExperienceMaker):
@@ -25,7 +27,7 @@ class GroupExperienceMaker(RemoteExperienceMaker):
         self._group_sizes = group_sizes_of(rollout_samples)
         self._progress = rollout_samples[0].info[PROGRESS]
         for sample in rollout_samples:
-            del sample.info[GROUP_SIZE], sample.info[PROGRESS]
+            del sample.info[GROUP], sample.info[GROUP_SIZE], sample.info[PROGRESS]
         return super().make_experience_batch(rollout_samples)
 
     @torch.no_grad()
@@ -99,7 +101,7 @@ def group_sizes_of(samples: list[Experience]) -> list[int]:
         size = samples[start].info[GROUP_SIZE]
         group = samples[start : start + size]
         whole = len(group) == size and all(sample.info[GROUP_SIZE] == size for sample in group)
-        if not whole or len({sample.prompts[0] for sample in group}) > 1:
+        if not whole or len({sample.info[GROUP] for sample in group}) > 1:
             raise ValueError(f"samples {start} to {start + size - 1} are not one whole group of {size}")
         sizes.append(size)
         start += size

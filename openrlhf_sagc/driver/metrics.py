@@ -49,6 +49,7 @@ def sampling_metrics(
         "age_mean": statistics.fmean(ages),
         "age_max": max(ages),
         "missing": step.num_groups - len(trained),
+        "given_up": len(step.given_up),
     }
     return {f"dynamic_filtering/{name}": float(count) for name, count in counts.items()}
 

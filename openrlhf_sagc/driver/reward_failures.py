@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from types import SimpleNamespace
 
+from openrlhf_sagc.redaction import without_secrets
+
 
 class RewardFailures:
     """The failed rewards of a step.
@@ -14,9 +16,8 @@ class RewardFailures:
 
     def __init__(self, args: SimpleNamespace, warn: Callable[[str], None]) -> None:
         reward, agent = args.reward, args.train.agent_func_path
-        self._source = (
-            f"--train.agent_func_path {agent}" if agent else f"--reward.remote_url {','.join(reward.remote_url or [])}"
-        )
+        urls = ",".join(map(without_secrets, reward.remote_url or []))
+        self._source = f"--train.agent_func_path {agent}" if agent else f"--reward.remote_url {urls}"
         self._reward = reward
         self._warn: Callable[[str], None] | None = warn
         self.begin()
@@ -24,16 +25,26 @@ class RewardFailures:
     def begin(self) -> None:
         """Forget the failures of the step before."""
         self._failures: list[str] = []
+        self._prompts: set[str] = set()
 
     def __len__(self) -> int:
         return len(self._failures)
 
-    def observe(self, failure: str) -> None:
-        """Count a sample without a reward, for this reason."""
+    def observe(self, failure: str, prompt: str) -> None:
+        """Count a sample of this prompt without a reward, for this reason."""
         self._failures.append(failure)
+        self._prompts.add(prompt)
+
+    @property
+    def first(self) -> str:
+        """The first failure of the step, behind the flag of the reward that failed; there is one."""
+        return f"{self._source} failed first with {self._failures[0]}"
 
     def check(self, num_samples: int) -> None:
         """Warn of failures among the step's `num_samples`, or end the run.
+
+        One prompt alone does not end a run whose allowed share is above 0: all its samples may exceed the share, and a run
+        that is resumed would meet it again.
 
         Raises:
             RuntimeError: more than the allowed share of the samples has no reward.
@@ -45,7 +56,7 @@ class RewardFailures:
             f"{self._source}: {len(self)} of {num_samples} samples have no reward after {attempts} attempts, "
             f"first: {self._failures[0]}"
         )
-        if len(self) > max_share * num_samples:
+        if len(self) > max_share * num_samples and (len(self._prompts) > 1 or not max_share):
             raise RuntimeError(f"{message}; --reward.max_failure_share {max_share:g} allows fewer")
         if self._warn:
             self._warn(message)

@@ -4,6 +4,7 @@ A step asks the policies for its plan, dispatches prompts, judges every group th
 others still run. It closes with exactly the groups that it needs. The rest is stopped, and its prompts are put back.
 """
 
+import math
 from collections.abc import Iterable
 from types import SimpleNamespace
 
@@ -13,21 +14,25 @@ from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 from openrlhf.utils.logging_utils import init_logger
 from tqdm import tqdm
 
-from openrlhf_sagc.argument_checks import data_parallel_actors
+from openrlhf_sagc.argument_checks import fewest_batches, forward_ranks, uneven_share
 from openrlhf_sagc.decisions.in_flight import GroupsInFlight
+from openrlhf_sagc.decisions.planner import MOST_STOPS
 from openrlhf_sagc.decisions.prompt_queue import PromptQueue
 from openrlhf_sagc.decisions.records import ROLLOUT, Group, Prompt, Rollout
 from openrlhf_sagc.decisions.step import Step
 from openrlhf_sagc.driver.engines import WAIT, Engines
-from openrlhf_sagc.driver.experience import GROUP_SIZE, PROGRESS
+from openrlhf_sagc.driver.experience import GROUP, GROUP_SIZE, PROGRESS
 from openrlhf_sagc.driver.metrics import control_metrics, control_warnings, rollout_metrics, sampling_metrics
 from openrlhf_sagc.driver.prompts import DataloaderPrompts
 from openrlhf_sagc.driver.reward_failures import RewardFailures
+from openrlhf_sagc.driver.saved_state import FORMAT, check_saved_state
 from openrlhf_sagc.policies import build_planner
 
 logger = init_logger(__name__)
 
 WAITS_BEFORE_WARNING = 60  # waits in a row without a group
+LEAST_PATIENCE = 1800.0  # seconds without a group before all that runs is stopped, and rolled out again
+PATIENCE = 3.0  # times the longest rollout of the run so far, if that is more
 
 
 class StepSamples(list[Experience]):
@@ -55,6 +60,7 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
         self._keep_surplus = self.args.algo.dynamic_filtering_surplus == "keep"
         self._prompts_of_run = len(self.prompts_dataloader) * self.args.train.num_episodes
         self._prompts_consumed = 0
+        self._longest_seconds = 0.0  # of a finished rollout
         self._warned: set[str] = set()
 
     @torch.no_grad()
@@ -90,7 +96,8 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
             self.queue.put_back(group.prompt)
         self.planner.finish(step, waiting=len(self.queue))
         self._log(step, trained, unused, lengths)
-        samples, consumed = self._stamped(step, trained), len(trained) + step.dropped.total()
+        samples = self._stamped(step, trained)
+        consumed = len(trained) + step.dropped.total() + len(step.given_up)
         self._prompts_consumed += consumed
         pass_rate = step.pass_rate if self.args.algo.dynamic_filtering_enable else None
         return StepSamples(samples, self.metrics), pass_rate, consumed, self.queue.close_episode(self.flight.prompts)
@@ -112,33 +119,50 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
         return [sample for group in groups if all(sample is not None for sample in group) for sample in group]
 
     def state_dict(self) -> dict:
-        """What a resumed run needs, by its keys in the trainer's checkpoint; prompts of running groups are put back."""
+        """What a resumed run needs, by its keys in the trainer's checkpoint; prompts of running groups are put back.
+
+        All of it is plain data: numbers, strings, lists, dictionaries and tensors, and images if the prompts have them.
+        The trainers ask for it after every step. Nothing is made of a step whose checkpoint is not saved, since an
+        asynchronous run sends the state from process to process.
+        """
+        if not self._is_saved(self.planner.steps):
+            return {}
         running = [group.prompt for group in self.flight.running.values()]
+        flight = self.flight.state_dict()
+        flight["accepted"] = [[*group, [dict(vars(s)) for s in samples]] for *group, samples in flight["accepted"]]
         state = {
+            "format": FORMAT,
             **self.queue.state_dict(running),
-            **self.flight.state_dict(),
+            **flight,
             **self.planner.state_dict(),
             "prompts_consumed": self._prompts_consumed,
         }
         dataloader = None if state["drained"] else self.prompts_dataloader.state_dict()
         return {"samples_generator": state, "data_loader_state_dict": dataloader}
 
+    def _is_saved(self, step: int) -> bool:
+        """Whether the checkpoint of this step, counted from 1, may be saved.
+
+        After an evaluation, which may be the best so far, an asynchronous run saves the state of any step.
+        """
+        evaluates = self.eval_dataloader is not None and self.args.eval.steps != math.inf
+        if evaluates and (self.args.train.async_enable or step % self.args.eval.steps == 0):
+            return True
+        return step % self.args.ckpt.save_steps == 0
+
     def load_state_dict(self, checkpoint_states: dict) -> None:
         """Go on from a checkpoint that holds what `state_dict()` gave.
 
         Raises:
-            ValueError: the checkpoint was saved without this generator, or with sizes that do not fit.
+            ValueError: the checkpoint was saved without this generator, by another version, or with sizes that do not fit.
         """
         state = checkpoint_states.get("samples_generator", {})
-        if "controller" not in state:
-            raise ValueError(
-                "the checkpoint was saved without --rollout.sagc.enable or --rollout.tail_batching.enable: resume without "
-                "them, or start from its model"
-            )
+        check_saved_state(state, self.args.ckpt.path)
         if not state["drained"]:
             self.prompts_dataloader.load_state_dict(checkpoint_states["data_loader_state_dict"])
         self.planner.load_state_dict(state)
-        self.flight.load_state_dict(state)
+        accepted = [[*group, [Experience(**fields) for fields in samples]] for *group, samples in state["accepted"]]
+        self.flight.load_state_dict({**state, "accepted": accepted})
         self.queue.load_state_dict(state)
         self._prompts_consumed = state["prompts_consumed"]
 
@@ -151,8 +175,16 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
                     self._take_back(step, number, responses, **generate_kwargs)
                 if self.engines.silent_waits == WAITS_BEFORE_WARNING:
                     self._warn_of_silence(step)
+                if self.engines.silent_waits * WAIT > self._patience:
+                    self._stop(step, **generate_kwargs)
+                    self.engines.silent_waits = 0
                 self._dispatch(step, self.planner.draw(step, self.flight, self.queue), **generate_kwargs)
                 progress.update(min(len(self.flight.accepted), step.num_groups) - progress.n)
+
+    @property
+    def _patience(self) -> float:
+        """Seconds to wait without a group coming back; unlimited while the run has not seen how long a rollout takes."""
+        return max(LEAST_PATIENCE, PATIENCE * self._longest_seconds) if self._longest_seconds else math.inf
 
     def _dispatch(self, step: Step, prompts: list[Prompt], **generate_kwargs) -> None:
         if prompts:
@@ -161,13 +193,16 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
 
     def _take_back(self, step: Step, number: int, responses: list[dict], **generate_kwargs) -> None:
         """Judge a group that is back, unless it was stopped."""
-        rollouts = [response[ROLLOUT] for response in responses]
+        rollouts, given_up = [response[ROLLOUT] for response in responses], len(step.given_up)
         group, members, was_stopped = self.planner.receive(step, self.flight, self.queue, number, rollouts)
         for place, rollout in enumerate(rollouts):
             if rollout.failure and place not in members:
-                self.failures.observe(rollout.failure)
+                self.failures.observe(rollout.failure, group.prompt.text)
         if was_stopped:
+            if len(step.given_up) > given_up:
+                self._warn_of_given_up(group)
             return
+        self._longest_seconds = max([self._longest_seconds, *(r.seconds for r in rollouts if r.finished)])
         samples = [self._process_response_into_experience(responses[place], **generate_kwargs) for place in members]
         self.planner.judge(step, self.flight, group, [raw_score(sample) for sample in samples], samples)
         self.failures.check(step.rollouts_dispatched)
@@ -176,7 +211,7 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
         """OpenRLHF's sample, or None if the reward failed."""
         failure = response[ROLLOUT].failure
         if failure:
-            self.failures.observe(failure)
+            self.failures.observe(failure, response["prompt"])
             return None
         return super()._process_response_into_experience(response, **generate_kwargs)
 
@@ -190,21 +225,28 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
         algo, accepted = self.args.algo, len(self.flight.accepted)
         if accepted >= step.num_groups:
             return
-        enough = accepted * step.group_size >= data_parallel_actors(self.args)
+        batches = fewest_batches(self.args, accepted * step.group_size)
+        enough = accepted and not any(uneven_share(self.args, batches, n) for n in forward_ranks(self.args).values())
         if algo.dynamic_filtering_at_cap == "fail" or not enough:
-            advice = "" if algo.dynamic_filtering_at_cap == "keep" else ", or --algo.dynamic_filtering_at_cap keep"
             raise RuntimeError(
                 f"--algo.dynamic_filtering_max_gen_batches {algo.dynamic_filtering_max_gen_batches} reached: "
-                f"{step.shortfall(accepted)}: use prompts that are solved sometimes{advice}"
+                f"{step.shortfall(accepted)}: {self._advice(step)}"
             )
 
+    def _advice(self, step: Step) -> str:
+        """What would fill a step like this one."""
+        if step.dropped["reward_missing"] * 2 > step.dropped.total():
+            return f"repair the reward, {self.failures.first}"
+        keep = "" if self.args.algo.dynamic_filtering_at_cap == "keep" else ", or --algo.dynamic_filtering_at_cap keep"
+        return f"use prompts that are solved sometimes{keep}"
+
     def _stamped(self, step: Step, trained: list[Group]) -> list[Experience]:
-        """Samples of the groups, each with the group size and the share of the run's prompts used before this step."""
-        samples = [sample for group in trained for sample in group.samples]
-        for sample in samples:
-            sample.info[GROUP_SIZE] = step.group_size
-            sample.info[PROGRESS] = min(self._prompts_consumed / self._prompts_of_run, 1.0)
-        return samples
+        """Samples of the groups, each with its group's number and size and the share of prompts used before this step."""
+        progress = min(self._prompts_consumed / self._prompts_of_run, 1.0)
+        for group in trained:
+            for sample in group.samples:
+                sample.info |= {GROUP: group.number, GROUP_SIZE: step.group_size, PROGRESS: progress}
+        return [sample for group in trained for sample in group.samples]
 
     def _log(self, step: Step, trained: list[Group], unused: list[Group], lengths: list[list[Rollout]]) -> None:
         """Make the step's metrics, and warn once of what keeps the controller from doing its work."""
@@ -227,8 +269,14 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
         running = self.flight.running
         logger.warning(
             f"no group of step {step.number + 1} has come back for {WAIT * WAITS_BEFORE_WARNING / 60:.0f} minutes, "
-            f"{len(running)} are waited for: very long responses, or an agent or tool that hangs; the first prompt is "
-            f"{running[min(running)].prompt.text!r:.200}"
+            f"{len(running)} are waited for: very long responses, or an agent or tool that hangs, which --rollout.agent_timeout "
+            f"would end; the first prompt is {running[min(running)].prompt.text!r:.200}"
+        )
+
+    def _warn_of_given_up(self, group: Group) -> None:
+        logger.warning(
+            f"a prompt is given up and not trained, since its group did not come back in {MOST_STOPS + 1} attempts: an agent "
+            f"or tool that hangs on it; the prompt is {group.prompt.text!r:.200}"
         )
 
 

@@ -1,8 +1,12 @@
 """OpenRLHF's trainers with the samples generator and the experience maker of this package."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from openrlhf.trainer.ppo_trainer import BasePPOTrainer, PPOTrainer
 from openrlhf.trainer.ppo_trainer_async import GenerateSamplesActor, PPOTrainerAsync, TrainingActor
 from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
+from ray.exceptions import RayTaskError
 
 from openrlhf_sagc.driver.experience import GroupExperienceMaker
 from openrlhf_sagc.driver.rollout import StepSamples, StragglerAwareSamplesGenerator
@@ -40,6 +44,27 @@ class GroupTraining(BasePPOTrainer):
         status, global_step = super().train_step(step, global_step)
         return {**status, **step.metrics}, global_step
 
+    def save_logs_and_checkpoints(self, global_step: int, *args, **kwargs) -> None:
+        with _named_failure(self.args.ckpt.path, global_step):
+            super().save_logs_and_checkpoints(global_step, *args, **kwargs)
+
+    def save_best_checkpoint(self, eval_metrics: dict, global_step: int, *args, **kwargs) -> None:
+        with _named_failure(self.args.ckpt.path, global_step):
+            super().save_best_checkpoint(eval_metrics, global_step, *args, **kwargs)
+
+
+@contextmanager
+def _named_failure(path: str, step: int) -> Iterator[None]:
+    """Say in one line that a checkpoint could not be saved, and how to go on."""
+    try:
+        yield
+    except RayTaskError as error:
+        reason = " ".join(f"{type(error.cause).__name__}: {error.cause}".split())
+        raise RuntimeError(
+            f"the checkpoint of step {step} could not be saved in --ckpt.path {path}: {reason:.300}; mend that, and start "
+            "again with --ckpt.load_enable"
+        ) from error
+
 
 class GroupTrainer(GroupSampling, GroupTraining, PPOTrainer):
     """Rolls out and trains in turn."""
@@ -54,5 +79,5 @@ class GroupTrainingActor(GroupTraining, TrainingActor):
 
 
 class GroupTrainerAsync(PPOTrainerAsync):
-    generator_cls = GroupGenerator
-    trainer_cls = GroupTrainingActor
+    generator_actor_cls = GroupGenerator
+    training_actor_cls = GroupTrainingActor

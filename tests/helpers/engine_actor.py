@@ -1,4 +1,4 @@
-"""What stands for an engine's Ray actor and for agents in the tests of openrlhf_sagc/actors/rollouts.py and rewards.py."""
+"""What stands for an engine's Ray actor and for agents in the tests of openrlhf_sagc/actors."""
 
 import asyncio
 import time
@@ -17,13 +17,14 @@ class Actor:
     """OpenRLHF's engine actor: vLLM takes `submit` seconds to register a request and 5 ms for each token."""
 
     kind = "engine"
+    kwargs = {"seed": 0}  # of vLLM
 
-    def __init__(self, executor, submit=0.0, statistics=True, timeout=30.0, retries=0):
+    def __init__(self, executor, submit=0.0, statistics=True, timeout=30.0, retries=0, **limits):
         self.executor = executor
         self.submit, self.statistics = submit, statistics
         self.requests = {}
         self.llm = SimpleNamespace(errored=False, abort=self._abort)
-        watch_rollouts(self, timeout=timeout, retries=retries)
+        watch_rollouts(self, timeout=timeout, retries=retries, **limits)
 
     async def _abort(self, request_ids):
         for request_id in request_ids:

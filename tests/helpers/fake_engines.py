@@ -1,10 +1,11 @@
 """The scheduler without Ray or vLLM: engines that decode a token of every rollout per tick of a clock."""
 
-from functools import reduce
+from queue import Empty
 from types import SimpleNamespace
 
 import pytest
 import torch
+from flags import arguments_with
 from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 
 import openrlhf_sagc.driver.engines as engines_module
@@ -13,6 +14,39 @@ from openrlhf_sagc.decisions.records import ROLLOUT, Rollout
 from openrlhf_sagc.driver.rollout import StragglerAwareSamplesGenerator
 
 PROMPT_TOKENS = 3
+FLAGS = {
+    "rollout.batch_size": 4,
+    "rollout.n_samples_per_prompt": 4,
+    "rollout.max_new_tokens": 100,
+    "rollout.sagc.enable": True,
+    "rollout.sagc.group_sizes": [4, 8],
+    "train.batch_size": 8,
+    "train.num_episodes": 2,
+    "train.max_epochs": 1,
+    "train.seed": 1,
+    "train.agent_func_path": None,
+    "train.partial_rollout_enable": False,
+    "algo.dynamic_filtering_range": (0, 1),
+    "reward.remote_url": ["reward.py"],
+    "reward.timeout": 9.0,
+    "actor.num_nodes": 1,
+    "actor.num_gpus_per_node": 1,
+    "ds.ring_attn_size": 1,
+    "ds.tensor_parallel_size": 1,
+    "vllm.enable_sleep": False,
+    "data.max_len": 200,
+    "ckpt.path": "ckpt",
+    "ckpt.save_steps": 1,
+    "eval.steps": float("inf"),
+    "rollout.micro_batch_size": 1,
+    "train.dynamic_batch_enable": False,
+    "algo.kl.init_coef": 0.01,
+    "reward.num_nodes": 1,
+    "reward.num_gpus_per_node": 1,
+    "ref.num_nodes": 1,
+    "ref.num_gpus_per_node": 1,
+    "ds.zero_stage": 2,
+}
 
 
 class Prompts:
@@ -41,15 +75,42 @@ class Prompts:
 class Dispatched:
     """What stands for the Ray reference of a group."""
 
-    def __init__(self, prompt, answers, start, keep):
+    def __init__(self, ray, prompt, answers, start, keep):
+        self.ray = ray
         self.prompt, self.answers, self.start = prompt, answers, start
         rewarded = sorted(tokens for tokens, _, *rest in answers if not any(rest[1:]))
         every = max(tokens for tokens, *_ in answers)
         self.end = start + (rewarded[keep - 1] if keep and len(rewarded) >= keep else every)
 
+    def future(self):
+        return self
+
+    def add_done_callback(self, callback):
+        callback(self)  # which puts it into a `Returns`
+
+    def result(self):
+        return self.ray.respond(self)
+
+
+class Returns:
+    """In the place of the queue of groups that are back: it holds those that run, and `get` waits for the first."""
+
+    def __init__(self, ray):
+        self.ray, self.items = ray, []
+
+    def put(self, item):
+        self.items.append(item)
+
+    def get(self, timeout):
+        pending = [future for _, future in self.items]
+        ready, _ = self.ray.wait(pending, num_returns=1, timeout=timeout) if pending else ([], [])
+        if not ready:
+            raise Empty
+        return self.items.pop(pending.index(ready[0]))
+
 
 class FakeRay:
-    """`ray.wait` moves the clock to the end of the next group; `ray.get` of one that still runs finds it stopped."""
+    """`wait` moves the clock to the end of the next group; the result of one that still runs is stopped."""
 
     def __init__(self):
         self.clock = 0
@@ -64,14 +125,14 @@ class FakeRay:
             self.told.append(self.keep_first)
 
     def wait(self, pending, num_returns, timeout):
-        if num_returns > 1 or timeout < 10:  # after a stop
-            return pending, []
+        if timeout < 10:  # after a stop
+            return pending[:1], pending[1:]
         first = min(pending, key=lambda ref: (ref.end, pending.index(ref)))
         self.clock = max(self.clock, max(ref.end for ref in pending) if self.together else first.end)
         return [first], [ref for ref in pending if ref is not first]
 
-    def get(self, refs):
-        return self.respond(refs) if isinstance(refs, Dispatched) else refs
+    def get(self, refs, timeout=None):
+        return refs
 
     def respond(self, ref):
         return [self.response(ref, *answer) for answer in ref.answers]
@@ -111,51 +172,19 @@ def make_generator(monkeypatch):
         seen.drawn += map(int, prompts)
         seen.dispatched_to.append(prompts)
         answers = [seen.respond(int(prompt), n_samples_per_prompt) for prompt in prompts]
-        return [Dispatched(prompt, answer, ray.clock, ray.keep_first) for prompt, answer in zip(prompts, answers)]
+        return [Dispatched(ray, prompt, answer, ray.clock, ray.keep_first) for prompt, answer in zip(prompts, answers)]
 
-    monkeypatch.setattr(engines_module.ray, "wait", ray.wait)
+    monkeypatch.setattr(engines_module, "SimpleQueue", lambda: Returns(ray))
     monkeypatch.setattr(engines_module.ray, "get", ray.get)
     monkeypatch.setattr(engines_module, "batch_vllm_engine_call", lambda engines, method: ray.calls.append(method))
     monkeypatch.setattr(SamplesGenerator, "_dispatch_prompts_to_vllm", dispatch)
 
     def make(prompts, respond=lambda prompt, size: [(10, 1.0)] * size, filtering=False, engines=1, **flags):
-        sagc = dict(
-            enable=True,
-            group_sizes=[4, 8],
-            hold="samples",
-            signal="tokens",
-            straggler_ratio=2.5,
-            max_straggler_rate=0.2,
-        )
-        args = SimpleNamespace(
-            rollout=SimpleNamespace(
-                batch_size=4,
-                n_samples_per_prompt=4,
-                max_new_tokens=100,
-                length_aware_dispatch=False,
-                sagc=SimpleNamespace(**sagc, tradeoff=2.0, discount=0.98),
-                tail_batching=SimpleNamespace(enable=False, prompt_ratio=1.25, response_ratio=1.25),
-            ),
-            train=SimpleNamespace(
-                batch_size=8, num_episodes=2, max_epochs=1, seed=1, agent_func_path=None, partial_rollout_enable=False
-            ),
-            algo=SimpleNamespace(
-                dynamic_filtering_enable=filtering,
-                dynamic_filtering_range=(0, 1),
-                dynamic_filtering_tolerance=1e-6,
-                dynamic_filtering_max_gen_batches=10,
-                dynamic_filtering_at_cap="fail",
-                dynamic_filtering_surplus="discard",
-            ),
-            reward=SimpleNamespace(remote_url=["reward.py"], timeout=9.0, retries=2, max_failure_share=0.1),
-            actor=SimpleNamespace(num_nodes=1, num_gpus_per_node=1),
-            ds=SimpleNamespace(ring_attn_size=1, tensor_parallel_size=1),
-            vllm=SimpleNamespace(enable_sleep=False),
-            data=SimpleNamespace(max_len=200),
-        )
-        for name, value in flags.items():
-            *sections, flag = name.split("__")
-            setattr(reduce(getattr, sections or ["rollout", "sagc"], args), flag, value)
+        settings = FLAGS | {"algo.dynamic_filtering_enable": filtering}
+        settings |= {
+            name.replace("__", ".") if "__" in name else f"rollout.sagc.{name}": flags[name] for name in flags
+        }
+        args = arguments_with(settings)
         seen = SimpleNamespace(respond=respond, drawn=[], dispatched_to=[])
         engine = SimpleNamespace(seen=seen, __ray_call__=SimpleNamespace(remote=ray.run_in_engine))
         strategy = SimpleNamespace(args=args)

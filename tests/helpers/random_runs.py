@@ -132,6 +132,9 @@ def check_account(run, step):
     assert step.carried_running + step.dispatched == len(step.verdicts) + step.stopped + len(flight.running)
     assert len(flight.accepted) == step.carried_accepted + judged[None]
     assert step.dispatched <= step.max_dispatched
+    assert flight.must_finish == sum(prompt.must_finish for prompt in flight.prompts)
+    for engine in range(ENGINES):
+        assert flight.loads[engine] == sum(g.expected_tokens for g in flight.running.values() if g.engine == engine)
 
 
 @st.composite

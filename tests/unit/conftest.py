@@ -14,6 +14,7 @@ from openrlhf.trainer.ppo_utils.experience import (
     split_experience_batch,
 )
 from train_command import start_run, start_trainer  # noqa: F401
+from up_to_ray import prompts, run_trainer  # noqa: F401
 
 import openrlhf_sagc.driver.experience as experience
 from openrlhf_sagc.actors.training import SAMPLE
@@ -23,7 +24,7 @@ settings.load_profile("untimed")
 
 
 class Trainer:
-    """Of a policy's actor."""
+    """The trainer of a policy's actor."""
 
     def training_step(self, experience: Experience) -> Experience:
         return experience

@@ -1,73 +1,33 @@
-"""Rewards in the engine's actor, without Ray or vLLM: functions, HTTP servers and agents that fail."""
+"""Rewards in the engine's actor, without Ray or vLLM: functions and agents that fail."""
 
 import asyncio
-import json
-import socket
+import random
 import threading
-import time
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 import torch
 from engine_actor import UNFINISHED_FIELDS, Actor, Agent, calls, run
+from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 from openrlhf.utils.agent import SingleTurnAgentExecutor
 
 import openrlhf_sagc.actors.rewards as rewards
+from openrlhf_sagc.actors.answers import LARGEST
+from openrlhf_sagc.advantages import group_advantages
+from openrlhf_sagc.advantages.closed_form import GROUP_ESTIMATORS
 from openrlhf_sagc.decisions.records import ROLLOUT
 
 pytestmark = pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
-
-
-@pytest.fixture
-def serve():
-    """serve(*answers) -> (url, payloads): answers (status, body, seconds) in turn, the last one for ever."""
-
-    def start(*answers):
-        payloads = []
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self):
-                payloads.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-                status, body, seconds = answers[min(len(payloads), len(answers)) - 1]
-                free.wait(seconds)
-                self.send_response(status)
-                self.send_header("Content-Type", "application/json")
-                self.end_headers()
-                self.wfile.write(body.encode())
-
-            def log_message(self, *args):
-                pass
-
-        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        server.handle_error = lambda *args: None  # a client that has given up
-        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
-        servers.append(server)
-        return f"http://127.0.0.1:{server.server_port}/get_reward", payloads
-
-    free, servers = threading.Event(), []
-    yield start
-    free.set()
-    for server in servers:
-        server.shutdown()
-        server.server_close()
-
-
-@pytest.fixture
-def closed_url():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}/gone"  # bound, but nobody listens
 
 
 @pytest.mark.parametrize(
     "reward", ["torch.tensor([0.5])", "torch.tensor(0.5)", "[torch.tensor([0.5])]", "numpy.float32(0.5)", "[[0.5]]"]
 )
 def test_one_number_of_any_kind_is_a_reward(reward_file, reward):
-    body = f"return dict(rewards={reward}, scores=True, extra_logs={{'kept': labels}})"
+    body = f"return dict(rewards={reward}, scores=True, extra_logs={{'kept': {reward}}})"
     response = run(Actor(reward_file(body)).rollout("label"))
     assert (response["reward"], response["scores"]) == (0.5, 1.0)
     assert type(response["reward"]) is type(response["scores"]) is float
-    assert response["extra_logs"] == {"kept": ["label"]} and response[ROLLOUT].failure is None
+    assert response["extra_logs"] == {"kept": 0.5} and response[ROLLOUT].failure is None
 
 
 @pytest.mark.parametrize(
@@ -80,6 +40,22 @@ def test_one_number_of_any_kind_is_a_reward(reward_file, reward):
         ("return dict(rewards=float('nan'))", "the reward function returned reward nan"),
         ("return dict(rewards=torch.tensor([float('inf')]))", "the reward function returned reward inf"),
         ("return dict(rewards=0.0, scores=float('nan'))", "the reward function returned score nan"),
+        ("return dict(rewards=1e39)", "the reward function returned reward 1e+39"),
+        ("return dict(rewards=-10**400)", "the reward function returned reward -1" + "0" * 98),
+        ("return dict(rewards=0.5, scores=-1e31)", "the reward function returned score -1e+31"),
+        ("return dict(rewards=0.5, extra_logs='0')", "the reward function returned extra_logs '0' instead of a dict"),
+        (
+            "return dict(rewards=0.5, extra_logs={'note': 'good'})",
+            "the reward function returned extra_logs['note'] 'good' instead of a number under a name",
+        ),
+        (
+            "return dict(rewards=0.5, extra_logs={'note': None})",
+            "the reward function returned extra_logs['note'] None instead of a number under a name",
+        ),
+        (
+            "return dict(rewards=0.5, extra_logs={7: 0.5})",
+            "the reward function returned extra_logs[7] 0.5 instead of a number under a name",
+        ),
         ("return dict(rewards=[0.5, 1.0])", "the reward function returned 2 rewards for 1 sample"),
         ("return dict(rewards=torch.tensor([]))", "the reward function returned 0 rewards for 1 sample"),
         ("return dict(rewards=None)", "the reward function returned reward None"),
@@ -118,9 +94,7 @@ def test_hung_calls_neither_block_others_nor_count_their_wait(reward_file, monke
 
 
 def test_a_function_that_hangs_again_and_again_is_called_no_more(reward_file, monkeypatch):
-    while threads():  # those of other tests end
-        time.sleep(0.01)
-    monkeypatch.setattr(rewards, "MOST_THREADS", 3)
+    monkeypatch.setattr(rewards, "MOST_HUNG", 3)
     executor = reward_file("free.wait(20)")
 
     async def rollouts():
@@ -133,49 +107,41 @@ def test_a_function_that_hangs_again_and_again_is_called_no_more(reward_file, mo
     assert len(calls(executor)) == 3
 
 
-def threads():
-    return sum(thread.name == rewards.THREAD for thread in threading.enumerate())
+def test_stopped_calls_hold_their_threads_so_that_none_are_added(reward_file, monkeypatch):
+    """Five stops within one slow call: neither more threads nor a call that counts as hung; the next rewards come."""
+    monkeypatch.setattr(rewards.os, "cpu_count", lambda: 1)  # 5 threads
+    executor = reward_file("free.wait(20)\n    return dict(rewards=1.0)")
+
+    async def check():
+        actor = Actor(executor, timeout=60.0)
+        others = [thread for thread in threading.enumerate() if thread.name == rewards.THREAD]  # of other tests
+        for _ in range(5):
+            stopped = [asyncio.create_task(actor.rollout()) for _ in range(8)]
+            await asyncio.sleep(0.1)
+            await actor.executor.stop()
+            assert all(response[ROLLOUT].stopped for response in await asyncio.gather(*stopped))
+            running = [thread for thread in threading.enumerate() if thread.name == rewards.THREAD]
+            assert len(set(running) - set(others)) <= 5
+        executor.reward_func.__globals__["free"].set()
+        return [(await actor.rollout())["reward"] for _ in range(8)]
+
+    assert run(check()) == [1.0] * 8
 
 
-def test_a_server_is_asked_as_openrlhf_asks(serve):
-    url, payloads = serve((200, '{"rewards": [0.5], "scores": [[2]], "extra_logs": {"kept": [1]}}', 0))
-    response = run(Actor(SingleTurnAgentExecutor(url)).rollout("label"))
-    assert (response["reward"], response["scores"], response["extra_logs"]) == (0.5, 2.0, {"kept": [1]})
-    assert payloads == [{"query": ["8 tokens"], "prompts": ["prompt"], "labels": ["label"]}]
+def test_pauses_double_up_to_half_a_minute_and_differ_between_samples(monkeypatch):
+    pauses = []
 
+    async def sleep(seconds):
+        pauses.append(seconds)
 
-@pytest.mark.parametrize(
-    "answer, cause",
-    [
-        ((500, "", 0), "ClientResponseError: 500, message='Internal Server Error'"),
-        ((200, "{garbage", 0), "JSONDecodeError: Expecting property name"),
-        ((200, "[0.5]", 0), "returned a list instead of a dict"),
-        ((200, '{"rewards": [NaN]}', 0), "returned reward nan"),
-        ((200, '{"rewards": [0.5]}', 20), "did not answer within 1 s"),
-    ],
-)
-def test_the_failure_line_names_the_server_and_the_cause(serve, answer, cause):
-    url, payloads = serve(answer)
-    response = run(Actor(SingleTurnAgentExecutor([url]), timeout=1 if "1 s" in cause else 30, retries=1).rollout())
-    assert cause in response[ROLLOUT].failure and url in response[ROLLOUT].failure
-    assert "\n" not in response[ROLLOUT].failure and response["reward"] is None and len(payloads) == 2
-
-
-def test_a_server_that_is_gone(closed_url):
-    failure = run(Actor(SingleTurnAgentExecutor(closed_url)).rollout())[ROLLOUT].failure
-    assert failure.startswith("ClientConnectorError: Cannot connect to host") and closed_url in failure
-
-
-def test_a_server_that_recovers_gives_its_reward(serve):
-    url, payloads = serve((503, "", 0), (200, '{"rewards": [1]}', 0))
-    response = run(Actor(SingleTurnAgentExecutor(url), retries=1).rollout())
-    assert response["reward"] == 1.0 and response[ROLLOUT].failure is None and len(payloads) == 2
-
-
-def test_every_attempt_goes_to_the_next_server(serve, closed_url):
-    url, payloads = serve((200, '{"rewards": 1}', 0))
-    response = run(Actor(SingleTurnAgentExecutor([closed_url, url]), retries=1).rollout())
-    assert response["reward"] == 1.0 and len(payloads) == 1
+    monkeypatch.setattr(rewards, "PAUSE", 0.5)
+    monkeypatch.setattr(rewards.asyncio, "sleep", sleep)
+    jitter = random.Random(3)
+    for attempt in [0, 1, 2, 3, 4, 9, 10, 10, 10, 5000]:
+        asyncio.run(rewards.pause_before(attempt, jitter))
+    longest = [0.5, 1.0, 2.0, 4.0, 30.0, 30.0, 30.0, 30.0, 30.0]
+    assert all(most / 2 <= pause <= most for pause, most in zip(pauses, longest, strict=True))
+    assert len({pause / most for pause, most in zip(pauses, longest, strict=True)}) == len(pauses)
 
 
 def test_an_agent_that_recovers_gives_its_response():
@@ -227,3 +193,48 @@ def test_an_agent_that_fetches_rewards_in_its_own_way_keeps_it(reward_file):
             return [{"rewards": 0.75}]
 
     assert run(Actor(Own(reward_file("pass").reward_endpoints[0])).rollout())["reward"] == 0.75
+
+
+@pytest.mark.parametrize(
+    "values, logprobs, failure",
+    [
+        ([0.0] * 5, None, "the agent returned rollout_log_probs [0.0, 0.0, 0.0, 0.0, 0.0] for 7 tokens"),
+        ("seven..", None, "the agent returned rollout_log_probs 'seven..' for 7 tokens"),
+        ([0.0] * 6 + [None], 1, "the agent returned rollout_log_probs with None among them"),
+        ([0.0] * 6 + [float("nan")], 1, "the agent returned rollout_log_probs with nan among them"),
+        (None, 1, "the agent returned no rollout_log_probs, which the training needs"),
+        ([-0.5] * 7, 1, None),
+        (torch.full([7], -0.5), 1, None),
+        (None, None, None),
+    ],
+)
+def test_log_probabilities_of_an_agent_fit_its_tokens(values, logprobs, failure):
+    class Own(Agent):
+        async def execute(self, **kwargs):
+            response = await super().execute(**kwargs)
+            return {**response, "observation_tokens": [1] * 7, "rollout_log_probs": values}
+
+    async def rollout():
+        actor = Actor(Own(1.0))
+        request = actor.request()
+        request["sampling_params"].logprobs = logprobs
+        return await actor.executor.execute(**request)
+
+    response = run(rollout())
+    assert response[ROLLOUT].failure == failure
+    if failure is None:
+        assert response["rollout_log_probs"] in (None, [-0.5] * 7)
+
+
+def test_openrlhf_makes_a_sample_of_every_answer_that_is_let_through(reward_file):
+    logs = "{'a': 1, 'b': [True], 'c': torch.tensor([2.0, 9.0]), 'd': numpy.float32(4), 'e': float('nan')}"
+    response = run(Actor(reward_file(f"return dict(rewards=-1e30, extra_logs={logs})")).rollout("label"))
+    sample = SamplesGenerator._process_response_into_experience(None, response, max_len=64)
+    assert torch.isfinite(sample.rewards).all() and sample.info["e"].isnan().all()
+    assert [sample.info[name].item() for name in "abcd"] == [1.0, 1.0, 2.0, 4.0]
+
+
+@pytest.mark.parametrize("estimator", GROUP_ESTIMATORS)
+def test_the_largest_reward_has_room_in_the_advantages(estimator):
+    rewards_N = torch.tensor([LARGEST, -LARGEST, 0.0, LARGEST] * 8)
+    assert group_advantages(rewards_N, [2, 2, 4, 24], estimator).abs().max() <= 4 * LARGEST

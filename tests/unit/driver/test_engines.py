@@ -2,8 +2,11 @@
 
 import pytest
 from fake_engines import ONE_SIZE
+from ray.exceptions import RayActorError
 
+import openrlhf_sagc.driver.engines as engines_module
 from openrlhf_sagc.decisions.records import ROLLOUT, Prompt
+from openrlhf_sagc.driver.engines import MOST_CALLS
 
 
 def groups_on(places, generator, step):
@@ -64,3 +67,39 @@ def test_all_that_runs_is_stopped_and_comes_back_with_what_it_has(generator):
     }
     assert stopped == {groups[0].number: [False] * 4, groups[1].number: [True] * 4, groups[2].number: [True] * 4}
     assert list(generator.engines.stop()) == []
+
+
+def test_an_engine_has_fewer_calls_than_ray_allows_and_the_rest_follows(make_generator):
+    generator = make_generator(2000, **ONE_SIZE)
+    step = generator.planner.plan(generator.flight, generator.queue)
+    groups = groups_on([0] * 1300, generator, step)
+    engines = generator.engines
+    engines.dispatch(groups, 4)
+    assert len(generator.drawn) == MOST_CALLS < 1000
+    back = [number for _ in range(600) for number, _ in engines.returned()]
+    assert len(generator.drawn) == MOST_CALLS + 600
+    back += [number for number, _ in engines.stop()]
+    assert sorted(back) == [group.number for group in groups]
+    assert len(generator.drawn) == MOST_CALLS + 600  # those that were held back were stopped unsent
+
+
+def test_groups_that_do_not_come_back_from_a_stop_end_the_run(generator, monkeypatch):
+    warnings = []
+    monkeypatch.setattr(engines_module.logger, "warning", warnings.append)
+    monkeypatch.setattr(generator.ray, "wait", lambda pending, **kwargs: ([], pending))
+    step = generator.planner.plan(generator.flight, generator.queue)
+    generator.engines.dispatch(groups_on([0, 1], generator, step), 4)
+    with pytest.raises(
+        RuntimeError, match="2 groups were stopped and have not come back for 10 minutes: an agent .*load"
+    ):
+        list(generator.engines.stop())
+    assert len(warnings) == 1 and "have not come back for 1 minutes" in warnings[0]
+
+
+def test_an_engine_that_dies_ends_the_run_with_one_line(generator, monkeypatch):
+    def dead(ref):
+        raise RayActorError(error_msg="The actor died.\nclass_name: RolloutRayActor")
+
+    monkeypatch.setattr(generator.ray, "respond", dead)
+    with pytest.raises(RuntimeError, match="^a vLLM engine has died: The actor died.; .* --ckpt.load_enable$"):
+        generator.generate_samples()

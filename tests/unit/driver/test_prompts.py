@@ -1,6 +1,16 @@
 """The dataloader as a source of prompts, on the engines of fake_engines.py."""
 
+import torch
 from fake_engines import run_episode
+from torchdata.stateful_dataloader import StatefulDataLoader
+
+from openrlhf_sagc.decisions.prompt_queue import PromptQueue
+from openrlhf_sagc.driver.prompts import DataloaderPrompts
+
+
+def row(numbers):
+    """A batch of OpenRLHF's prompt dataset."""
+    return [""], [str(numbers[0])], [""], [None]
 
 
 def test_every_episode_has_an_order_of_its_own_that_follows_the_seed(make_generator):
@@ -10,3 +20,25 @@ def test_every_episode_has_an_order_of_its_own_that_follows_the_seed(make_genera
         run_episode(generator)
         seeds.append(generator.prompts_dataloader.generator.initial_seed())
     assert seeds == [1, 2, 3]
+
+
+def test_a_run_that_is_resumed_at_an_episodes_end_has_the_next_ones_order():
+    """The loader's saved state has a generator too, which must not replace the next episode's seed."""
+
+    def make():
+        generator = torch.Generator()
+        loader = StatefulDataLoader(range(50), 1, collate_fn=row, shuffle=True, generator=generator)
+        return PromptQueue(DataloaderPrompts(loader, seed=5)), loader
+
+    def draw(queue, count):
+        return [prompt.text for prompt in queue.draw(count, max_put_back=0, next_episode_allowed=True)]
+
+    straight, _ = make()
+    killed, loader = make()
+    assert draw(straight, 50) == draw(killed, 50)
+    killed._is_drawing = False  # as after a step that has asked for more
+    states = loader.state_dict(), killed.state_dict([])
+    resumed, loader = make()
+    loader.load_state_dict(states[0])
+    resumed.load_state_dict(states[1])
+    assert draw(resumed, 20) == draw(straight, 20)

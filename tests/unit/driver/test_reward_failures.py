@@ -41,3 +41,36 @@ def test_failed_rewards_are_a_share_of_all_that_the_step_dispatched(make_generat
     generator = make_generator(40, respond, filtering=True, **ONE_SIZE)
     generator.generate_samples()
     assert generator.metrics["rollout/reward_failures"] > 0.1 * 16
+
+
+def test_neither_the_line_that_ends_a_run_nor_its_state_has_the_secrets_of_a_reward_url(make_generator):
+    respond = lambda prompt, size: [(10, 1.0, 1.0, "E")] * size  # noqa: E731
+    generator = make_generator(
+        40, respond, reward__remote_url=["http://user:secret@host/get?token=secret"], **ONE_SIZE
+    )
+    with pytest.raises(RuntimeError) as error:
+        generator.generate_samples()
+    assert str(error.value).startswith("--reward.remote_url http://host/get: ") and "secret" not in str(error.value)
+    assert "secret" not in repr(generator.state_dict())
+
+
+def all_fail(prompts):
+    """respond() whose rewards fail for these prompts."""
+    return lambda prompt, size: [(10, 1.0, 1.0, f"E{prompt}" if prompt in prompts else None)] * size
+
+
+def test_one_prompt_whose_reward_always_fails_does_not_end_the_run(make_generator):
+    generator = make_generator(40, all_fail({2}), **ONE_SIZE)
+    assert prompts_of(generator.generate_samples()[0]) == [0, 1, 3, 4]
+    assert generator.metrics["rollout/reward_failures"] == 4
+    with pytest.raises(RuntimeError, match="8 of 20 samples have no reward .* first: E2"):
+        make_generator(40, all_fail({2, 3}), **ONE_SIZE).generate_samples()
+    with pytest.raises(RuntimeError, match="4 of 16 samples"):
+        make_generator(40, all_fail({2}), reward__max_failure_share=0.0, **ONE_SIZE).generate_samples()
+
+
+def test_a_step_that_a_dead_reward_leaves_empty_names_the_reward(make_generator):
+    generator = make_generator(40, all_fail(range(40)), reward__max_failure_share=1.0, **ONE_SIZE)
+    message = "dropped: 40 reward missing.: repair the reward, --reward.remote_url reward.py failed first with E0$"
+    with pytest.raises(RuntimeError, match=message):
+        generator.generate_samples()

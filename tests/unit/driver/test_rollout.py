@@ -1,9 +1,13 @@
 """The scheduler's steps, episodes and state, on the engines of fake_engines.py."""
 
+import io
+import itertools
 import json
 
 import pytest
+import torch
 from fake_engines import run_episode
+from openrlhf.trainer.ppo_utils.experience import Experience
 from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 
 from openrlhf_sagc.driver.experience import GROUP_SIZE, PROGRESS, group_sizes_of
@@ -86,3 +90,77 @@ def test_checkpoint_serves_a_run_without_group_control(make_generator):
     plain = SamplesGenerator(generator.strategy, generator.prompts_dataloader, None, None, [])
     plain.load_state_dict(generator.state_dict())
     assert plain._sample_buffer == [] and next(plain._dataloader_iter)[1] == ["4"]
+
+
+def change_responses(generator, change):
+    """Every response of the engines gets the fields change(response)."""
+    respond = generator.ray.respond
+    generator.ray.respond = lambda ref: [response | change(response) for response in respond(ref)]
+
+
+def test_groups_are_known_by_their_number_whatever_an_agent_says_its_prompt_was(make_generator):
+    generator = make_generator(12)
+    observations = itertools.count()
+    change_responses(generator, lambda response: {"prompt": f"observation {next(observations)}"})
+    assert group_sizes_of(generator.generate_samples()[0]) == [4] * 4
+
+
+def test_a_rewards_own_logs_keep_their_names(make_generator):
+    generator = make_generator(12)
+    change_responses(generator, lambda response: {"extra_logs": {"group_size": 99.0, "progress": 7.0}})
+    samples = generator.generate_samples()[0]
+    assert group_sizes_of(samples) == [4] * 4
+    assert {(s.info["group_size"].item(), s.info["progress"].item()) for s in samples} == {(99, 7)}
+
+
+def test_state_is_plain_data_that_is_read_without_this_package(make_generator):
+    """torch.load refuses classes here; a JSON file has the rest once the tensors are lists."""
+
+    def respond(prompt, size):  # half of the prompts have a signal, until all have one: a step is left with too many
+        signal = prompt % 2 == 0 or prompt >= 60
+        return [(5 + prompt * 37 % 83, float(signal and i % 2)) for i in range(size)]
+
+    flags = {"algo__dynamic_filtering_surplus": "keep", "rollout__length_aware_dispatch": True, "group_sizes": [4]}
+    killed, resumed = make_generator(200, respond, True, **flags), make_generator(200, respond, True, **flags)
+    while not killed.flight.accepted:
+        killed.generate_samples()
+    file = io.BytesIO()
+    torch.save(killed.state_dict(), file)
+    file.seek(0)
+    state = torch.load(file, weights_only=True)
+    json.dumps(state, default=torch.Tensor.tolist)
+    resumed.load_state_dict(state)
+    kept = [
+        [
+            (group.number, group.prompt, [sample.rewards.item() for sample in group.samples])
+            for group in run.flight.accepted
+        ]
+        for run in (killed, resumed)
+    ]
+    assert kept[0] == kept[1]
+    assert all(type(sample) is Experience for group in resumed.flight.accepted for sample in group.samples)
+
+
+def test_state_is_made_of_those_steps_alone_that_are_saved(make_generator):
+    """The trainer saves every third step, or also the best one after an evaluation of every second."""
+
+    def saved_steps(evaluation, asynchronous):
+        generator = make_generator(40, ckpt__save_steps=3, train__async_enable=asynchronous, group_sizes=[4])
+        generator.eval_dataloader, generator.args.eval.steps = evaluation, 2
+        states = []
+        for _ in range(6):
+            generator.generate_samples()
+            states.append(generator.state_dict())
+        assert all(not state or state["samples_generator"]["steps"] == n for n, state in enumerate(states, 1))
+        return [n for n, state in enumerate(states, 1) if state]
+
+    assert saved_steps(None, False) == saved_steps(None, True) == [3, 6]
+    assert saved_steps("prompts", False) == [2, 3, 4, 6]
+    assert saved_steps("prompts", True) == [
+        1,
+        2,
+        3,
+        4,
+        5,
+        6,
+    ]  # the best one is saved later, with the state of any step

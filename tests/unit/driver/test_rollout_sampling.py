@@ -8,7 +8,6 @@ import json
 import pytest
 from fake_engines import MIXED, ONE_SIZE, RIGHT, WRONG, prompts_of
 
-import openrlhf_sagc.driver.engines as engines
 import openrlhf_sagc.driver.rollout as rollout
 from openrlhf_sagc.driver.experience import GROUP_SIZE
 
@@ -204,6 +203,9 @@ def test_at_the_cap_a_step_may_train_on_what_there_is(make_generator):
     generator = make_generator(100, respond, filtering=True, actor__num_gpus_per_node=9, **flags)
     with pytest.raises(RuntimeError, match="gave 2 of the 4 groups"):  # 8 samples for 9 actors
         generator.generate_samples()
+    generator = make_generator(100, respond, filtering=True, ref__num_gpus_per_node=9, **flags)
+    with pytest.raises(RuntimeError, match="gave 2 of the 4 groups"):  # 8 samples for 9 ranks of the reference model
+        generator.generate_samples()
 
 
 def test_an_hour_without_a_group_is_said_once(make_generator, monkeypatch):
@@ -215,7 +217,7 @@ def test_an_hour_without_a_group_is_said_once(make_generator, monkeypatch):
     def wait_in_vain(pending, **kwargs):
         return ([], pending) if silent and silent.pop() else wait(pending, **kwargs)
 
-    monkeypatch.setattr(engines.ray, "wait", wait_in_vain)
+    monkeypatch.setattr(generator.ray, "wait", wait_in_vain)
     assert prompts_of(generator.generate_samples()[0]) == [0, 1, 2, 3] and not silent
     assert [line.partition(":")[0] for line in warnings] == [
         "no group of step 1 has come back for 10 minutes, 4 are waited for"
@@ -231,3 +233,43 @@ def test_groups_without_scores_are_judged_by_the_reward_or_kept(make_generator, 
     unscored = lambda ref: [answer | {"scores": None, "reward": None} for answer in respond(ref)]  # noqa: E731
     monkeypatch.setattr(generator.ray, "respond", unscored)
     assert len(generator.generate_samples()[0]) == 16
+
+
+@pytest.mark.parametrize("surplus", [False, True], ids=["a step that needs it", "a step that has a surplus"])
+def test_a_prompt_whose_group_never_comes_back_is_given_up_and_named(make_generator, monkeypatch, surplus):
+    """Every attempt at prompt 2 hangs; the others are trained once each, in full steps."""
+    warnings = []
+    monkeypatch.setattr(rollout.logger, "warning", warnings.append)
+    generator = make_generator(40, of(lambda prompt: 10**9 if prompt == 2 else 10), filtering=surplus, **ONE_SIZE)
+    wait = generator.ray.wait
+
+    def wait_for_what_ends(pending, num_returns, timeout):
+        ends = [ref for ref in pending if ref.prompt != "2"]
+        if timeout < 10:
+            return wait(pending, num_returns, timeout)
+        return wait(ends, num_returns, timeout) if ends else ([], pending)
+
+    monkeypatch.setattr(generator.ray, "wait", wait_for_what_ends)
+    trained, given_up, consumed = [], 0.0, 0
+    while generator.queue.episode == 1:
+        samples, _, step_consumed, _ = generator.generate_samples()
+        trained += prompts_of(samples)
+        consumed += step_consumed
+        given_up += generator.metrics["dynamic_filtering/given_up"]
+        assert len(samples) == 16
+    assert sorted(trained)[:40] == [0, 0, 1, *range(3, 40)]  # and one of the next episode, for the one that is missing
+    assert (given_up, generator.drawn.count(2), consumed) == (1, 3, len(trained) + 1)
+    named = [line for line in warnings if "is given up" in line]
+    assert len(named) == 1 and named[0].endswith("the prompt is '2'")
+
+
+def test_before_any_rollout_has_finished_no_silence_is_too_long(make_generator, monkeypatch):
+    generator = make_generator(40, **ONE_SIZE)
+    wait, silent = generator.ray.wait, [True] * 3000
+
+    def wait_in_vain(pending, **kwargs):
+        return ([], pending) if silent and silent.pop() else wait(pending, **kwargs)
+
+    monkeypatch.setattr(generator.ray, "wait", wait_in_vain)
+    generator.generate_samples()
+    assert generator.metrics["dynamic_filtering/aborted"] == 0

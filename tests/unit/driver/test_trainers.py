@@ -7,6 +7,7 @@ from unittest import mock
 import pytest
 from openrlhf.trainer import ppo_trainer, ppo_trainer_async
 from openrlhf.trainer.ppo_trainer import BasePPOTrainer
+from ray.exceptions import ActorDiedError, RayTaskError
 
 from openrlhf_sagc.driver.experience import GroupExperienceMaker
 from openrlhf_sagc.driver.rollout import StepSamples, StragglerAwareSamplesGenerator
@@ -73,3 +74,21 @@ def test_the_steps_metrics_are_logged_after_it_came_through_a_queue(cls, monkeyp
     step = pickle.loads(pickle.dumps(StepSamples(["sample"], {"sagc/group_size": 8.0})))
     monkeypatch.setattr(BasePPOTrainer, "train_step", lambda self, samples, step: ({"samples": samples}, step + 1))
     assert cls.__new__(cls).train_step(step, 3) == ({"samples": ["sample"], "sagc/group_size": 8.0}, 4)
+
+
+@pytest.mark.parametrize("cls", [GroupTrainer, GroupTrainingActor])
+@pytest.mark.parametrize("method, arguments", [("save_logs_and_checkpoints", (7,)), ("save_best_checkpoint", ({}, 7))])
+def test_a_checkpoint_that_cannot_be_saved_is_one_line(cls, method, arguments, monkeypatch):
+    trainer = cls.__new__(cls)
+    trainer.args = SimpleNamespace(ckpt=SimpleNamespace(path="/data/run"))
+    full = RayTaskError("save_checkpoint", "a long traceback", OSError(28, "No space left on device"))
+    monkeypatch.setattr(BasePPOTrainer, method, mock.Mock(side_effect=full.as_instanceof_cause()))
+    with pytest.raises(RuntimeError) as ended:
+        getattr(trainer, method)(*arguments)
+    assert str(ended.value) == (
+        "the checkpoint of step 7 could not be saved in --ckpt.path /data/run: OSError: [Errno 28] No space left on device; "
+        "mend that, and start again with --ckpt.load_enable"
+    )
+    monkeypatch.setattr(BasePPOTrainer, method, mock.Mock(side_effect=ActorDiedError()))
+    with pytest.raises(ActorDiedError):  # which the command names
+        getattr(trainer, method)(*arguments)

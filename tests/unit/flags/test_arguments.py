@@ -1,49 +1,7 @@
 """Flags and bad input, through the command itself: what fails must fail before Ray starts."""
 
-import json
-import runpy
-
 import pytest
-import ray
-
-
-class RayStarted(Exception):
-    pass
-
-
-@pytest.fixture(scope="module")
-def prompts(tmp_path_factory):
-    path = tmp_path_factory.mktemp("data") / "prompts.jsonl"
-    path.write_text("".join(json.dumps({"input": f"prompt {i}"}) + "\n" for i in range(20)))
-    return path
-
-
-@pytest.fixture
-def run_trainer(prompts, monkeypatch):
-    """Runs `python -m openrlhf_sagc` with flags that fit each other and the given ones after them, up to the start of Ray."""
-
-    def refuse(**_):
-        raise RayStarted
-
-    def run(*flags):
-        fitting = {
-            "--actor.model_name_or_path": "none",
-            "--actor.num_gpus_per_node": 1,
-            "--reward.remote_url": "reward.py",
-            "--data.prompt_dataset": prompts,
-            "--vllm.num_engines": 1,
-            "--rollout.batch_size": 8,
-            "--rollout.n_samples_per_prompt": 8,
-            "--train.batch_size": 64,
-            "--algo.advantage.estimator": "group_norm",
-        }
-        pairs = [str(word) for pair in fitting.items() for word in pair]
-        monkeypatch.setattr("sys.argv", ["openrlhf_sagc", *pairs, *flags])
-        runpy.run_module("openrlhf_sagc", run_name="__main__")
-
-    monkeypatch.setattr(ray, "init", refuse)
-    return run
-
+from up_to_ray import RayStarted
 
 SIZES = "--rollout.sagc.group_sizes"
 CASES = {
@@ -138,6 +96,16 @@ CASES = {
         "--reward.timeout must be a number of seconds above 0",
         "got 0",
     ),
+    "no time for an agent": (
+        ["--rollout.agent_timeout", "0", "--train.agent_func_path", "agent.py"],
+        "--rollout.agent_timeout must be a number of seconds above 0",
+        "got 0",
+    ),
+    "time for an agent that is not there": (
+        ["--rollout.agent_timeout", "60"],
+        "--rollout.agent_timeout 60 does nothing without --train.agent_func_path",
+        "a reward function or server has --reward.timeout",
+    ),
     "retries below 0": (["--reward.retries", "-1"], "--reward.retries must be at least 0", "got -1"),
     "share above 1": (
         ["--reward.max_failure_share", "10"],
@@ -169,6 +137,26 @@ CASES = {
         "--algo.dynamic_filtering_max_gen_batches 1 does not allow --rollout.tail_batching.prompt_ratio 1.25",
         "use 2 or more",
     ),
+    "no engines": (
+        ["--vllm.num_engines", "0"],
+        "--vllm.num_engines 0 leaves nothing to generate with",
+        "use 1 or more",
+    ),
+    "fewer batches than ranks of the reference model": (
+        ["--rollout.sagc.hold", "prompts", "--ref.num_gpus_per_node", "8", "--rollout.micro_batch_size", "8"],
+        "gives 8 data-parallel ranks, and a step at group size 4 can have as few as 4 batches of samples, fewer than one",
+        "--ref.num_gpus_per_node 8 x --ref.num_nodes 1",
+    ),
+    "fewer batches than ranks of the reward model": (
+        ["--reward.num_gpus_per_node", "8", "--train.dynamic_batch_enable", "--reward.remote_url", ""],
+        "--reward.num_gpus_per_node 8 x --reward.num_nodes 1 gives 8 data-parallel ranks, and a step at group size 4 can have",
+        "use as many ranks as the actor has, 1, or a divisor",
+    ),
+    "ranks that ZeRO-3 would have wait for each other": (
+        ["--ref.num_gpus_per_node", "3", "--ds.zero_stage", "3"],
+        "can have as few as 64 batches of samples, not as many for each, so that ZeRO-3 would wait for ever",
+        "use as many ranks as the actor has, 1",
+    ),
 }
 
 
@@ -186,10 +174,15 @@ def test_bad_input_is_one_line_before_ray_starts(run_trainer, flags, what, remed
     [
         [],
         ["--rollout.sagc.enable"],
+        ["--rollout.sagc.enable", "--ref.num_gpus_per_node", "3"],
+        ["--rollout.sagc.enable", "--ref.num_gpus_per_node", "100", "--algo.kl.init_coef", "0"],
         ["--rollout.sagc.enable", SIZES, "8"],
         ["--rollout.sagc.enable", SIZES, "4", "8", "16"],
         ["--rollout.sagc.enable", "--train.async_enable", "--train.partial_rollout_enable"],
         ["--rollout.sagc.enable", "--rollout.sagc.hold", "prompts", SIZES, "4", "8", "12"],
+        # OpenRLHF's own eight GPUs for the policy and for the reference model
+        [*"--rollout.sagc.enable --rollout.sagc.hold prompts --actor.num_gpus_per_node 8".split()]
+        + [*"--ref.num_gpus_per_node 8 --rollout.micro_batch_size 8 --ds.zero_stage 3".split()],
         ["--rollout.sagc.enable", "--algo.advantage.estimator", "median"],
         ["--rollout.tail_batching.enable"],
         ["--rollout.tail_batching.enable", "--algo.dynamic_filtering_enable", "--algo.advantage.estimator", "median"],
@@ -277,8 +270,18 @@ def test_flags_are_in_the_help(run_trainer, capsys):
         assert f"--rollout.sagc.{flag}" in text
     for flag in "enable prompt_ratio response_ratio".split():
         assert f"--rollout.tail_batching.{flag}" in text
-    assert "--rollout.length_aware_dispatch" in text
+    assert "--rollout.length_aware_dispatch" in text and "--rollout.agent_timeout" in text
     for flag in "tolerance max_gen_batches at_cap surplus".split():
         assert f"--algo.dynamic_filtering_{flag}" in text
     for flag in "timeout retries max_failure_share".split():
         assert f"--reward.{flag}" in text
+
+
+def test_the_arguments_print_a_reward_url_without_its_secrets(run_trainer):
+    """OpenRLHF prints all arguments at the start of a run; the engines still get the whole URL."""
+    url = "http://user:secret@host/get?token=secret"
+    with pytest.raises(RayStarted) as started:
+        run_trainer("--rollout.sagc.enable", "--reward.remote_url", f"{url},http://other/get")
+    args = next(frame.frame.f_locals["args"] for frame in started.traceback if frame.name == "train")
+    assert args.reward.remote_url == [url, "http://other/get"]
+    assert "http://host/get" in repr(args) and "secret" not in repr(args)

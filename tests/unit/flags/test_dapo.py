@@ -100,7 +100,8 @@ def test_no_kl(launch, form):
     run = launch(form)
     assert run.ref is None and len(run.models) == 1
     assert not run.args.algo.kl.use_loss and run.args.actor.entropy_coef is None
-    run = launch(form, "--algo.kl.init_coef", "0.01")
+    ranks = str(run.args.actor.num_gpus_per_node)
+    run = launch(form, "--algo.kl.init_coef", "0.01", "--ref.num_gpus_per_node", ranks)
     assert run.ref is not None and ReferenceModelActor in run.models
 
 

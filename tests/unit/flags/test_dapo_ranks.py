@@ -26,6 +26,7 @@ from openrlhf.models import PolicyLoss
 from openrlhf.trainer.ppo_utils.replay_buffer import NaiveReplayBuffer
 from openrlhf.utils.deepspeed import DeepspeedStrategy
 from openrlhf.utils.loss_utils import get_loss_batch_info, iter_grad_accum_global_norm
+from two_ranks import all_gather, all_reduce
 
 
 class Policy(torch.nn.Module):
@@ -40,17 +41,6 @@ class Policy(torch.nn.Module):
 def collate(samples):
     columns = zip(*((s.ids, s.old, s.advantages, s.action_mask) for s in samples))
     return [pad_sequence(column, batch_first=True) for column in columns]
-
-
-def all_reduce(data, op):
-    dist.all_reduce(data, op=dist.ReduceOp.MAX)
-    return data
-
-
-def all_gather(data):
-    gathered = [torch.zeros_like(data) for _ in range(2)]
-    dist.all_gather(gathered, data)
-    return torch.cat(gathered)
 
 
 deepspeed.init_distributed("gloo", init_method="file://" + STORE, rank=rank, world_size=2)

@@ -1,13 +1,17 @@
 """The command: which trainer a run starts, by its flags, and of what."""
 
 import os
+import runpy
 import subprocess
 from types import SimpleNamespace
+from unittest import mock
 
 import pytest
 from cpu_stack import ROOT
 from openrlhf.trainer.ppo_trainer import PPOTrainer
 from openrlhf.trainer.ppo_trainer_async import PPOTrainerAsync
+from ray.exceptions import RayActorError, RayTaskError
+from train_command import FLAGS
 
 from openrlhf_sagc.driver.trainers import GroupTrainer, GroupTrainerAsync
 
@@ -54,3 +58,61 @@ def test_unpatched_openrlhf_is_refused(python):
     last = result.stderr.splitlines()[-1]
     assert result.returncode == 1
     assert "build/cpu-base/openrlhf/cli/train_ppo_ray.py is not of the patched OpenRLHF: install" in last
+
+
+@pytest.fixture
+def run_main(tmp_path, monkeypatch):
+    """run_main(train, *flags): the command with its output in tmp_path, where `train` stands for OpenRLHF's training."""
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text('{"input": "1"}\n' * 200)
+    flags = {
+        **FLAGS,
+        "--data.prompt_dataset": prompts,
+        "--ckpt.output_dir": tmp_path,
+        "--ckpt.path": tmp_path / "saved",
+    }
+    words = [str(word) for pair in flags.items() for word in pair]
+
+    def run(train, *more):
+        monkeypatch.setattr("sys.argv", ["openrlhf_sagc", *words, *more])
+        monkeypatch.setattr("openrlhf.cli.train_ppo_ray.train", train)
+        runpy.run_module("openrlhf_sagc", run_name="__main__")
+
+    return run
+
+
+def test_a_run_holds_its_folders_while_it_trains(run_main, tmp_path):
+    def train(args, trainer_cls):
+        with pytest.raises(SystemExit, match=f"--ckpt.output_dir {tmp_path} is in use by another run, process"):
+            run_main(mock.Mock(), "--rollout.sagc.enable")
+        run_main(training)  # OpenRLHF's own run, without the switch
+
+    training = mock.Mock()
+    run_main(mock.Mock(side_effect=train), "--rollout.sagc.enable")
+    run_main(training, "--rollout.sagc.enable")
+    assert training.call_count == 2
+
+
+def test_a_resumed_run_chooses_its_checkpoint(run_main, tmp_path):
+    (tmp_path / "saved" / "_actor").mkdir(parents=True)
+    training, resumed = mock.Mock(), ["--rollout.sagc.enable", "--ckpt.load_enable"]
+    with pytest.raises(SystemExit, match="--ckpt.load_enable finds no whole checkpoint in .*saved/_actor"):
+        run_main(training, *resumed)
+    run_main(training, "--rollout.sagc.enable")
+    training.assert_called_once()
+
+
+@pytest.mark.parametrize("wrapped", [False, True], ids=["the trainer", "an actor that the trainer waited for"])
+def test_a_process_that_dies_is_named_in_one_line(run_main, wrapped):
+    error = RayActorError(error_msg="The actor died.\n\tclass_name: PolicyModelActor\n\tpid: 12")
+    if wrapped:
+        error = RayTaskError("GroupTrainer.fit", "a long traceback", error).as_instanceof_cause()
+    dies = mock.Mock(side_effect=error)
+    with pytest.raises(SystemExit) as ended:
+        run_main(dies, "--rollout.sagc.enable")
+    assert str(ended.value) == (
+        "openrlhf_sagc: a process of the run has died: The actor died. class_name: PolicyModelActor pid: 12; its log says "
+        "why, start again with --ckpt.load_enable"
+    )
+    with pytest.raises(RayActorError):
+        run_main(dies)

@@ -1,9 +1,9 @@
 """The policies that flags make."""
 
 import argparse
-from types import SimpleNamespace
 
 import pytest
+from openrlhf.utils.config import hierarchize
 
 from openrlhf_sagc.arguments import add_arguments
 from openrlhf_sagc.decisions.length_prediction import LengthPredictor
@@ -20,15 +20,7 @@ def args_of(*words):
     parser.add_argument("--train.batch_size", type=int, default=128)
     parser.add_argument("--algo.dynamic_filtering_enable", action="store_true")
     parser.add_argument("--algo.dynamic_filtering_range", type=float, nargs=2, default=(0, 1))
-    args = SimpleNamespace()
-    for name, value in vars(parser.parse_args(words)).items():
-        *sections, flag = name.split(".")
-        place = args
-        for section in sections:
-            vars(place).setdefault(section, SimpleNamespace())
-            place = getattr(place, section)
-        setattr(place, flag, value)
-    return args
+    return hierarchize(parser.parse_args(words))
 
 
 def test_defaults_are_the_documented_ones():

@@ -1,0 +1,47 @@
+"""The command with flags that fit each other, up to the start of Ray."""
+
+import json
+import runpy
+
+import pytest
+import ray
+
+
+class RayStarted(Exception):
+    pass
+
+
+@pytest.fixture(scope="module")
+def prompts(tmp_path_factory):
+    path = tmp_path_factory.mktemp("data") / "prompts.jsonl"
+    path.write_text("".join(json.dumps({"input": f"prompt {i}"}) + "\n" for i in range(20)))
+    return path
+
+
+@pytest.fixture
+def run_trainer(prompts, monkeypatch, tmp_path):
+    """Runs `python -m openrlhf_sagc` with flags that fit each other and the given ones after them, up to the start of Ray."""
+
+    def refuse(**_):
+        raise RayStarted
+
+    def run(*flags):
+        fitting = {
+            "--actor.model_name_or_path": "none",
+            "--actor.num_gpus_per_node": 1,
+            "--ref.num_gpus_per_node": 1,
+            "--reward.remote_url": "reward.py",
+            "--data.prompt_dataset": prompts,
+            "--vllm.num_engines": 1,
+            "--ckpt.output_dir": tmp_path / "trained",
+            "--rollout.batch_size": 8,
+            "--rollout.n_samples_per_prompt": 8,
+            "--train.batch_size": 64,
+            "--algo.advantage.estimator": "group_norm",
+        }
+        pairs = [str(word) for pair in fitting.items() for word in pair]
+        monkeypatch.setattr("sys.argv", ["openrlhf_sagc", *pairs, *flags])
+        runpy.run_module("openrlhf_sagc", run_name="__main__")
+
+    monkeypatch.setattr(ray, "init", refuse)
+    return run
