@@ -37,10 +37,11 @@ def python(session_folder) -> Path:
 
 @pytest.fixture(scope="session")
 def run_in_tree(python):
-    """run_in_tree(tree, *arguments, **options of subprocess.run): what python prints with the OpenRLHF of build/TREE."""
+    """run_in_tree(tree, *arguments, **options of subprocess.run): what python prints with build/TREE's OpenRLHF and our helpers."""
 
     def run(tree: str, *arguments, env=None, **options) -> str:
-        environment = {**os.environ, "DS_ACCELERATOR": "cpu", "PYTHONPATH": str(ROOT / "build" / tree), **(env or {})}
+        path = f"{ROOT / 'build' / tree}:{ROOT / 'tests/helpers'}"
+        environment = {**os.environ, "DS_ACCELERATOR": "cpu", "PYTHONPATH": path, **(env or {})}
         options = {"cwd": ROOT, "timeout": 600, **options}
         done = subprocess.run([python, *arguments], env=environment, capture_output=True, text=True, **options)
         assert done.returncode == 0, done.stderr[-5000:]

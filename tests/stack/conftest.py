@@ -1,5 +1,6 @@
 """Runs of the real trainer (Ray, DeepSpeed, vLLM) on the CPU stack, each in a Ray cluster of its own."""
 
+import math
 import os
 import random
 import subprocess
@@ -50,11 +51,11 @@ def task(session_folder, python):
 def train(task, tmp_path, run_command, python):
     """Trains: train(tree, **flags) -> Run; flags as for `training`.
 
-    `kill_at`: the run is killed (SIGKILL, all its processes) `grace` seconds after it has printed this text. `fails`:
-    the run is to end with exit code 1.
+    `kill_at`: the run is killed (SIGKILL, all its processes) `grace` seconds after it has printed this text; or only the
+    process that `victim(output)` gives, and the run is to end by itself. `fails`: with exit code 1.
     """
 
-    def run(tree: str, *, kill_at: str | None = None, grace: float = 0, fails: bool = False, **flags) -> Run:
+    def run(tree: str, *, kill_at: str | None = None, grace=0.0, victim=None, fails: bool = False, **flags) -> Run:
         from common.logs import read_run
 
         name = f"{tree}-{len(list(tmp_path.iterdir()))}"
@@ -69,8 +70,9 @@ def train(task, tmp_path, run_command, python):
             module,
         ]
         command = training(task, *program, **outputs, **flags)
-        code, output = run_command(command, log=tmp_path / f"{name}.log", kill_at=kill_at, grace=grace)
-        assert code == (-9 if kill_at else fails), output[-5000:]
+        moment = {"kill_at": kill_at, "grace": grace, "victim": victim}
+        code, output = run_command(command, log=tmp_path / f"{name}.log", **moment)
+        assert code == (-9 if kill_at and not victim else fails or bool(victim)), output[-5000:]
         scalars = logged_steps(output) if kill_at or fails else read_run(tmp_path / name / "run")
         return Run(code, output, scalars, tmp_path / f"{name}-model")
 
@@ -81,7 +83,14 @@ def train(task, tmp_path, run_command, python):
 def run_command(tmp_path):
     """Runs a command in a session of its own: run_command(command, timeout in s) -> (exit code, output)."""
 
-    def run(command: list, timeout: float = TIMEOUT, log: Path | None = None, kill_at: str | None = None, grace=0.0):
+    def run(
+        command: list,
+        timeout: float = TIMEOUT,
+        log: Path | None = None,
+        kill_at: str | None = None,
+        grace=0.0,
+        victim=None,
+    ):
         awaited = f"to print {kill_at!r}" if kill_at else "to end"
         environment = {key: value for key, value in os.environ.items() if not key.startswith("RAY_")}
         log = log or tmp_path / "command.log"
@@ -96,7 +105,10 @@ def run_command(tmp_path):
                 if kill_at and kill_time is None and kill_at in output:
                     kill_time = time.monotonic() + grace
                 if kill_time is not None and time.monotonic() >= kill_time:
-                    break
+                    if victim is None:
+                        break
+                    victim(output).kill()
+                    kill_time = math.inf
                 if time.monotonic() > deadline:
                     pytest.fail(
                         f"waited {timeout:.0f} s for {command[0]} ... {command[-1]} {awaited}; it printed:\n{output[-5000:]}"

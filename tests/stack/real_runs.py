@@ -56,6 +56,16 @@ def logged_steps(output: str) -> pd.DataFrame:
     return pd.DataFrame({int(step): ast.literal_eval(scalars) for step, scalars in steps}).T
 
 
+def process_ids(output: str, name: str) -> list[int]:
+    """The ids of the run's processes of this name, Ray actors or vLLM's, with which their lines of the output begin."""
+    return [int(number) for number in re.findall(rf"\({name} pid=(\d+)", output)]
+
+
+def actor_process(output: str, actor: str) -> psutil.Process:
+    """The process of this Ray actor, which has printed something."""
+    return psutil.Process(process_ids(output, actor)[-1])
+
+
 def kill(process: psutil.Process) -> None:
     """SIGKILL for the process and all below it, and no trace left of its Ray cluster."""
     if not process.is_running():

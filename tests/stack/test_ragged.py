@@ -6,8 +6,11 @@ from real_runs import AGENTS
 pytestmark = pytest.mark.stack
 
 
-def test_a_short_batch_hangs_unpatched_and_trains_patched(train, task, tmp_path):
-    """7 prompts x 4 = 28 samples on two actors and two critics in micro-batches of 8."""
+def test_a_short_batch_trains_as_on_one_actor(train, task, tmp_path):
+    """7 prompts x 4 = 28 samples on two actors and two critics in micro-batches of 8.
+
+    That unpatched ranks get unequal numbers of micro-batches, and so wait for each other, tests/patches/test_ranks.py shows.
+    """
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text("\n".join((task / "prompts.jsonl").read_text().splitlines()[:7]) + "\n")
     short = {
@@ -20,9 +23,6 @@ def test_a_short_batch_hangs_unpatched_and_trains_patched(train, task, tmp_path)
         "algo__advantage__estimator": "gae",
     }
     two = {"actor__num_gpus_per_node": 2, "critic__num_gpus_per_node": 2, "train__micro_batch_size": 8}
-    hung = train("cpu-base", kill_at="Train epoch [1/1]", grace=15, **short, **two)  # a step takes about a second
-    assert "Global step 1:" not in hung.output
-
     ragged = train("cpu-patched", **short, **two).scalars
     one = {"actor__num_gpus_per_node": 1, "critic__num_gpus_per_node": 1, "train__micro_batch_size": 32}
     whole = train("cpu-patched", **short, **one).scalars

@@ -91,7 +91,8 @@ def test_the_chosen_size_holds_for_refills_and_the_queue_survives_a_resume(make_
     flags = ["--rollout.sagc.group_sizes", 4, 8, "--algo.dynamic_filtering_enable"]
     scheduler = make_scheduler(labels, *flags)
     sizes, dropped = [], 0
-    for _ in range(3):
+    while len(sizes) < 3 or not scheduler.queue.waiting:  # what a step puts back depends on who finishes first
+        assert len(sizes) < 12
         _, _, metrics, (samples, *_) = take_step(scheduler)
         sizes.append(set(group_sizes_of(samples)))
         assert sizes[-1] == {int(metrics["sagc/group_size"])} and len(samples) == 16
@@ -158,7 +159,7 @@ def test_reward_function_that_fails(make_scheduler, tmp_path, word, failure):
     assert prompts == [0, 2, 3, 4] and all(sample.rewards.tolist() == [1.0] for sample in samples)
     assert (metrics["dropped_reward_missing"], metrics["rollout/reward_failures"]) == (1, 4)
     scheduler = make_scheduler([f"0 {word}"] * 48, *flags, reward=reward)
-    with pytest.raises(RuntimeError, match="of 16 samples have no reward after 2 attempts, first: ") as error:
+    with pytest.raises(RuntimeError, match=r"of \d+ samples have no reward after 2 attempts, first: ") as error:
         take_step(scheduler, max_new_tokens=8)
     assert failure in str(error.value) and str(tmp_path / "reward.py") in str(error.value)
 
