@@ -1,7 +1,7 @@
 """`python -m openrlhf_sagc`: OpenRLHF's train_ppo_ray with the flags of this package, which does nothing without them."""
 
 from openrlhf.cli import train_ppo_ray
-from ray.exceptions import RayActorError
+from ray.exceptions import NodeDiedError, ObjectLostError, RayActorError
 
 from openrlhf_sagc.arguments import add_arguments, check_arguments, enabled
 from openrlhf_sagc.output_folders import choose_checkpoint, held_folders
@@ -24,7 +24,7 @@ def main() -> None:
         choose_checkpoint(args)
         try:
             train_ppo_ray.train(args, trainers.GroupTrainerAsync if args.train.async_enable else trainers.GroupTrainer)
-        except RayActorError as error:
+        except (RayActorError, NodeDiedError, ObjectLostError) as error:
             died = getattr(error, "cause", error)  # Ray wraps what its trainer met in that trainer's traceback
             raise SystemExit(
                 f"openrlhf_sagc: a process of the run has died: {' '.join(str(died).split()):.300}; its log says why, start "

@@ -188,6 +188,13 @@ def check_reward(args: SimpleNamespace) -> None:
         ValueError: a flag is out of its range; the message begins with its name.
     """
     reward = args.reward
+    urls = () if args.train.agent_func_path else reward.remote_url or ()  # OpenRLHF puts a word there for an agent
+    for url in urls:
+        if not url.endswith(".py") and not url.lower().startswith(("http://", "https://")):
+            shown = url.rpartition("@")[2].partition("?")[0]  # without user, password and query
+            raise ValueError(
+                f"remote_url {shown} is neither a .py file nor an address: use http://{shown} or https://{shown}"
+            )
     if not 0 < reward.timeout < math.inf:
         raise ValueError(f"timeout must be a number of seconds above 0, got {reward.timeout}")
     if reward.retries < 0:

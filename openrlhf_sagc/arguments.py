@@ -24,7 +24,7 @@ from openrlhf_sagc.argument_checks import (
     samples_per_step,
 )
 from openrlhf_sagc.policies import build_batcher, build_controller, build_sampler
-from openrlhf_sagc.redaction import RewardUrl
+from openrlhf_sagc.redaction import RewardUrl, Secret
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -188,6 +188,7 @@ def check_arguments(args: SimpleNamespace) -> None:
     check_batch(args)
     check_prompts(args)
     print(f"openrlhf_sagc: {describe(args)}")
+    args.logger.wandb.key = args.logger.wandb.key and Secret(args.logger.wandb.key)
     args.reward.remote_url = args.reward.remote_url and [RewardUrl(url) for url in args.reward.remote_url]
 
 

@@ -6,19 +6,21 @@ import re
 import socket
 import zipfile
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
 
 from openrlhf_sagc.argument_checks import refuse
 
 LOCK = "openrlhf_sagc.lock"  # file in each of the folders
-SAVED = "metric.json"  # what OpenRLHF writes into a checkpoint after all else
+SAVED = "metric.json"  # what OpenRLHF writes into a checkpoint once every rank has saved
 
 
 @contextmanager
 def held_folders(args: SimpleNamespace) -> Iterator[None]:
     """Hold the run's output folders until it ends, however it ends: the system releases the locks of a dead process.
+
+    A folder of checkpoints that are only loaded may be read-only; then it is not held.
 
     Raises:
         SystemExit: another run holds one of them, or it cannot be written to; the message is one line.
@@ -26,6 +28,8 @@ def held_folders(args: SimpleNamespace) -> Iterator[None]:
     with ExitStack() as stack:
         held = set()
         for flag, folder in _output_folders(args).items():
+            if flag == "--ckpt.path" and not _saves(args) and not os.access(folder, os.W_OK):
+                continue
             if os.path.realpath(folder) not in held:
                 stack.enter_context(_held(flag, folder))
             held.add(os.path.realpath(folder))
@@ -35,10 +39,15 @@ def held_folders(args: SimpleNamespace) -> Iterator[None]:
 def _output_folders(args: SimpleNamespace) -> dict[str, str]:
     """Flag -> folder that the run writes to; without any checkpoints --ckpt.path may be shared."""
     folders = {"--ckpt.output_dir": args.ckpt.output_dir}
-    saves_best = args.eval.dataset and args.eval.steps > 0 and args.ckpt.best_metric_key != "none"
-    if args.ckpt.save_steps > 0 or args.ckpt.load_enable or saves_best:
+    if _saves(args) or args.ckpt.load_enable:
         folders["--ckpt.path"] = args.ckpt.path
     return folders
+
+
+def _saves(args: SimpleNamespace) -> bool:
+    """Whether the run saves checkpoints."""
+    saves_best = args.eval.dataset and args.eval.steps > 0 and args.ckpt.best_metric_key != "none"
+    return bool(args.ckpt.save_steps > 0 or saves_best)
 
 
 @contextmanager
@@ -61,17 +70,19 @@ def _held(flag: str, folder: str) -> Iterator[None]:
             )
         except OSError as error:  # some network file systems have no locks
             print(f"openrlhf_sagc: {flag} {folder} cannot be locked ({error.strerror}): let no second run write there")
-        file.truncate(0)
-        file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
-        file.flush()
+        with suppress(OSError):  # a full disk: the lock is held, and names nobody
+            file.truncate(0)
+            os.write(file.fileno(), f"process {os.getpid()} on {socket.gethostname()}\n".encode())
         yield
 
 
 def choose_checkpoint(args: SimpleNamespace) -> None:
     """Have a resumed run go on from the newest whole checkpoint, where the one that `latest` names is not whole.
 
+    Where none was ever saved to its end, the run begins anew: whoever starts it again after every fault need not look.
+
     Raises:
-        SystemExit: there are checkpoints, but none is whole; the message is one line.
+        SystemExit: there are checkpoints, but none is whole any more; or `latest` cannot be mended. The message is one line.
     """
     folder = Path(args.ckpt.path, "_actor")
     if not args.ckpt.load_enable or args.ds.use_universal_ckpt or not folder.is_dir():
@@ -81,8 +92,13 @@ def choose_checkpoint(args: SimpleNamespace) -> None:
     problem = _problem(folder / named) if named else "it names none"
     if not problem:
         return
-    saved = [path for path in folder.iterdir() if (path / SAVED).exists() and not _problem(path)]
-    newest = max(saved, key=lambda path: (_step(path), path.stat().st_mtime), default=None)
+    saved = [path for path in folder.iterdir() if (path / SAVED).exists()]  # to their end
+    if not saved:
+        print(f"openrlhf_sagc: no checkpoint in {folder} was saved to its end: the run begins anew")
+        args.ckpt.load_enable = False
+        return
+    whole = [path for path in saved if not _problem(path)]
+    newest = max(whole, key=lambda path: (_step(path), path.stat().st_mtime), default=None)
     if newest is None:
         raise SystemExit(
             f"openrlhf_sagc: --ckpt.load_enable finds no whole checkpoint in {folder} (`latest`: {problem}): delete the "
@@ -90,8 +106,13 @@ def choose_checkpoint(args: SimpleNamespace) -> None:
         )
     print(f"openrlhf_sagc: {latest} does not lead to a whole checkpoint ({problem}): going on from {newest.name}")
     fresh = folder / "latest.new"
-    fresh.write_text(newest.name)
-    fresh.replace(latest)
+    try:
+        fresh.write_text(newest.name)
+        fresh.replace(latest)
+    except OSError as error:
+        raise SystemExit(
+            f"openrlhf_sagc: {latest} cannot be written to ({error.strerror}): let it hold {newest.name}"
+        ) from None
 
 
 def _step(checkpoint: Path) -> int:
@@ -113,6 +134,8 @@ def _problem(checkpoint: Path) -> str:
     for file in files:
         if not file.stat().st_size or (_is_zip(file) and not zipfile.is_zipfile(file)):
             return f"{checkpoint.name}/{file.name} was cut short"
+    if not (checkpoint / SAVED).exists():
+        return f"{checkpoint.name} was not saved to its end"
     return ""
 
 

@@ -30,14 +30,15 @@ class Engines:
     """All engines of the run.
 
     A step is `wake`, `resume`, then `dispatch`, `returned` and `stop` in any order, then `pause` and `sleep`.
-    `silent_waits` counts the waits in a row that no group came back in.
+    `silent_waits` counts the waits in a row that no group came back in, and `idle_waits` those of them after which no
+    engine had a request to decode.
 
     Args:
         strategy, tokenizer, vllm_engines: as of OpenRLHF's samples generator.
     """
 
     def __init__(self, strategy, tokenizer, vllm_engines: list) -> None:
-        self.silent_waits = 0
+        self.silent_waits = self.idle_waits = 0
         self._args = strategy.args
         self._engines = vllm_engines
         self._all = SamplesGenerator(strategy, None, None, tokenizer, vllm_engines)
@@ -69,7 +70,7 @@ class Engines:
         if keep_first_rollouts != self._keep_first:
             self._get(self._call(keep_first, keep_first_rollouts))
         self._keep_first = keep_first_rollouts
-        self.silent_waits = 0
+        self.silent_waits = self.idle_waits = 0
         if self._is_paused:
             batch_vllm_engine_call(self._engines, "resume_generation")
         self._is_paused = False
@@ -93,6 +94,7 @@ class Engines:
         """
         back = self._next(WAIT)
         self.silent_waits = 0 if back else self.silent_waits + 1
+        self.idle_waits = 0 if back or self._are_decoding() else self.idle_waits + 1
         return back
 
     def stop(self) -> Iterator[tuple[int, list[dict]]]:
@@ -173,10 +175,17 @@ class Engines:
         self._send(engine)
         return [(number, responses)]
 
+    def _are_decoding(self) -> bool:
+        """Whether an engine has a request; one whose event loop is blocked does not answer, and decodes nothing."""
+        counts = [engine.get_num_unfinished_requests.remote() for engine in self._engines]
+        with suppress(ray.exceptions.GetTimeoutError):
+            return any(self._get(counts, timeout=STOP_WAIT))
+        return False
+
     @staticmethod
-    def _get(refs: list, timeout: float | None = None) -> None:
+    def _get(refs: list, timeout: float | None = None) -> list:
         with _named_death():
-            ray.get(refs, timeout=timeout)
+            return ray.get(refs, timeout=timeout)
 
 
 @contextmanager

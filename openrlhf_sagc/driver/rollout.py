@@ -31,8 +31,9 @@ from openrlhf_sagc.policies import build_planner
 logger = init_logger(__name__)
 
 WAITS_BEFORE_WARNING = 60  # waits in a row without a group
-LEAST_PATIENCE = 1800.0  # seconds without a group before all that runs is stopped, and rolled out again
-PATIENCE = 3.0  # times the longest rollout of the run so far, if that is more
+LEAST_PATIENCE = 1800.0  # seconds without a group or a request before all that runs is stopped, and rolled out again
+EXCERPT = 240  # characters of a prompt in a message
+PATIENCE = 3.0  # times the longest that the flags let a rollout be outside of the engine, if that is more
 
 
 class StepSamples(list[Experience]):
@@ -60,7 +61,6 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
         self._keep_surplus = self.args.algo.dynamic_filtering_surplus == "keep"
         self._prompts_of_run = len(self.prompts_dataloader) * self.args.train.num_episodes
         self._prompts_consumed = 0
-        self._longest_seconds = 0.0  # of a finished rollout
         self._warned: set[str] = set()
 
     @torch.no_grad()
@@ -175,16 +175,17 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
                     self._take_back(step, number, responses, **generate_kwargs)
                 if self.engines.silent_waits == WAITS_BEFORE_WARNING:
                     self._warn_of_silence(step)
-                if self.engines.silent_waits * WAIT > self._patience:
+                if self.engines.idle_waits * WAIT > self._patience:
                     self._stop(step, **generate_kwargs)
-                    self.engines.silent_waits = 0
+                    self.engines.silent_waits = self.engines.idle_waits = 0
                 self._dispatch(step, self.planner.draw(step, self.flight, self.queue), **generate_kwargs)
                 progress.update(min(len(self.flight.accepted), step.num_groups) - progress.n)
 
     @property
     def _patience(self) -> float:
-        """Seconds to wait without a group coming back; unlimited while the run has not seen how long a rollout takes."""
-        return max(LEAST_PATIENCE, PATIENCE * self._longest_seconds) if self._longest_seconds else math.inf
+        """Seconds to wait for a group while no engine decodes: for rewards, agents and their tools alone."""
+        reward, agent_timeout = self.args.reward, self.args.rollout.agent_timeout or 0.0
+        return max(LEAST_PATIENCE, PATIENCE * max(reward.timeout * (reward.retries + 1), agent_timeout))
 
     def _dispatch(self, step: Step, prompts: list[Prompt], **generate_kwargs) -> None:
         if prompts:
@@ -202,7 +203,6 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
             if len(step.given_up) > given_up:
                 self._warn_of_given_up(group)
             return
-        self._longest_seconds = max([self._longest_seconds, *(r.seconds for r in rollouts if r.finished)])
         samples = [self._process_response_into_experience(responses[place], **generate_kwargs) for place in members]
         self.planner.judge(step, self.flight, group, [raw_score(sample) for sample in samples], samples)
         self.failures.check(step.rollouts_dispatched)
@@ -270,14 +270,19 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
         logger.warning(
             f"no group of step {step.number + 1} has come back for {WAIT * WAITS_BEFORE_WARNING / 60:.0f} minutes, "
             f"{len(running)} are waited for: very long responses, or an agent or tool that hangs, which --rollout.agent_timeout "
-            f"would end; the first prompt is {running[min(running)].prompt.text!r:.200}"
+            f"would end; the first prompt is {excerpt(running[min(running)].prompt.text)}"
         )
 
     def _warn_of_given_up(self, group: Group) -> None:
         logger.warning(
             f"a prompt is given up and not trained, since its group did not come back in {MOST_STOPS + 1} attempts: an agent "
-            f"or tool that hangs on it; the prompt is {group.prompt.text!r:.200}"
+            f"or tool that hangs on it; the prompt is {excerpt(group.prompt.text)}"
         )
+
+
+def excerpt(prompt: str) -> str:
+    """A prompt for a message: its end tells more than its beginning, where prompts share a system prompt."""
+    return repr(prompt if len(prompt) <= EXCERPT else f"{prompt[: EXCERPT // 4]} ... {prompt[-EXCERPT * 3 // 4 :]}")
 
 
 def raw_score(sample: Experience | None) -> float | None:

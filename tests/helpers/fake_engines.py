@@ -118,6 +118,7 @@ class FakeRay:
         self.keep_first = None  # as the engines were told
         self.told = []  # every limit that one of them was told
         self.together = False  # all groups end at once
+        self.requests = 0  # what an engine says it has to decode
 
     def run_in_engine(self, function, *args, **kwargs):
         if function is keep_first:
@@ -186,7 +187,11 @@ def make_generator(monkeypatch):
         }
         args = arguments_with(settings)
         seen = SimpleNamespace(respond=respond, drawn=[], dispatched_to=[])
-        engine = SimpleNamespace(seen=seen, __ray_call__=SimpleNamespace(remote=ray.run_in_engine))
+        engine = SimpleNamespace(
+            seen=seen,
+            __ray_call__=SimpleNamespace(remote=ray.run_in_engine),
+            get_num_unfinished_requests=SimpleNamespace(remote=lambda: ray.requests),
+        )
         strategy = SimpleNamespace(args=args)
         generator = StragglerAwareSamplesGenerator(strategy, Prompts(prompts), None, None, [engine] * engines)
         generator.ray, generator.drawn, generator.dispatched_to = ray, seen.drawn, seen.dispatched_to

@@ -128,9 +128,10 @@ def test_a_run_on_two_nodes_ends_with_a_node_and_goes_on_from_its_checkpoint(clu
         kill(second)
         code, output = follow(jobs[-1], tmp_path / "first.log", None)
         assert code == 1
-        assert re.search(
-            r"Connection (closed|reset) by peer|ActorDiedError|ActorUnavailableError|its node has died", output
+        lost = (
+            r"a process of the run has died|a vLLM engine has died|Connection (closed|reset) by peer|its node has died"
         )
+        assert re.search(lost, output), output[-5000:]  # whoever notices first says so
         assert "/py_modules_files/" in output  # where the trees of the traceback lie: Ray has brought them
         saved = logged_steps(output).index[-1]
         assert 2 <= saved < 6

@@ -89,6 +89,29 @@ def test_a_folder_that_cannot_be_written_to_or_locked(tmp_path, monkeypatch, cap
         assert "--ckpt.path" in capsys.readouterr().out.splitlines()[1]
 
 
+def test_a_read_only_checkpoint_that_is_only_loaded(tmp_path, monkeypatch):
+    (tmp_path / LOCK).mkdir()  # no file can be made there
+    loads = {"save_steps": -1, "best": "none"}
+    with pytest.raises(SystemExit, match="--ckpt.path .* cannot be written to"), held_folders(args_for(tmp_path)):
+        pass
+    monkeypatch.setattr(os, "access", lambda path, mode: path != str(tmp_path))
+    with held_folders(args_for(tmp_path, **loads)):
+        assert (tmp_path / "trained" / LOCK).exists()
+    with pytest.raises(SystemExit, match="--ckpt.path .* cannot be written to"), held_folders(args_for(tmp_path)):
+        pass
+
+
+def test_a_disk_that_is_full_at_the_start_costs_the_name_in_the_lock_alone(tmp_path, monkeypatch):
+    def write(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "write", write)
+    with held_folders(args_for(tmp_path)):
+        with pytest.raises(SystemExit, match="is in use by another run, which begins just now"):
+            with held_folders(args_for(tmp_path)):
+                pass
+
+
 class Checkpoints:
     """Saves checkpoints of two ranks, and reads the one that a run goes on from."""
 
@@ -167,7 +190,7 @@ def test_a_run_goes_on_from_the_newest_whole_checkpoint(tmp_path, capsys, rng, n
         unfinished = shutil.copytree(checkpoints.folder / "global_step10", checkpoints.folder / "global_step9")
         (unfinished / SAVED).unlink()  # it was killed before it was whole
         last = checkpoints.folder / "global_step10"
-        match moment % 4:
+        match moment % 5:
             case 0:
                 file = rng.choice(sorted(last.glob("*.pt")))
                 os.truncate(file, rng.randrange(file.stat().st_size))
@@ -182,6 +205,9 @@ def test_a_run_goes_on_from_the_newest_whole_checkpoint(tmp_path, capsys, rng, n
                 (checkpoints.folder / "latest").write_text("")  # the disk was full when it was written
                 (last / SAVED).unlink()
                 problem = "it names none"
+            case 4:
+                (last / SAVED).unlink()  # the first rank has saved, and has named it; another one was killed
+                problem = "global_step10 was not saved to its end"
         capsys.readouterr()
         assert checkpoints.step_to_go_on_from() == 2
         assert capsys.readouterr().out == (
@@ -200,3 +226,29 @@ def test_no_whole_checkpoint_is_one_line(tmp_path):
         choose_checkpoint(checkpoints.args)
     checkpoints.args.ckpt.load_enable = False
     choose_checkpoint(checkpoints.args)
+
+
+@pytest.mark.parametrize("files", [[], ["global_step1/mp_rank_00_model_states.pt", "latest"]])
+def test_a_run_that_was_killed_before_its_first_checkpoint_begins_anew(tmp_path, capsys, files):
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.folder.mkdir()
+    for name in files:
+        (checkpoints.folder / name).parent.mkdir(exist_ok=True)
+        (checkpoints.folder / name).write_text("global_step1")
+    choose_checkpoint(checkpoints.args)
+    assert not checkpoints.args.ckpt.load_enable
+    assert capsys.readouterr().out == (
+        f"openrlhf_sagc: no checkpoint in {checkpoints.folder} was saved to its end: the run begins anew\n"
+    )
+
+
+def test_latest_that_cannot_be_mended_is_one_line(tmp_path):
+    checkpoints = Checkpoints(tmp_path)
+    for step in (1, 2):
+        checkpoints.save(step)
+    (checkpoints.folder / "global_step2" / SAVED).unlink()
+    (checkpoints.folder / "latest.new").mkdir()
+    with pytest.raises(
+        SystemExit, match="^openrlhf_sagc: .*latest cannot be written to .*: let it hold global_step1$"
+    ):
+        choose_checkpoint(checkpoints.args)

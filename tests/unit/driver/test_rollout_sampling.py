@@ -212,6 +212,7 @@ def test_an_hour_without_a_group_is_said_once(make_generator, monkeypatch):
     warnings = []
     monkeypatch.setattr(rollout.logger, "warning", warnings.append)
     generator = make_generator(40, **ONE_SIZE)
+    generator.ray.requests = 1
     wait, silent = generator.ray.wait, [True] * 360
 
     def wait_in_vain(pending, **kwargs):
@@ -263,13 +264,35 @@ def test_a_prompt_whose_group_never_comes_back_is_given_up_and_named(make_genera
     assert len(named) == 1 and named[0].endswith("the prompt is '2'")
 
 
-def test_before_any_rollout_has_finished_no_silence_is_too_long(make_generator, monkeypatch):
-    generator = make_generator(40, **ONE_SIZE)
-    wait, silent = generator.ray.wait, [True] * 3000
+@pytest.mark.parametrize(
+    "waits, requests, more, stops",
+    [
+        (3000, 1, {}, False),  # a rollout of more than eight hours
+        (179, 0, {}, False),
+        (182, 0, {}, True),
+        (182, 0, {"reward__timeout": 300.0}, False),  # x 3 attempts x 3
+        (272, 0, {"reward__timeout": 300.0}, True),
+        (359, 0, {"rollout__agent_timeout": 1200.0}, False),
+        (362, 0, {"rollout__agent_timeout": 1200.0}, True),
+    ],
+)
+def test_groups_are_stopped_after_a_silence_in_which_nothing_was_decoded(
+    make_generator, monkeypatch, waits, requests, more, stops
+):
+    generator = make_generator(40, **ONE_SIZE, **more)
+    generator.ray.requests = requests
+    wait, silent = generator.ray.wait, [True] * waits
 
     def wait_in_vain(pending, **kwargs):
         return ([], pending) if silent and silent.pop() else wait(pending, **kwargs)
 
     monkeypatch.setattr(generator.ray, "wait", wait_in_vain)
     generator.generate_samples()
-    assert generator.metrics["dynamic_filtering/aborted"] == 0
+    assert (generator.metrics["dynamic_filtering/aborted"] > 0) == stops
+
+
+def test_a_long_prompt_is_named_by_its_end():
+    system = "You solve problems. " * 50
+    assert rollout.excerpt("What is 1 + 1?") == "'What is 1 + 1?'"
+    named = rollout.excerpt(f"{system}What is 1 + 1?")
+    assert named.startswith("'You solve") and named.endswith("What is 1 + 1?'") and len(named) < 260

@@ -106,6 +106,11 @@ CASES = {
         "--rollout.agent_timeout 60 does nothing without --train.agent_func_path",
         "a reward function or server has --reward.timeout",
     ),
+    "address without a scheme": (
+        ["--reward.remote_url", "user:secret@host:5000/get?secret"],
+        "--reward.remote_url host:5000/get is neither a .py file nor an address",
+        "use http://host:5000/get",
+    ),
     "retries below 0": (["--reward.retries", "-1"], "--reward.retries must be at least 0", "got -1"),
     "share above 1": (
         ["--reward.max_failure_share", "10"],
@@ -277,11 +282,12 @@ def test_flags_are_in_the_help(run_trainer, capsys):
         assert f"--reward.{flag}" in text
 
 
-def test_the_arguments_print_a_reward_url_without_its_secrets(run_trainer):
-    """OpenRLHF prints all arguments at the start of a run; the engines still get the whole URL."""
+def test_the_arguments_are_printed_without_secrets(run_trainer):
+    """OpenRLHF prints all arguments at the start of a run; the engines still get the whole URL, and wandb its key."""
     url = "http://user:secret@host/get?token=secret"
     with pytest.raises(RayStarted) as started:
-        run_trainer("--rollout.sagc.enable", "--reward.remote_url", f"{url},http://other/get")
+        flags = ["--reward.remote_url", f"{url},http://other/get", "--logger.wandb.key", "secret"]
+        run_trainer("--rollout.sagc.enable", *flags)
     args = next(frame.frame.f_locals["args"] for frame in started.traceback if frame.name == "train")
-    assert args.reward.remote_url == [url, "http://other/get"]
+    assert args.reward.remote_url == [url, "http://other/get"] and args.logger.wandb.key == "secret"
     assert "http://host/get" in repr(args) and "secret" not in repr(args)

@@ -94,7 +94,9 @@ def test_a_run_holds_its_folders_while_it_trains(run_main, tmp_path):
 
 
 def test_a_resumed_run_chooses_its_checkpoint(run_main, tmp_path):
-    (tmp_path / "saved" / "_actor").mkdir(parents=True)
+    checkpoint = tmp_path / "saved" / "_actor" / "global_step1"
+    checkpoint.mkdir(parents=True)
+    (checkpoint / "metric.json").write_text("{}")
     training, resumed = mock.Mock(), ["--rollout.sagc.enable", "--ckpt.load_enable"]
     with pytest.raises(SystemExit, match="--ckpt.load_enable finds no whole checkpoint in .*saved/_actor"):
         run_main(training, *resumed)
