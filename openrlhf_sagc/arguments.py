@@ -25,6 +25,7 @@ from openrlhf_sagc.argument_checks import (
 )
 from openrlhf_sagc.policies import build_batcher, build_controller, build_sampler
 from openrlhf_sagc.redaction import RewardUrl, Secret
+from openrlhf_sagc.step_savings import LOG_PROBS, MICRO_BATCHES, describe_savings
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,6 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_sampling(
         parser.add_argument_group("dynamic sampling and rewards, with group control or tail batching (openrlhf_sagc)")
     )
+    _add_training(parser.add_argument_group("training step, with group control or tail batching (openrlhf_sagc)"))
     for action in parser._actions:
         if action.dest == "algo.advantage.estimator":
             action.choices = [*(action.choices or ()), "median"]
@@ -158,6 +160,21 @@ def _add_sampling(group: argparse._ArgumentGroup) -> None:
     )
 
 
+def _add_training(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        LOG_PROBS,
+        choices=("auto", "forward"),
+        default="auto",
+        help="make old log-probabilities in training's own forward pass where that is exact, or always before it",
+    )
+    group.add_argument(
+        MICRO_BATCHES,
+        choices=("length", "shuffled"),
+        default="length",
+        help="micro-batches of samples of like lengths, which spares padding, or of any samples",
+    )
+
+
 def check_arguments(args: SimpleNamespace) -> None:
     """Check the flags against the run's.
 
@@ -231,6 +248,7 @@ def describe(args: SimpleNamespace) -> str:
         f"at most {samples // args.train.batch_size} optimizer step(s) a rollout and epoch, and the learning rate follows "
         "the prompts used"
     )
+    parts.append(describe_savings(args))
     return "; ".join(parts)
 
 

@@ -7,8 +7,10 @@ from functools import cached_property, partial
 import torch
 from openrlhf.trainer.ppo_utils.experience import Experience
 
+from openrlhf_sagc.actors.micro_batches import sort_micro_batches
 from openrlhf_sagc.advantages.closed_form import group_statistics, token_advantages
 from openrlhf_sagc.argument_checks import data_parallel_actors
+from openrlhf_sagc.step_savings import why_shuffled
 
 # Info key by which a sample carries its place among the step's rewards.
 SAMPLE = "sagc/sample"
@@ -59,13 +61,53 @@ def receive_rollout(model_actor, progress: float, rollout: RolloutRewards) -> No
     """
     follow_schedule(model_actor, progress)
     keep_number_of_steps(model_actor, len(rollout.rewards_N))
-    model_actor.trainer.training_step = partial(training_step, model_actor.trainer, rollout)
+    trainer = model_actor.trainer
+    trainer.training_step = partial(training_step, trainer, rollout)
+    if not why_shuffled(model_actor.strategy.args):
+        trainer.training_step = partial(weighed_step, trainer.training_step)
+        trainer.replay_buffer.micro_batch_sampler = partial(sort_micro_batches, trainer.replay_buffer)
 
 
 def training_step(trainer, rollout: RolloutRewards, experience: Experience, *args, **kwargs) -> dict:
     """OpenRLHF's training step of a micro-batch, whose tokens have their advantages here first."""
     experience.advantages = rollout_advantages(rollout, experience)
-    return type(trainer).training_step(trainer, experience, *args, **kwargs)
+    if experience.action_log_probs is not None:
+        return type(trainer).training_step(trainer, experience, *args, **kwargs)
+    loss_fn = trainer.actor_loss_fn
+    trainer.actor_loss_fn = partial(on_policy_loss, loss_fn)
+    try:
+        return type(trainer).training_step(trainer, experience, *args, **kwargs)
+    finally:
+        trainer.actor_loss_fn = loss_fn
+
+
+def weighed_step(train, experience: Experience, kl_ctl: float, step: int, loss_batch_info: dict) -> dict:
+    """A training step whose logged losses are those of the micro-batch's own tokens.
+
+    OpenRLHF logs shares of the optimizer step's loss, and averages them by tokens. That is right for micro-batches of as
+    many tokens each alone, which micro-batches by length are not.
+    """
+    status = train(experience, kl_ctl, step, loss_batch_info)
+    scale = loss_batch_info["batch_num_tokens"] / loss_batch_info["dp_size"] / max(status["num_action_tokens"], 1.0)
+    metrics = status["metrics"]
+    for name in ("policy_loss", "entropy_loss", "kl"):
+        if name in metrics and metrics[name].dim() == 0:
+            metrics[name] = metrics[name] * scale
+    return status
+
+
+def on_policy_loss(loss_fn, log_probs: torch.Tensor, _old_log_probs: None, *args, **kwargs):
+    """OpenRLHF's loss of [B, T] log-probabilities which are the old ones too, with a ratio of 1."""
+    return loss_fn(log_probs, log_probs.detach(), *args, **kwargs)
+
+
+def uses_dropout(model_actor) -> bool:
+    """Run in a policy's actor: whether training draws dropout, so that its log-probabilities are not the rollout's."""
+    model = model_actor.actor.model.module
+    modules = any(isinstance(module, torch.nn.Dropout) and module.p > 0 for module in model.modules())
+    config = vars(model.config) if hasattr(model, "config") else {}
+    shares = [value for name, value in config.items() if "dropout" in name or name.endswith("pdrop")]
+    return modules or any(isinstance(share, float) and share > 0 for share in shares)
 
 
 def follow_schedule(model_actor, progress: float) -> None:

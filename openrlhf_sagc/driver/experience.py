@@ -3,14 +3,21 @@
 It sends the policy's actors a reward for every sample, and they make the tokens' advantages.
 """
 
+from functools import cached_property
+
 import ray
 import torch
 from openrlhf.trainer.ppo_utils.experience import Experience
 from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
 from openrlhf.trainer.ppo_utils.length_penalty import apply_length_penalties
+from openrlhf.utils.logging_utils import init_logger
 
-from openrlhf_sagc.actors.training import SAMPLE, RolloutRewards, receive_rollout
+from openrlhf_sagc.actors.training import SAMPLE, RolloutRewards, receive_rollout, uses_dropout
 from openrlhf_sagc.advantages.closed_form import group_advantages, token_advantages
+from openrlhf_sagc.argument_checks import data_parallel_actors
+from openrlhf_sagc.step_savings import why_forward, why_shuffled
+
+logger = init_logger(__name__)
 
 # Info keys by which samples carry the number and the size of their group, and the share of the run's prompts used before
 # their step. A reward's `extra_logs` are in `info` as well, under names without a slash.
@@ -29,6 +36,41 @@ class GroupExperienceMaker(RemoteExperienceMaker):
         for sample in rollout_samples:
             del sample.info[GROUP], sample.info[GROUP_SIZE], sample.info[PROGRESS]
         return super().make_experience_batch(rollout_samples)
+
+    def split_rollout_samples(self, rollout_samples: list[Experience]) -> list[Experience]:
+        """OpenRLHF's batches for the forward passes and the actors, of samples of like lengths where they are padded."""
+        if why_shuffled(self.args):
+            return super().split_rollout_samples(rollout_samples)
+        order_N = sorted(range(len(rollout_samples)), key=lambda place: -int(rollout_samples[place].total_length))
+        batches = super().split_rollout_samples([rollout_samples[place] for place in order_N])
+        for batch in batches:
+            batch.index = [order_N[place] for place in batch.index]
+        return deal(batches, data_parallel_actors(self.args))
+
+    @cached_property
+    def _has_old_log_probs(self) -> bool:
+        """Whether training's own forward pass gives the old log-probabilities."""
+        if why_forward(self.args):
+            return False
+        dropout = any(ray.get(self.actor_model_group.async_run_method("__ray_call__", uses_dropout)))
+        if dropout:
+            logger.info("a forward pass makes the old log-probabilities, since training uses dropout")
+        return not dropout
+
+    def _dispatch_forward(self, group, sync_condition, **kwargs):
+        """OpenRLHF's forward pass of a model; zeros for the policy's where training has its own."""
+        if group is not self.actor_model_group or not self._has_old_log_probs:
+            return super()._dispatch_forward(group, sync_condition, **kwargs)
+        copies = range(self.args.ds.ring_attn_size * self.args.ds.tensor_parallel_size)
+        return ray.put([[torch.zeros(mask.shape)] for mask in kwargs["action_mask"] for _ in copies])
+
+    def make_experience(self, samples_list: list[Experience]) -> list[Experience]:
+        """OpenRLHF's experiences; without old log-probabilities where training has its own."""
+        experiences = super().make_experience(samples_list)
+        if self._has_old_log_probs:
+            for experience in experiences:
+                experience.action_log_probs = None
+        return experiences
 
     @torch.no_grad()
     def compute_advantages_and_returns(self, experiences: list[Experience]) -> list[Experience]:
@@ -87,6 +129,16 @@ class GroupExperienceMaker(RemoteExperienceMaker):
         if self.args.algo.advantage.no_std_norm:
             return mean, 1.0
         return mean, max(squares / count - mean**2, 1e-8) ** -0.5
+
+
+def deal(batches: list[Experience], ranks: int) -> list[Experience]:
+    """The batches, longest first, in an order whose `ranks` equal parts have about as many tokens each.
+
+    They are dealt out in turns, one way and back. OpenRLHF gives every rank one part.
+    """
+    rows = [batches[first : first + ranks] for first in range(0, len(batches), ranks)]
+    rows = [row[::-1] if turn % 2 else row for turn, row in enumerate(rows)]
+    return [row[rank] for rank in range(ranks) for row in rows if rank < len(row)]
 
 
 def group_sizes_of(samples: list[Experience]) -> list[int]:

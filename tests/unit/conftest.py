@@ -44,7 +44,9 @@ def train_batches(monkeypatch):
         model_actor = SimpleNamespace(trainer=trainer, max_steps=0, actor_scheduler=SimpleNamespace(last_epoch=0))
         args = SimpleNamespace(
             rollout=SimpleNamespace(batch_size=4, n_samples_per_prompt=8),
-            train=SimpleNamespace(dynamic_batch_enable=True, batch_size=32),
+            train=SimpleNamespace(dynamic_batch_enable=True, batch_size=32, micro_batches="length"),
+            ds=SimpleNamespace(packing_samples=True),
+            actor=SimpleNamespace(aux_loss_coef=0.0),
         )
         model_actor.strategy = SimpleNamespace(args=args, train_batch_size=32)
         call = SimpleNamespace(async_run_method=lambda name, function, *args: function(model_actor, *args))
@@ -58,6 +60,8 @@ def train_batches(monkeypatch):
             two.ds = SimpleNamespace(ring_attn_size=1, tensor_parallel_size=1)
             made = balance_experiences(made, two)
         samples = [sample for batch in made for sample in remove_padding_in_sequences(split_experience_batch(batch))]
+        for sample in samples:
+            sample.action_log_probs = torch.zeros(sample.action_mask.shape)  # of the pass before the training
         samples = [samples[i] for i in torch.randperm(len(samples), generator=torch.Generator().manual_seed(0))]
         batches = []
         for start in range(0, len(samples), micro_batch):

@@ -1,0 +1,76 @@
+"""`ppo_loop.py` with this package's training: its experience maker and what it does in the policy's actors; run as a script.
+
+Rollouts are made up as there, in groups of n_samples_per_prompt. A case is trained like one of `ppo_loop.py`; its flags may
+have this package's `train.*` as well. Its result has every weight and, of the first rank, the optimizer's moments.
+"""
+
+from types import SimpleNamespace
+from unittest import mock
+
+import ppo_loop  # first: it stands in for Ray, vLLM and the data sets
+
+import deepspeed  # isort: skip
+from openrlhf.trainer import ppo_trainer  # isort: skip
+
+from openrlhf_sagc.driver.experience import GROUP, GROUP_SIZE, PROGRESS  # isort: skip
+from openrlhf_sagc.driver.rollout import StepSamples  # isort: skip
+from openrlhf_sagc.driver.trainers import GroupTraining  # isort: skip
+
+OWN = ("train.old_log_probs", "train.micro_batches")
+
+
+class Trainer(GroupTraining, ppo_trainer.PPOTrainer):
+    """Trains as the package does on OpenRLHF's own rollouts."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.trained = 0  # prompts
+        theirs, size = self.samples_generator.generate_samples, self.args.rollout.n_samples_per_prompt
+
+        def generate(**generate_kwargs):
+            samples, *rest = theirs(**generate_kwargs)
+            progress = self.trained / len(self.prompts_dataloader)
+            for number, sample in enumerate(samples):
+                sample.info |= {GROUP: number // size, GROUP_SIZE: size, PROGRESS: progress}
+            self.trained += len(samples) // size
+            return StepSamples(samples, {}), *rest
+
+        self.samples_generator.generate_samples = generate
+
+
+class ModelActors(ppo_loop.ModelActors):
+    """With Ray's way to run a function inside an actor; what comes of it is this rank's."""
+
+    def handle(self, mine):
+        theirs = super().handle(mine)
+        run = SimpleNamespace(remote=lambda function, *args: function(self.model_actor, *args) if mine else None)
+        type(theirs).__ray_call__ = run
+        return theirs
+
+
+def parse(flags):
+    args = theirs({name: value for name, value in flags.items() if name not in OWN})
+    for name in OWN:
+        section, key = name.split(".")
+        setattr(getattr(args, section), key, flags[name])
+    return args
+
+
+def describe(engine, args):
+    parameters = list(engine.module.parameters())
+    with deepspeed.zero.GatheredParameters(parameters, enabled=args.ds.zero_stage == 3):
+        weights = [value for parameter in parameters for value in parameter.detach().flatten().tolist()]
+    states = [state for state in engine.optimizer.optimizer.state.values() if "exp_avg" in state]
+    moments = {name: [v for s in states for v in s[name].flatten().tolist()] for name in ("exp_avg", "exp_avg_sq")}
+    return {"weights": weights, **moments, "optimizer_steps": engine.global_steps}
+
+
+if __name__ == "__main__":
+    theirs = ppo_loop.parse
+    with (
+        mock.patch.object(ppo_trainer, "PPOTrainer", Trainer),
+        mock.patch.object(ppo_loop, "ModelActors", ModelActors),
+        mock.patch.object(ppo_loop, "parse", parse),
+        mock.patch.object(ppo_loop, "describe", describe),
+    ):
+        ppo_loop.main()
