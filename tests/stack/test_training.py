@@ -27,7 +27,8 @@ def test_group_control_trains_on_whole_groups_of_the_chosen_size(train, task, tm
         ds__param_dtype="bf16",
         rollout__sagc__enable=True,
         rollout__sagc__group_sizes=SIZES,
-        rollout__sagc__straggler_ratio=1.3,  # low, so that the virtual queue fills
+        rollout__sagc__straggler_ratio=1.1,  # low, as is the limit, so that the virtual queue fills
+        rollout__sagc__max_straggler_rate=0.02,
         actor__num_gpus_per_node=2,
         eval__dataset=task / "prompts.jsonl",
         eval__steps=2,
@@ -45,9 +46,9 @@ def test_group_control_trains_on_whole_groups_of_the_chosen_size(train, task, tm
     # The logged queue is the one that the logged rates give: no evaluation or other step was observed in between.
     queue = 0.0
     for rate, logged in zip(steps["sagc/straggler_rate"], steps["sagc/virtual_queue"]):
-        queue = max(queue + rate - 0.2, 0.0)
+        queue = max(queue + rate - 0.02, 0.0)
         assert logged == pytest.approx(queue, abs=1e-5)
-    assert steps["sagc/virtual_queue"].max() > 0.01
+    assert steps["sagc/virtual_queue"].max() > 0.01, steps["sagc/straggler_rate"]
     assert (steps["rollout/response_length_max"] <= 64).all()
     assert steps["rollout/idle_fraction"].between(0, 1, inclusive="left").all()
 
