@@ -25,7 +25,7 @@ from openrlhf_sagc.argument_checks import (
 )
 from openrlhf_sagc.policies import build_batcher, build_controller, build_sampler
 from openrlhf_sagc.redaction import RewardUrl, Secret
-from openrlhf_sagc.step_savings import LOG_PROBS, MICRO_BATCHES, describe_savings
+from openrlhf_sagc.step_savings import LOG_PROBS, MICRO_BATCHES, STREAM, describe_savings
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -172,6 +172,12 @@ def _add_training(group: argparse._ArgumentGroup) -> None:
         choices=("length", "shuffled"),
         default="length",
         help="micro-batches of samples of like lengths, which spares padding, or of any samples",
+    )
+    group.add_argument(
+        STREAM,
+        choices=("off", "auto"),
+        default="off",
+        help="auto: accumulate gradients of groups that are back while others still decode, where that is exact",
     )
 
 

@@ -1,12 +1,15 @@
-"""What a training step can leave out without changing its gradient: a forward pass, and padding.
+"""What spares a training step time without changing its gradient: no forward pass, no padding, no wait for all groups.
 
-Each function gives the reason why this run keeps what could be left out, for the line at its start; empty if it does not.
+Each function gives the reason why this run cannot spare it, for the line at its start; empty if it can.
 """
 
 from types import SimpleNamespace
 
+from openrlhf_sagc.argument_checks import FILTER
+
 LOG_PROBS = "--train.old_log_probs"
 MICRO_BATCHES = "--train.micro_batches"
+STREAM = "--train.stream"
 
 
 def why_forward(args: SimpleNamespace) -> str:
@@ -39,14 +42,43 @@ def why_shuffled(args: SimpleNamespace) -> str:
     return next((reason for reason, holds in reasons.items() if holds), "")
 
 
+def why_not_streamed(args: SimpleNamespace) -> str:
+    """Why no group is trained while others still decode."""
+    train, ds, actor = args.train, args.ds, args.actor
+    forward = why_forward(args)
+    reasons = {
+        f"{STREAM} {train.stream} asks for it": train.stream == "off",
+        "--train.colocate_all puts engines on the actors' devices": train.colocate_all,
+        "--vllm.enable_sleep and --ds.enable_sleep take turns": args.vllm.enable_sleep or ds.enable_sleep,
+        "--train.async_enable trains beside the rollouts already": train.async_enable,
+        f"{forward}, by a forward pass": forward,
+        "--ds.packing_samples and --train.dynamic_batch_enable plan their batches with all samples": ds.packing_samples
+        or train.dynamic_batch_enable,
+        "--algo.advantage.estimator reinforce_baseline whitens over all samples": args.algo.advantage.estimator
+        == "reinforce_baseline",
+        f"--actor.aux_loss_coef {actor.aux_loss_coef:g} is a loss of each micro-batch": actor.aux_loss_coef > 0,
+        f"--actor.loss_agg_mode {actor.loss_agg_mode} is no mean over tokens": actor.loss_agg_mode != "token-mean",
+        f"--actor.policy_loss_type {actor.policy_loss_type} is no mean over tokens": actor.policy_loss_type == "gspo",
+        "--train.enable_ema counts micro-batches": train.enable_ema,
+        f"--actor.optim {actor.optim} has no loss scale": actor.optim != "adam",
+        "--ds.param_dtype fp16 has a loss scale of its own": ds.param_dtype == "fp16",
+        "--ds.zero_stage 0 has no loss scale": ds.zero_stage == 0,
+        "ranks of a ring or of tensor parallelism share their samples": max(ds.ring_attn_size, ds.tensor_parallel_size) > 1,
+        f"{FILTER}at_cap keep may end a step early": args.algo.dynamic_filtering_at_cap == "keep",
+    }
+    return next((reason for reason, holds in reasons.items() if holds), "")
+
+
 def describe_savings(args: SimpleNamespace) -> str:
-    """Both in words, for the start of a run."""
-    forward, shuffled = why_forward(args), why_shuffled(args)
+    """All in words, for the start of a run."""
+    forward, shuffled, not_streamed = why_forward(args), why_shuffled(args), why_not_streamed(args)
     log_probs = f"a forward pass makes the old log-probabilities ({forward})"
     micro_batches = f"micro-batches are shuffled ({shuffled})"
+    at_once = f"training waits for all groups ({not_streamed})"
     return "; ".join(
         [
             log_probs if forward else "training's own forward pass gives the old log-probabilities",
             micro_batches if shuffled else "micro-batches have samples of like lengths",
+            at_once if not_streamed else "groups are trained while others still decode",
         ]
     )

@@ -8,6 +8,7 @@ import torch
 from openrlhf.trainer.ppo_utils.experience import Experience
 
 from openrlhf_sagc.actors.micro_batches import sort_micro_batches
+from openrlhf_sagc.actors.streamed_training import join_buckets
 from openrlhf_sagc.advantages.closed_form import group_statistics, token_advantages
 from openrlhf_sagc.argument_checks import data_parallel_actors
 from openrlhf_sagc.step_savings import why_shuffled
@@ -51,21 +52,40 @@ class RolloutRewards:
         return advantages_N, stds_G[groups_N]
 
 
-def receive_rollout(model_actor, progress: float, rollout: RolloutRewards) -> None:
-    """Run in a policy's actor before it trains on a step.
+@dataclass
+class StepShare:
+    """The step that samples are of.
+
+    Attributes:
+        progress: share of the run's prompts used by the steps before, 0 to 1.
+        num_samples: of the whole step.
+        divisor: of the loss of every bucket, where the step is trained in buckets; else None.
+    """
+
+    progress: float
+    num_samples: int
+    divisor: float | None = None
+
+
+def receive_rollout(model_actor, step: StepShare, rollout: RolloutRewards) -> None:
+    """Run in a policy's actor before it trains on a step, or on a bucket of it.
 
     Args:
         model_actor: OpenRLHF's PolicyModelActor.
-        progress: share of the run's prompts used by the steps before, 0 to 1.
+        step: what the samples are of.
         rollout: the rewards of all samples, of other actors' too.
     """
-    follow_schedule(model_actor, progress)
-    keep_number_of_steps(model_actor, len(rollout.rewards_N))
+    follow_schedule(model_actor, step.progress)
+    keep_number_of_steps(model_actor, step.num_samples)
     trainer = model_actor.trainer
     trainer.training_step = partial(training_step, trainer, rollout)
-    if not why_shuffled(model_actor.strategy.args):
+    by_length, in_buckets = not why_shuffled(model_actor.strategy.args), step.divisor is not None
+    if by_length or in_buckets:
         trainer.training_step = partial(weighed_step, trainer.training_step)
+    if by_length:
         trainer.replay_buffer.micro_batch_sampler = partial(sort_micro_batches, trainer.replay_buffer)
+    if in_buckets:
+        join_buckets(trainer, step.divisor)
 
 
 def training_step(trainer, rollout: RolloutRewards, experience: Experience, *args, **kwargs) -> dict:

@@ -12,8 +12,8 @@ class GroupsInFlight:
 
     `running` holds groups by number, in the order of the steps that dispatched them. `accepted` holds groups with their
     samples. `unobserved` holds the rollouts of every group that is back, until `take_lengths` hands them over. `loads`
-    are the tokens expected of the groups that run on each engine. All is counted as it changes, so that a group costs the
-    same however many are in flight.
+    are the tokens expected of the groups that run on each engine. `committed_fresh` counts the committed groups whose
+    prompts need not finish. All is counted as it changes, so that a group costs the same however many are in flight.
     """
 
     def __init__(self) -> None:
@@ -21,6 +21,9 @@ class GroupsInFlight:
         self.accepted: list[Group] = []
         self.unobserved: list[list[Rollout]] = []
         self.loads: Counter[int] = Counter()
+        self.committed_fresh = 0
+        self._committed: set[int] = set()  # numbers
+        self._uncommitted: list[Group] = []  # accepted ones, in order of acceptance
         self._dispatched = 0
         self._must_finish_running = 0
         self._must_finish_accepted = 0
@@ -61,7 +64,9 @@ class GroupsInFlight:
 
     def accept(self, group: Group, samples: Sequence) -> None:
         """A group that is back may be trained."""
-        self.accepted.append(group._replace(samples=samples))
+        group = group._replace(samples=samples)
+        self.accepted.append(group)
+        self._uncommitted.append(group)
         self._must_finish_accepted += group.prompt.must_finish
 
     def waits_for(self, step: Step) -> bool:
@@ -76,20 +81,42 @@ class GroupsInFlight:
             return True
         return bool(self.running) and next(iter(self.running.values())).step < step.number
 
+    def commit(self, step: Step) -> list[Group]:
+        """Accepted groups, in order of acceptance, that the step trains whatever else comes back; each is given once.
+
+        A prompt that must finish always has its place. Places that no such prompt has or runs for are for the others. So
+        what is committed may be trained while groups still run, and none of it is ever surplus.
+        """
+        committed, others = [], []
+        for group in self._uncommitted:
+            fresh = not group.prompt.must_finish
+            if fresh and self.committed_fresh + self.must_finish >= step.num_groups:
+                others.append(group)
+                continue
+            self.committed_fresh += fresh
+            committed.append(group)
+        self._uncommitted = others
+        self._committed |= {group.number for group in committed}
+        return committed
+
     def take_lengths(self) -> list[list[Rollout]]:
         """Rollouts of the groups that came back since the last call."""
         lengths, self.unobserved = self.unobserved, []
         return lengths
 
     def close(self, step: Step, *, keep: bool) -> tuple[list[Group], list[Group]]:
-        """The groups that the step trains and those that it does not use; prompts that must finish are trained first.
+        """The groups that the step trains and those that it does not use.
 
-        With `keep`, accepted groups of this very step that it does not need stay for the next one.
+        Committed ones are trained, then those whose prompts must finish, then the others by their numbers. With `keep`, accepted groups of this very step that it does not need stay for the next one.
         """
-        groups = sorted(self.accepted, key=lambda group: (not group.prompt.must_finish, group.number))
+        committed = self._committed
+        groups = sorted(
+            self.accepted,
+            key=lambda group: (group.number not in committed, not group.prompt.must_finish, group.number),
+        )
         trained, surplus = groups[: step.num_groups], groups[step.num_groups :]
         self.accepted = [group for group in surplus if keep and group.step == step.number]
-        self._count_accepted()
+        self._begin_account()
         return trained, [group for group in surplus if not keep or group.step < step.number]
 
     def state_dict(self) -> dict:
@@ -110,8 +137,10 @@ class GroupsInFlight:
             Group(number, step, Prompt(*prompt), samples=samples)
             for number, step, prompt, samples in state["accepted"]
         ]
-        self._count_accepted()
+        self._begin_account()
         self.unobserved = [[Rollout(*rollout) for rollout in lengths] for lengths in state["unobserved"]]
 
-    def _count_accepted(self) -> None:
+    def _begin_account(self) -> None:
+        """Count the groups that were accepted before the step, none of which is committed."""
         self._must_finish_accepted = sum(group.prompt.must_finish for group in self.accepted)
+        self._uncommitted, self._committed, self.committed_fresh = list(self.accepted), set(), 0

@@ -7,6 +7,7 @@ Training and the simulator call the same verbs, in this order:
     groups = planner.dispatch(step, flight, prompts)
     group, members, was_stopped = planner.receive(step, flight, queue, number, rollouts)
     planner.judge(step, flight, group, scores, samples)                             # unless it was stopped
+    groups = flight.commit(step)                                                    # after draw, if groups are streamed
     planner.observe(flight.take_lengths())                                          # which chooses the next group size
     trained, unused = flight.close(step, keep=...)
     planner.finish(step, waiting=len(queue))
@@ -116,7 +117,8 @@ class StepPlanner:
         count = step.groups_to_dispatch(len(flight.accepted), len(flight.running))
         if not count:
             return []
-        max_put_back = max(step.num_groups - flight.must_finish, 0) if step.round.long else 0
+        places = step.num_groups - flight.must_finish - flight.committed_fresh
+        max_put_back = max(places, 0) if step.round.long else 0
         return queue.draw(count, max_put_back=max_put_back, next_episode_allowed=step.has_groups)
 
     def dispatch(self, step: Step, flight: GroupsInFlight, prompts: list[Prompt]) -> list[Group]:

@@ -19,11 +19,11 @@ from openrlhf_sagc.step_savings import why_forward, why_shuffled
 
 logger = init_logger(__name__)
 
-# Info keys by which samples carry the number and the size of their group, and the share of the run's prompts used before
-# their step. A reward's `extra_logs` are in `info` as well, under names without a slash.
+# Info keys by which samples carry the number and the size of their group, and the StepShare of their step. A reward's
+# `extra_logs` are in `info` as well, under names without a slash.
 GROUP = "sagc/group"
 GROUP_SIZE = "sagc/group_size"
-PROGRESS = "sagc/progress"
+STEP = "sagc/step"
 
 
 class GroupExperienceMaker(RemoteExperienceMaker):
@@ -32,9 +32,9 @@ class GroupExperienceMaker(RemoteExperienceMaker):
     def make_experience_batch(self, rollout_samples: list[Experience]) -> list[Experience]:
         """OpenRLHF's experiences of a step's samples, whose group sizes are noted first."""
         self._group_sizes = group_sizes_of(rollout_samples)
-        self._progress = rollout_samples[0].info[PROGRESS]
+        self._step = rollout_samples[0].info[STEP]
         for sample in rollout_samples:
-            del sample.info[GROUP], sample.info[GROUP_SIZE], sample.info[PROGRESS]
+            del sample.info[GROUP], sample.info[GROUP_SIZE], sample.info[STEP]
         return super().make_experience_batch(rollout_samples)
 
     def split_rollout_samples(self, rollout_samples: list[Experience]) -> list[Experience]:
@@ -106,7 +106,9 @@ class GroupExperienceMaker(RemoteExperienceMaker):
         rollout = RolloutRewards(
             rewards_N, offsets_G1, self.advantage_estimator, clip_range or None, kl_coef, shift, scale
         )
-        ray.get(self.actor_model_group.async_run_method("__ray_call__", receive_rollout, self._progress, rollout))
+        self.received = self.actor_model_group.async_run_method("__ray_call__", receive_rollout, self._step, rollout)
+        if self._step.divisor is None:  # else the actors may still train the bucket before
+            ray.get(self.received)
         return experiences
 
     def _whitening(

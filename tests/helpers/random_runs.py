@@ -57,6 +57,7 @@ class Run:
     chances: Chances
     rng: random.Random
     keep_surplus: bool
+    streams: bool
     flight: GroupsInFlight = field(default_factory=GroupsInFlight)
     trained: Counter = field(default_factory=Counter)  # of (prompt, episode)
     dropped: Counter = field(default_factory=Counter)
@@ -72,10 +73,12 @@ class Run:
         self.dispatch(step)
         if not flight:
             return None
+        committed = self.commit(step)
         while flight.waits_for(step):
             number = self.rng.choice(list(flight.running))
             self.take_back(step, number, finished=1.0)
             self.dispatch(step)
+            committed += self.commit(step)
         check_account(self, step)
         if not self.keep_surplus:
             self.stop(step)
@@ -93,6 +96,7 @@ class Run:
         for group in unused:
             queue.put_back(group.prompt)
         planner.finish(step, waiting=len(queue))
+        assert len(set(committed)) == len(committed) and set(committed) <= {group.number for group in trained}
         self.trained.update((group.prompt.text, group.prompt.episode) for group in trained)
         return step, trained, unused
 
@@ -101,6 +105,10 @@ class Run:
         groups = self.planner.dispatch(step, self.flight, prompts)
         assert sorted(group.prompt for group in groups) == sorted(prompts)
         assert all((group.engine in range(ENGINES)) == (self.planner.predictor is not None) for group in groups)
+
+    def commit(self, step):
+        """Numbers of the groups that may be trained from now on."""
+        return [group.number for group in self.flight.commit(step)] if self.streams else []
 
     def stop(self, step):
         for number in list(self.flight.running):
@@ -146,7 +154,7 @@ def runs(draw, keep_surplus=st.booleans()):
     ratios = {name: draw(st.sampled_from([1.0, 1.25, 2.0])) for name in ("prompt_ratio", "response_ratio")}
     chances = Chances(*(draw(st.sampled_from([0.0, 0.1, 0.4])) for _ in range(4)))
     filtering, predicts, hold = draw(st.booleans()), draw(st.booleans()), draw(st.sampled_from(["samples", "prompts"]))
-    prompts, seed = draw(st.integers(8, 60)), draw(st.integers(0, 10**6))
+    prompts, seed, streams = draw(st.integers(8, 60)), draw(st.integers(0, 10**6)), draw(st.booleans())
 
     def make():
         planner = StepPlanner(
@@ -160,6 +168,6 @@ def runs(draw, keep_surplus=st.booleans()):
             signal="tokens",
             num_engines=ENGINES,
         )
-        return Run(planner, Source(prompts), chances, random.Random(seed), keep)
+        return Run(planner, Source(prompts), chances, random.Random(seed), keep, streams)
 
     return make
