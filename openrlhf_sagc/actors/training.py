@@ -7,6 +7,7 @@ from functools import cached_property, partial
 import torch
 from openrlhf.trainer.ppo_utils.experience import Experience
 
+from openrlhf_sagc.actors.optimizer_clock import time_optimizer
 from openrlhf_sagc.advantages.closed_form import group_statistics, token_advantages
 from openrlhf_sagc.argument_checks import data_parallel_actors
 
@@ -59,6 +60,7 @@ def receive_rollout(model_actor, progress: float, rollout: RolloutRewards) -> No
     """
     follow_schedule(model_actor, progress)
     keep_number_of_steps(model_actor, len(rollout.rewards_N))
+    time_optimizer(model_actor.trainer)
     model_actor.trainer.training_step = partial(training_step, model_actor.trainer, rollout)
 
 
