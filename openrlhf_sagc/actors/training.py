@@ -8,6 +8,7 @@ import torch
 from openrlhf.trainer.ppo_utils.experience import Experience
 
 from openrlhf_sagc.actors.micro_batches import sort_micro_batches
+from openrlhf_sagc.actors.optimizer_clock import time_optimizer
 from openrlhf_sagc.advantages.closed_form import group_statistics, token_advantages
 from openrlhf_sagc.argument_checks import data_parallel_actors
 from openrlhf_sagc.step_savings import why_shuffled
@@ -62,6 +63,7 @@ def receive_rollout(model_actor, progress: float, rollout: RolloutRewards) -> No
     follow_schedule(model_actor, progress)
     keep_number_of_steps(model_actor, len(rollout.rewards_N))
     trainer = model_actor.trainer
+    time_optimizer(trainer)
     trainer.training_step = partial(training_step, trainer, rollout)
     if not why_shuffled(model_actor.strategy.args):
         trainer.training_step = partial(weighed_step, trainer.training_step)

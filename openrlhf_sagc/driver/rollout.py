@@ -26,6 +26,7 @@ from openrlhf_sagc.driver.metrics import control_metrics, control_warnings, roll
 from openrlhf_sagc.driver.prompts import DataloaderPrompts
 from openrlhf_sagc.driver.reward_failures import RewardFailures
 from openrlhf_sagc.driver.saved_state import FORMAT, check_saved_state
+from openrlhf_sagc.driver.step_seconds import IDLE_TAIL
 from openrlhf_sagc.policies import build_planner
 
 logger = init_logger(__name__)
@@ -256,6 +257,7 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
             **sampling_metrics(step, trained, unused, self.flight, waiting=len(self.queue)),
             **rollout_metrics(lengths, longest),
             "rollout/reward_failures": float(len(self.failures)),
+            IDLE_TAIL: self.engines.rollouts.idle_tail(),
         }
         if not self.args.rollout.sagc.enable:  # tail batching alone
             return

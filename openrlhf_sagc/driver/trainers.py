@@ -1,5 +1,6 @@
 """OpenRLHF's trainers with the samples generator and the experience maker of this package."""
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -10,6 +11,7 @@ from ray.exceptions import RayTaskError
 
 from openrlhf_sagc.driver.experience import GroupExperienceMaker
 from openrlhf_sagc.driver.rollout import StepSamples, StragglerAwareSamplesGenerator
+from openrlhf_sagc.driver.step_seconds import OTHER, step_seconds
 
 
 class GroupSampling:
@@ -41,12 +43,15 @@ class GroupTraining(BasePPOTrainer):
         )
 
     def train_step(self, step: StepSamples, global_step: int) -> tuple[dict, int]:
+        started = time.perf_counter()
         status, global_step = super().train_step(step, global_step)
+        timed = sum(seconds for name, seconds in status.items() if name.startswith("timing/"))
+        status[OTHER] = max(time.perf_counter() - started - timed, 0.0)  # OpenRLHF adds it to timing/step_total
         return {**status, **step.metrics}, global_step
 
-    def save_logs_and_checkpoints(self, global_step: int, *args, **kwargs) -> None:
+    def save_logs_and_checkpoints(self, global_step: int, status: dict, *args, **kwargs) -> None:
         with _named_failure(self.args.ckpt.path, global_step):
-            super().save_logs_and_checkpoints(global_step, *args, **kwargs)
+            super().save_logs_and_checkpoints(global_step, {**status, **step_seconds(status)}, *args, **kwargs)
 
     def save_best_checkpoint(self, eval_metrics: dict, global_step: int, *args, **kwargs) -> None:
         with _named_failure(self.args.ckpt.path, global_step):

@@ -26,6 +26,12 @@ settings.load_profile("untimed")
 class Trainer:
     """The trainer of a policy's actor."""
 
+    def __init__(self):
+        self.strategy = SimpleNamespace(optimizer_step=lambda *_: None)
+
+    def ppo_train(self, kl_ctl: float) -> dict:
+        return {}
+
     def training_step(self, experience: Experience) -> Experience:
         return experience
 
