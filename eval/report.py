@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 from common.logs import read_run
-from common.plots import plt, save
+from common.plots import PARTS, plt, save
 from rich.console import Console
 from rich.table import Table
 
@@ -91,6 +91,29 @@ def plot(run: pd.DataFrame, limit: float, folder: Path) -> list[Path]:
     return paths
 
 
+def plot_seconds(run: pd.DataFrame, path: Path) -> Path:
+    """A PNG file with the parts of every step stacked; returns its path."""
+    figure, axis = plt.subplots(figsize=(8, 3.6), layout="constrained")
+    totals = pd.Series(0.0, run.index)
+    for name, color in PARTS.items():
+        seconds = run[f"step_seconds/{name}"]
+        axis.bar(run.index, seconds, width=1, bottom=totals, color=color, label=name.replace("_", " "), linewidth=0)
+        totals += seconds
+    top = 1.1 * totals.iloc[1:].max()
+    if totals.iloc[0] > top:  # vLLM and DeepSpeed warm up in it
+        axis.set_ylim(0, top)
+        note = f"step {run.index[0]}: {totals.iloc[0]:.0f} s"
+        axis.annotate(note, (0.02, 0.94), xycoords="axes fraction", va="top", fontsize="small")
+    axis.set_xlim(run.index[0] - 0.5, run.index[-1] + 0.5)
+    axis.xaxis.get_major_locator().set_params(integer=True)
+    axis.set_xlabel("step")
+    axis.set_ylabel("seconds")
+    axis.grid(axis="y", alpha=0.3)
+    figure.legend(loc="outside upper center", ncols=len(PARTS), fontsize="small", frameon=False, columnspacing=1.2)
+    save(figure, path, dpi=130)
+    return path
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tensorboard", type=Path, required=True, help="log folder of one run")
@@ -109,7 +132,8 @@ def main() -> None:
     figures = summary(run, before, after, arguments.max_straggler_rate)
     print_table(figures, heldout["problems"], heldout["samples"])
     (arguments.output / "report.json").write_text(json.dumps(figures, indent=2) + "\n")
-    for path in plot(run, arguments.max_straggler_rate, arguments.output):
+    seconds = plot_seconds(run, arguments.output / "seconds.png")
+    for path in (*plot(run, arguments.max_straggler_rate, arguments.output), seconds):
         print(path)
 
 

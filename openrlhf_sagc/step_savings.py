@@ -63,7 +63,8 @@ def why_not_streamed(args: SimpleNamespace) -> str:
         f"--actor.optim {actor.optim} has no loss scale": actor.optim != "adam",
         "--ds.param_dtype fp16 has a loss scale of its own": ds.param_dtype == "fp16",
         "--ds.zero_stage 0 has no loss scale": ds.zero_stage == 0,
-        "ranks of a ring or of tensor parallelism share their samples": max(ds.ring_attn_size, ds.tensor_parallel_size) > 1,
+        "ranks of a ring or of tensor parallelism share their samples": max(ds.ring_attn_size, ds.tensor_parallel_size)
+        > 1,
         f"{FILTER}at_cap keep may end a step early": args.algo.dynamic_filtering_at_cap == "keep",
     }
     return next((reason for reason, holds in reasons.items() if holds), "")

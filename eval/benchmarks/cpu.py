@@ -1,15 +1,14 @@
 """The CPU's half of the benchmark: OpenRLHF's loop over tokens against the closed form, and the bytes that are sent."""
 
 import importlib.util
-import platform
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import pandas as pd
 import ray.cloudpickle
 import torch
 from benchmarks.batches import KL_COEF, draw_batch, openrlhf_path
+from common.machine import processor_name
 from common.paths import ROOT
 from openrlhf.trainer.ppo_utils.experience import Experience
 from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
@@ -76,7 +75,14 @@ def time_paths(samples: int, tokens: int, micro_batch: int) -> pd.DataFrame:
                 difference[name] = max(difference[name], error)
                 same_bits[name] &= result.numpy().tobytes() == loop.numpy().tobytes()
         for name, path in paths.items():
-            row = {**processor(), **shape, "kl": bool(kl_coef), "path": name, "seconds": path.seconds}
+            row = {
+                "processor": processor_name(),
+                "threads": torch.get_num_threads(),
+                **shape,
+                "kl": bool(kl_coef),
+                "path": name,
+                "seconds": path.seconds,
+            }
             row["ratio"] = paths["OpenRLHF"].seconds / path.seconds
             row["sum_ratio"] = sums["OpenRLHF"].seconds / sums[name].seconds if name in sums else None
             rows.append({**row, "max_difference": difference[name], "same_bits": same_bits[name]})
@@ -121,10 +127,3 @@ def sent_bytes(samples: int, tokens: int, micro_batch: int) -> pd.DataFrame:
         for name, value in sizes.items()
     ]
     return pd.DataFrame(rows)
-
-
-def processor() -> dict[str, object]:
-    """Name of the processor, and threads that torch uses."""
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    model = next((line.split(": ")[1] for line in lines if line.startswith("model name")), platform.machine())
-    return {"processor": model, "threads": torch.get_num_threads()}

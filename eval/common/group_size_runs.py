@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pandas as pd
 from common.logs import read_run
-from common.runs import once, run_logged, train_command
+from common.runs import train_once
 
 SIZES = [4, 8, 16, 32]
 SAMPLES, PROMPTS = 64, 4  # of a step, where they are held; few enough that a step is as long as its longest rollout
@@ -39,11 +39,5 @@ def run(task: Path, output: Path, flags: list[str]) -> pd.DataFrame:
     Raises:
         ValueError: the run failed.
     """
-
-    def train() -> None:
-        code = run_logged(train_command("cpu-patched", task, output, flags), output / "train.log")
-        if code:
-            raise ValueError(f"a run failed with exit code {code}, see {output / 'train.log'}")
-
-    once(output, [str(task.resolve()), *flags], train)
+    train_once("cpu-patched", task, output, flags)
     return read_run(output / "tensorboard" / "run").iloc[WARM_UP:]

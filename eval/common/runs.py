@@ -32,6 +32,21 @@ def train_command(tree: str, task: Path, output: Path, flags: list[str]) -> list
     return ["bash", ROOT / "train_scripts/countdown/train.sh", tree, task, output, *flags]
 
 
+def train_once(tree: str, task: Path, output: Path, flags: list[str]) -> None:
+    """Train to the end of the data with the OpenRLHF of build/TREE, unless a run with these flags is finished.
+
+    Raises:
+        ValueError: the run failed.
+    """
+
+    def train() -> None:
+        code = run_logged(train_command(tree, task, output, flags), output / "train.log")
+        if code:
+            raise ValueError(f"a run failed with exit code {code}, see {output / 'train.log'}")
+
+    once(output, [tree, str(task.resolve()), *flags], train)
+
+
 def run_logged(command: list, log: Path, **environment: str) -> int:
     """Run a command with all its output in `log`; its exit code."""
     with log.open("w") as sink:

@@ -40,7 +40,6 @@ def join_buckets(trainer, divisor: float) -> None:
         )
     if getattr(trainer, "buckets", None) is None:
         trainer.buckets = Buckets(trainer, divisor)
-        trainer.ppo_train = trainer.buckets.ppo_train
     trainer.training_step = partial(trainer.buckets.training_step, trainer.training_step)
 
 
@@ -53,10 +52,13 @@ class Buckets:
 
     def __init__(self, trainer, divisor: float) -> None:
         self._trainer, self._divisor = trainer, divisor
+        self._ppo_train, trainer.ppo_train = trainer.ppo_train, self.ppo_train
         self._ends_step = True
         self._tokens = 0.0  # actions trained so far, on this rank
         self._weights: dict[str, str | None] = {}  # metric -> what it is a mean over
-        self._statuses: list[tuple[dict, torch.Tensor]] = []  # of the buckets, with [2] tokens and samples of this rank
+        self._statuses: list[tuple[dict, torch.Tensor]] = (
+            []
+        )  # of the buckets, with [2] tokens and samples of this rank
 
     @contextmanager
     def held_back(self) -> Iterator[None]:
@@ -65,9 +67,7 @@ class Buckets:
         yield
         self._ends_step = True
 
-    def training_step(
-        self, train, experience: Experience, kl_ctl: float, step: int, loss_batch_info: dict
-    ) -> dict:
+    def training_step(self, train, experience: Experience, kl_ctl: float, step: int, loss_batch_info: dict) -> dict:
         """The training step `train` of a micro-batch, which ends the optimizer's with the last one of the last bucket."""
         buffer, strategy = self._trainer.replay_buffer, self._trainer.strategy
         count = len(buffer.ends_optimizer_step)
@@ -89,13 +89,11 @@ class Buckets:
     def ppo_train(self, kl_ctl: float) -> dict[str, float]:
         """OpenRLHF's scalars of a bucket; with the last bucket those of the whole step."""
         self._count = torch.zeros(2, dtype=torch.float64)
-        trainer = self._trainer
-        status = type(trainer).ppo_train(trainer, kl_ctl)
+        status = self._ppo_train(kl_ctl)
         self._statuses.append((status, self._count))
         if not self._ends_step:
             return status
-        del trainer.ppo_train
-        trainer.buckets = None
+        self._trainer.ppo_train, self._trainer.buckets = self._ppo_train, None
         return self._merged()
 
     def _optimizer_step(self, step, *args, **kwargs) -> None:
@@ -120,4 +118,3 @@ class Buckets:
             values = torch.tensor([status[name] for status, _ in self._statuses], dtype=torch.float64)
             merged[name] = (values @ shares / shares.sum()).item()
         return merged
-

@@ -8,6 +8,7 @@ import torch
 from openrlhf.trainer.ppo_utils.experience import Experience
 
 from openrlhf_sagc.actors.micro_batches import sort_micro_batches
+from openrlhf_sagc.actors.optimizer_clock import time_optimizer
 from openrlhf_sagc.actors.streamed_training import join_buckets
 from openrlhf_sagc.advantages.closed_form import group_statistics, token_advantages
 from openrlhf_sagc.argument_checks import data_parallel_actors
@@ -78,13 +79,14 @@ def receive_rollout(model_actor, step: StepShare, rollout: RolloutRewards) -> No
     follow_schedule(model_actor, step.progress)
     keep_number_of_steps(model_actor, step.num_samples)
     trainer = model_actor.trainer
+    time_optimizer(trainer)
     trainer.training_step = partial(training_step, trainer, rollout)
-    by_length, in_buckets = not why_shuffled(model_actor.strategy.args), step.divisor is not None
-    if by_length or in_buckets:
+    by_length = not why_shuffled(model_actor.strategy.args)
+    if by_length or step.divisor is not None:
         trainer.training_step = partial(weighed_step, trainer.training_step)
     if by_length:
         trainer.replay_buffer.micro_batch_sampler = partial(sort_micro_batches, trainer.replay_buffer)
-    if in_buckets:
+    if step.divisor is not None:
         join_buckets(trainer, step.divisor)
 
 

@@ -15,6 +15,7 @@ from openrlhf.utils.logging_utils import init_logger
 
 from openrlhf_sagc.actors.rollouts import keep_first, stop_rollouts, watch_rollouts
 from openrlhf_sagc.decisions.records import ROLLOUT, Group, Rollout
+from openrlhf_sagc.driver.step_seconds import RunningRollouts
 
 logger = init_logger(__name__)
 
@@ -31,7 +32,7 @@ class Engines:
 
     A step is `wake`, `resume`, then `dispatch`, `returned` and `stop` in any order, then `pause` and `sleep`.
     `silent_waits` counts the waits in a row that no group came back in, and `idle_waits` those of them after which no
-    engine had a request to decode.
+    engine had a request to decode. `rollouts` knows when rollouts ran since `resume`.
 
     Args:
         strategy, tokenizer, vllm_engines: as of OpenRLHF's samples generator.
@@ -39,6 +40,7 @@ class Engines:
 
     def __init__(self, strategy, tokenizer, vllm_engines: list) -> None:
         self.silent_waits = self.idle_waits = 0
+        self.rollouts = RunningRollouts()
         self._args = strategy.args
         self._engines = vllm_engines
         self._all = SamplesGenerator(strategy, None, None, tokenizer, vllm_engines)
@@ -70,6 +72,7 @@ class Engines:
         if keep_first_rollouts != self._keep_first:
             self._get(self._call(keep_first, keep_first_rollouts))
         self._keep_first = keep_first_rollouts
+        self.rollouts.begin()
         self.silent_waits = self.idle_waits = 0
         if self._is_paused:
             batch_vllm_engine_call(self._engines, "resume_generation")
@@ -156,6 +159,7 @@ class Engines:
         self._calls[engine] += len(sent)
         for group, ref in zip(sent, refs):
             self._running[group.number] = engine
+            self.rollouts.send(group.number, self._rollouts)
             ref.future().add_done_callback(partial(self._note_return, group.number))
 
     def _note_return(self, number: int, future: Future) -> None:
@@ -172,6 +176,7 @@ class Engines:
         self._calls[engine] -= 1
         with _named_death():
             responses = future.result()
+        self.rollouts.take_back(number, [response[ROLLOUT] for response in responses])
         self._send(engine)
         return [(number, responses)]
 

@@ -12,9 +12,10 @@ from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
 from openrlhf.trainer.ppo_utils.length_penalty import apply_length_penalties
 from openrlhf.utils.logging_utils import init_logger
 
-from openrlhf_sagc.actors.training import SAMPLE, RolloutRewards, receive_rollout, uses_dropout
+from openrlhf_sagc.actors.training import SAMPLE, RolloutRewards, StepShare, receive_rollout, uses_dropout
 from openrlhf_sagc.advantages.closed_form import group_advantages, token_advantages
 from openrlhf_sagc.argument_checks import data_parallel_actors
+from openrlhf_sagc.decisions.records import Group
 from openrlhf_sagc.step_savings import why_forward, why_shuffled
 
 logger = init_logger(__name__)
@@ -131,6 +132,14 @@ class GroupExperienceMaker(RemoteExperienceMaker):
         if self.args.algo.advantage.no_std_norm:
             return mean, 1.0
         return mean, max(squares / count - mean**2, 1e-8) ** -0.5
+
+
+def stamped(groups: list[Group], step: StepShare) -> list[Experience]:
+    """Samples of the groups as the experience maker wants them: with the number and the size of their group and the step."""
+    for group in groups:
+        for sample in group.samples:
+            sample.info |= {GROUP: group.number, GROUP_SIZE: len(group.samples), STEP: step}
+    return [sample for group in groups for sample in group.samples]
 
 
 def deal(batches: list[Experience], ranks: int) -> list[Experience]:

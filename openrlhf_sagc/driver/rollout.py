@@ -14,6 +14,7 @@ from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 from openrlhf.utils.logging_utils import init_logger
 from tqdm import tqdm
 
+from openrlhf_sagc.actors.training import StepShare
 from openrlhf_sagc.argument_checks import fewest_batches, forward_ranks, uneven_share
 from openrlhf_sagc.decisions.in_flight import GroupsInFlight
 from openrlhf_sagc.decisions.planner import MOST_STOPS
@@ -21,34 +22,41 @@ from openrlhf_sagc.decisions.prompt_queue import PromptQueue
 from openrlhf_sagc.decisions.records import ROLLOUT, Group, Prompt, Rollout
 from openrlhf_sagc.decisions.step import Step
 from openrlhf_sagc.driver.engines import WAIT, Engines
-from openrlhf_sagc.driver.experience import GROUP, GROUP_SIZE, PROGRESS
+from openrlhf_sagc.driver.experience import stamped
 from openrlhf_sagc.driver.metrics import control_metrics, control_warnings, rollout_metrics, sampling_metrics
+from openrlhf_sagc.driver.prompt_excerpt import excerpt
 from openrlhf_sagc.driver.prompts import DataloaderPrompts
 from openrlhf_sagc.driver.reward_failures import RewardFailures
 from openrlhf_sagc.driver.saved_state import FORMAT, check_saved_state
+from openrlhf_sagc.driver.step_seconds import IDLE_TAIL
+from openrlhf_sagc.driver.streaming import Stream
 from openrlhf_sagc.policies import build_planner
 
 logger = init_logger(__name__)
 
 WAITS_BEFORE_WARNING = 60  # waits in a row without a group
 LEAST_PATIENCE = 1800.0  # seconds without a group or a request before all that runs is stopped, and rolled out again
-EXCERPT = 240  # characters of a prompt in a message
 PATIENCE = 3.0  # times the longest that the flags let a rollout be outside of the engine, if that is more
 
 
 class StepSamples(list[Experience]):
-    """A step's samples, with the scalars that its log is to have."""
+    """The samples of a step that are still to be trained, with the scalars that its log is to have.
 
-    def __init__(self, samples: Iterable[Experience], metrics: dict[str, float]):
+    `stream` has sent the others to the actors; None if there are none.
+    """
+
+    def __init__(self, samples: Iterable[Experience], metrics: dict[str, float], stream: Stream | None = None):
         super().__init__(samples)
-        self.metrics = metrics
+        self.metrics, self.stream = metrics, stream
 
 
 class StragglerAwareSamplesGenerator(SamplesGenerator):
     """Samples generator whose group size is chosen every step, at a constant number of samples or of prompts.
 
-    `metrics` holds the scalars of the last step for OpenRLHF's log.
+    `metrics` holds the scalars of the last step for OpenRLHF's log. With a `stream`, groups are trained while others run.
     """
+
+    stream: Stream | None = None
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
@@ -80,6 +88,9 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
         self.failures.begin()
         self.engines.wake()
         self.engines.resume(step.keep_first)
+        progress = min(self._prompts_consumed / self._prompts_of_run, 1.0)
+        if self.stream:
+            self.stream.begin(step, progress)
         self._roll_out(step, prompts, **generate_kwargs)
         if not self._keep_surplus:
             self._stop(step, **generate_kwargs)  # counted in this step
@@ -96,11 +107,14 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
             self.queue.put_back(group.prompt)
         self.planner.finish(step, waiting=len(self.queue))
         self._log(step, trained, unused, lengths)
-        samples = self._stamped(step, trained)
+        stream = self.stream if self.stream and self.stream.has_sent else None
+        share = stream.share if stream else StepShare(progress, len(trained) * step.group_size)
+        samples = stamped(stream.rest(trained) if stream else trained, share)
         consumed = len(trained) + step.dropped.total() + len(step.given_up)
         self._prompts_consumed += consumed
         pass_rate = step.pass_rate if self.args.algo.dynamic_filtering_enable else None
-        return StepSamples(samples, self.metrics), pass_rate, consumed, self.queue.close_episode(self.flight.prompts)
+        exhausted = self.queue.close_episode(self.flight.prompts)
+        return StepSamples(samples, self.metrics, stream), pass_rate, consumed, exhausted
 
     @torch.no_grad()
     def generate_eval_samples(self, **generate_kwargs) -> list[Experience]:
@@ -170,6 +184,7 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
         """Roll out `prompts`, and more as the plan asks for, until the step is full or may not ask for more."""
         with tqdm(total=step.num_groups, desc=f"Generate samples (group size {step.group_size})") as progress:
             self._dispatch(step, prompts, **generate_kwargs)
+            self._stream_committed(step)
             while self.flight.waits_for(step):
                 for number, responses in self.engines.returned():
                     self._take_back(step, number, responses, **generate_kwargs)
@@ -179,6 +194,7 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
                     self._stop(step, **generate_kwargs)
                     self.engines.silent_waits = self.engines.idle_waits = 0
                 self._dispatch(step, self.planner.draw(step, self.flight, self.queue), **generate_kwargs)
+                self._stream_committed(step)
                 progress.update(min(len(self.flight.accepted), step.num_groups) - progress.n)
 
     @property
@@ -191,6 +207,11 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
         if prompts:
             groups = self.planner.dispatch(step, self.flight, prompts)
             self.engines.dispatch(groups, step.round.rollouts, **generate_kwargs)
+
+    def _stream_committed(self, step: Step) -> None:
+        """Let the actors train what the step trains for sure."""
+        if self.stream:
+            self.stream.send(self.flight.commit(step))
 
     def _take_back(self, step: Step, number: int, responses: list[dict], **generate_kwargs) -> None:
         """Judge a group that is back, unless it was stopped."""
@@ -240,14 +261,6 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
         keep = "" if self.args.algo.dynamic_filtering_at_cap == "keep" else ", or --algo.dynamic_filtering_at_cap keep"
         return f"use prompts that are solved sometimes{keep}"
 
-    def _stamped(self, step: Step, trained: list[Group]) -> list[Experience]:
-        """Samples of the groups, each with its group's number and size and the share of prompts used before this step."""
-        progress = min(self._prompts_consumed / self._prompts_of_run, 1.0)
-        for group in trained:
-            for sample in group.samples:
-                sample.info |= {GROUP: group.number, GROUP_SIZE: step.group_size, PROGRESS: progress}
-        return [sample for group in trained for sample in group.samples]
-
     def _log(self, step: Step, trained: list[Group], unused: list[Group], lengths: list[list[Rollout]]) -> None:
         """Make the step's metrics, and warn once of what keeps the controller from doing its work."""
         longest = longest_response(self.args)
@@ -256,6 +269,8 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
             **sampling_metrics(step, trained, unused, self.flight, waiting=len(self.queue)),
             **rollout_metrics(lengths, longest),
             "rollout/reward_failures": float(len(self.failures)),
+            IDLE_TAIL: self.engines.rollouts.idle_tail(),
+            **(self.stream.metrics() if self.stream else {}),
         }
         if not self.args.rollout.sagc.enable:  # tail batching alone
             return
@@ -278,11 +293,6 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
             f"a prompt is given up and not trained, since its group did not come back in {MOST_STOPS + 1} attempts: an agent "
             f"or tool that hangs on it; the prompt is {excerpt(group.prompt.text)}"
         )
-
-
-def excerpt(prompt: str) -> str:
-    """A prompt for a message: its end tells more than its beginning, where prompts share a system prompt."""
-    return repr(prompt if len(prompt) <= EXCERPT else f"{prompt[: EXCERPT // 4]} ... {prompt[-EXCERPT * 3 // 4 :]}")
 
 
 def raw_score(sample: Experience | None) -> float | None:

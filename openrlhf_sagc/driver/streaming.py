@@ -1,86 +1,94 @@
 """Groups on their way to the policy's actors while others still decode: what is sent when, and what came of it."""
 
 import math
-from collections.abc import Callable
+import time
 from types import SimpleNamespace
 
 import ray
-from openrlhf.trainer.ppo_utils.experience import Experience
+from ray import ObjectRef
 
-from openrlhf_sagc.argument_checks import data_parallel_actors
 from openrlhf_sagc.actors.streamed_training import train_bucket
 from openrlhf_sagc.actors.training import StepShare
+from openrlhf_sagc.argument_checks import data_parallel_actors
 from openrlhf_sagc.decisions.records import Group
 from openrlhf_sagc.decisions.step import Step
+from openrlhf_sagc.driver.experience import GroupExperienceMaker, stamped
 
 
 class Stream:
     """Sends committed groups to the actors in buckets; the last groups of a step are left to OpenRLHF's training.
 
-    A step is `begin`, `send` any number of times, then `rest` and `end`. Actors run what they are sent in order, so nothing
-    waits here.
+    A step is `begin`, `send` any number of times, `rest`, then `join`. Actors run what they are sent in order, so that
+    nothing waits for them before `join`.
+
+    `share` is the step that the samples are of. `made` has what the log needs of the experiences that were sent.
 
     Args:
-        maker: the GroupExperienceMaker, which knows the actors.
+        maker: makes the experiences, and knows the actors.
         kl_ctl: OpenRLHF's KL controller.
-        stamped: gives the samples of groups, ready for the maker.
     """
 
-    def __init__(self, maker, kl_ctl, stamped: Callable[[list[Group], Step, StepShare], list[Experience]]) -> None:
-        self._maker, self._kl_ctl, self._stamped = maker, kl_ctl, stamped
+    def __init__(self, maker: GroupExperienceMaker, kl_ctl) -> None:
+        self._maker, self._kl_ctl = maker, kl_ctl
         self._actors, self._args = maker.actor_model_group, maker.args
         self._ranks = data_parallel_actors(self._args)
-        self._least = self._ranks * self._args.train.micro_batch_size  # samples of a bucket
 
     def begin(self, step: Step, progress: float) -> None:
-        """A step begins, of which nothing is sent yet."""
-        self._step = step
+        """A step begins before which this share of the run's prompts was used."""
         samples = step.num_groups * step.group_size
         tokens = samples * (self._args.rollout.max_new_tokens or self._args.data.max_len)
         self.share = StepShare(progress, samples, divisor=2.0 ** math.ceil(math.log2(tokens)))
         self.made: list[SimpleNamespace] = []
+        self._size = step.group_size
+        last = math.ceil(self._ranks / step.group_size)  # groups for the end: a sample for each rank at least
+        self._most = max(step.num_groups - last, 0)
         self._waiting: list[Group] = []
-        self._sent: set[int] = set()
-        self._refs: list = []
-        self._trainings: list[list] = []
+        self._sent: set[int] = set()  # numbers of groups
+        self._trainings: list[list[ObjectRef]] = []  # of each bucket, by rank
+        self._others: list[ObjectRef] = []
+
+    @property
+    def has_sent(self) -> bool:
+        """Whether a part of the step is with the actors."""
+        return bool(self._sent)
 
     def send(self, groups: list[Group]) -> None:
-        """These groups are committed: send what there is once it is a micro-batch for every rank."""
+        """These groups are committed: send all that wait as a bucket if they make a micro-batch for each rank."""
         self._waiting += groups
-        size = self._step.group_size
-        last = math.ceil(self._ranks / size)  # groups for the end, a sample for each rank at least
-        bucket = self._waiting[: max(self._step.num_groups - last - len(self._sent), 0)]
-        if len(bucket) * size < self._least:
+        bucket = self._waiting[: self._most - len(self._sent)]
+        if not bucket or len(bucket) * self._size < self._ranks * self._args.train.micro_batch_size:
             return
         self._waiting = self._waiting[len(bucket) :]
         self._sent |= {group.number for group in bucket}
-        experiences = self._maker.make_experience_batch(self._stamped(bucket, self._step, self.share))
+        experiences = self._maker.make_experience_batch(stamped(bucket, self.share))
         self.made += [
             SimpleNamespace(info=made.info, response_length=made.response_length, truncated=made.truncated)
             for made in experiences
         ]
-        self._refs += self._maker.received
-        self._refs += self._actors.async_run_method_batch(method_name="append", experience=experiences)
+        self._others += self._maker.received
+        self._others += self._actors.async_run_method_batch(method_name="append", experience=experiences)
         self._trainings.append(self._actors.async_run_method("__ray_call__", train_bucket, self._kl_ctl.value))
 
     def rest(self, trained: list[Group]) -> list[Group]:
         """The groups that are still to be trained."""
         return [group for group in trained if group.number not in self._sent]
 
-    def end(self) -> float:
-        """Generation is over: the actors' seconds of training that are over too.
-
-        Raises:
-            RayError: an actor failed.
-        """
-        ray.get(self._refs)
+    def metrics(self) -> dict[str, float]:
+        """Scalars of the step, at the end of its generation: the share of its samples that was sent, and seconds of
+        training that generation has hidden."""
         hidden = 0.0
         for refs in self._trainings:
-            ready, _ = ray.wait(refs, num_returns=len(refs), timeout=0)
-            if len(ready) == len(refs):
-                hidden += ray.get(refs)[0]
-        return hidden
+            done, _ = ray.wait(refs, num_returns=len(refs), timeout=0)
+            hidden += ray.get(refs[0]) if len(done) == len(refs) else 0.0
+        share = len(self._sent) * self._size / self.share.num_samples
+        return {"stream/sample_share": share, "stream/hidden_seconds": hidden}
 
-    def check(self) -> None:
-        """Raise what has gone wrong in the actors, once they are done."""
-        ray.get([ref for refs in self._trainings for ref in refs])
+    def join(self) -> float:
+        """Wait until the actors have trained what was sent. Returns seconds.
+
+        Raises:
+            RayError: an actor has failed.
+        """
+        start = time.perf_counter()
+        ray.get([*self._others, *(ref for refs in self._trainings for ref in refs)])
+        return time.perf_counter() - start

@@ -1,15 +1,20 @@
 """OpenRLHF's trainers with the samples generator and the experience maker of this package."""
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from openrlhf.trainer.ppo_trainer import BasePPOTrainer, PPOTrainer
 from openrlhf.trainer.ppo_trainer_async import GenerateSamplesActor, PPOTrainerAsync, TrainingActor
+from openrlhf.trainer.ppo_utils.experience import Experience
 from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 from ray.exceptions import RayTaskError
 
 from openrlhf_sagc.driver.experience import GroupExperienceMaker
 from openrlhf_sagc.driver.rollout import StepSamples, StragglerAwareSamplesGenerator
+from openrlhf_sagc.driver.step_seconds import OTHER, step_seconds
+from openrlhf_sagc.driver.streaming import Stream
+from openrlhf_sagc.step_savings import why_not_streamed
 
 
 class GroupSampling:
@@ -41,12 +46,22 @@ class GroupTraining(BasePPOTrainer):
         )
 
     def train_step(self, step: StepSamples, global_step: int) -> tuple[dict, int]:
+        started = time.perf_counter()
+        self._streamed = step.stream.made if step.stream else []
+        waited = step.stream.join() if step.stream else 0.0
         status, global_step = super().train_step(step, global_step)
+        status["timing/ppo_train"] += waited
+        timed = sum(seconds for name, seconds in status.items() if name.startswith("timing/"))
+        status[OTHER] = max(time.perf_counter() - started - timed, 0.0)  # OpenRLHF adds it to timing/step_total
         return {**status, **step.metrics}, global_step
 
-    def save_logs_and_checkpoints(self, global_step: int, *args, **kwargs) -> None:
+    def _compute_rollout_stats(self, experiences: list[Experience]) -> dict[str, float]:
+        """OpenRLHF's scalars, of the samples too that were trained before."""
+        return super()._compute_rollout_stats([*self._streamed, *experiences])
+
+    def save_logs_and_checkpoints(self, global_step: int, status: dict, *args, **kwargs) -> None:
         with _named_failure(self.args.ckpt.path, global_step):
-            super().save_logs_and_checkpoints(global_step, *args, **kwargs)
+            super().save_logs_and_checkpoints(global_step, {**status, **step_seconds(status)}, *args, **kwargs)
 
     def save_best_checkpoint(self, eval_metrics: dict, global_step: int, *args, **kwargs) -> None:
         with _named_failure(self.args.ckpt.path, global_step):
@@ -67,7 +82,12 @@ def _named_failure(path: str, step: int) -> Iterator[None]:
 
 
 class GroupTrainer(GroupSampling, GroupTraining, PPOTrainer):
-    """Rolls out and trains in turn."""
+    """Rolls out and trains in turn, or trains what is back while it still rolls out."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        if not why_not_streamed(self.args):
+            self.samples_generator.stream = Stream(self.experience_maker, self.kl_ctl)
 
 
 class GroupGenerator(GroupSampling, GenerateSamplesActor):

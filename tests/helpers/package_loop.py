@@ -1,9 +1,11 @@
 """`ppo_loop.py` with this package's training: its experience maker and what it does in the policy's actors; run as a script.
 
-Rollouts are made up as there, in groups of n_samples_per_prompt. A case is trained like one of `ppo_loop.py`; its flags may
+Rollouts are made up as there, in groups of n_samples_per_prompt. With `train.stream` not off, each step is trained in random buckets,
+others for another value. A case is trained like one of `ppo_loop.py`; its flags may
 have this package's `train.*` as well. Its result has every weight and, of the first rank, the optimizer's moments.
 """
 
+import random
 from types import SimpleNamespace
 from unittest import mock
 
@@ -12,11 +14,14 @@ import ppo_loop  # first: it stands in for Ray, vLLM and the data sets
 import deepspeed  # isort: skip
 from openrlhf.trainer import ppo_trainer  # isort: skip
 
-from openrlhf_sagc.driver.experience import GROUP, GROUP_SIZE, PROGRESS  # isort: skip
+from openrlhf_sagc.actors.training import StepShare  # isort: skip
+from openrlhf_sagc.decisions.records import Group, Prompt  # isort: skip
+from openrlhf_sagc.driver.experience import stamped  # isort: skip
 from openrlhf_sagc.driver.rollout import StepSamples  # isort: skip
+from openrlhf_sagc.driver.streaming import Stream  # isort: skip
 from openrlhf_sagc.driver.trainers import GroupTraining  # isort: skip
 
-OWN = ("train.old_log_probs", "train.micro_batches")
+OWN = ("train.old_log_probs", "train.micro_batches", "train.stream")
 
 
 class Trainer(GroupTraining, ppo_trainer.PPOTrainer):
@@ -25,15 +30,32 @@ class Trainer(GroupTraining, ppo_trainer.PPOTrainer):
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
         self.trained = 0  # prompts
+        self.shares = []  # of each step's samples, streamed
         theirs, size = self.samples_generator.generate_samples, self.args.rollout.n_samples_per_prompt
 
         def generate(**generate_kwargs):
             samples, *rest = theirs(**generate_kwargs)
             progress = self.trained / len(self.prompts_dataloader)
-            for number, sample in enumerate(samples):
-                sample.info |= {GROUP: number // size, GROUP_SIZE: size, PROGRESS: progress}
-            self.trained += len(samples) // size
-            return StepSamples(samples, {}), *rest
+            groups = [
+                Group(number, 0, Prompt("", "", None, 1), samples=samples[number * size : (number + 1) * size])
+                for number in range(len(samples) // size)
+            ]
+            self.trained += len(groups)
+            if self.args.train.stream == "off" or not groups:
+                return StepSamples(stamped(groups, StepShare(progress, len(samples))), {}), *rest
+            stream = Stream(self.experience_maker, self.kl_ctl)
+            stream.begin(SimpleNamespace(num_groups=len(groups), group_size=size), progress)
+            draw = random.Random(
+                f"{self.args.train.stream} {self.trained}"
+            )  # another partition in every case and step
+            draw.shuffle(groups)
+            first = 0
+            while first < len(groups):
+                count = draw.randint(1, len(groups))
+                stream.send(groups[first : first + count])
+                first += count
+            self.shares.append(stream.metrics()["stream/sample_share"])
+            return StepSamples(stamped(stream.rest(groups), stream.share), {}, stream), *rest
 
         self.samples_generator.generate_samples = generate
 

@@ -28,7 +28,7 @@ def test_quickstart_trains_reports_and_keeps_its_warm_start(monkeypatch, run_com
         assert report[f"heldout_reward_{when}"] == model["figures"]["reward"]["value"]
     responses = pd.read_json(folder / "responses.jsonl", lines=True)
     assert set(responses["model"]) == {str(folder / "model"), str(folder / "trained")}
-    for plot in ("learning.png", "control.png"):
+    for plot in ("learning.png", "control.png", "seconds.png"):
         assert str(folder / plot) in output
         assert os.path.getsize(folder / plot) > 10_000
 

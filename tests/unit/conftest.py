@@ -17,7 +17,7 @@ from train_command import start_run, start_trainer  # noqa: F401
 from up_to_ray import prompts, run_trainer  # noqa: F401
 
 import openrlhf_sagc.driver.experience as experience
-from openrlhf_sagc.actors.training import SAMPLE
+from openrlhf_sagc.actors.training import SAMPLE, StepShare
 
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])  # machines pause
 settings.load_profile("untimed")
@@ -25,6 +25,12 @@ settings.load_profile("untimed")
 
 class Trainer:
     """The trainer of a policy's actor."""
+
+    def __init__(self):
+        self.strategy = SimpleNamespace(optimizer_step=lambda *_: None)
+
+    def ppo_train(self, kl_ctl: float) -> dict:
+        return {}
 
     def training_step(self, experience: Experience) -> Experience:
         return experience
@@ -50,7 +56,7 @@ def train_batches(monkeypatch):
         )
         model_actor.strategy = SimpleNamespace(args=args, train_batch_size=32)
         call = SimpleNamespace(async_run_method=lambda name, function, *args: function(model_actor, *args))
-        maker.actor_model_group, maker._progress = call, 0.0
+        maker.actor_model_group, maker._step = call, StepShare(0.0, len(maker._group_sizes))
         for batch in experiences:
             batch.sequences = batch.attention_mask = torch.ones(len(batch.action_mask), batch.action_mask.size(1) + 1)
             batch.total_length = batch.action_mask.sum(dim=1)

@@ -10,7 +10,7 @@ from fake_engines import run_episode
 from openrlhf.trainer.ppo_utils.experience import Experience
 from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 
-from openrlhf_sagc.driver.experience import GROUP_SIZE, PROGRESS, group_sizes_of
+from openrlhf_sagc.driver.experience import GROUP_SIZE, STEP, group_sizes_of
 
 
 def test_first_step_has_the_flags_size_and_the_next_the_controllers(make_generator):
@@ -51,9 +51,9 @@ def test_hold_prompts_keeps_the_prompts_of_a_step(make_generator):
 def test_samples_carry_the_share_of_prompts_used_before_their_step(make_generator):
     generator = make_generator(10, hold="prompts")  # two episodes: 20 prompts
     first, second, third = (samples for samples, _, _ in run_episode(generator))
-    assert {sample.info[PROGRESS] for sample in first} == {0}
-    assert {sample.info[PROGRESS] for sample in second} == {0.2}
-    assert {sample.info[PROGRESS] for sample in third} == {0.4}
+    assert {sample.info[STEP].progress for sample in first} == {0}
+    assert {sample.info[STEP].progress for sample in second} == {0.2}
+    assert {sample.info[STEP].progress for sample in third} == {0.4}
 
 
 @pytest.mark.parametrize("hold", ["samples", "prompts"])

@@ -289,10 +289,3 @@ def test_groups_are_stopped_after_a_silence_in_which_nothing_was_decoded(
     monkeypatch.setattr(generator.ray, "wait", wait_in_vain)
     generator.generate_samples()
     assert (generator.metrics["dynamic_filtering/aborted"] > 0) == stops
-
-
-def test_a_long_prompt_is_named_by_its_end():
-    system = "You solve problems. " * 50
-    assert rollout.excerpt("What is 1 + 1?") == "'What is 1 + 1?'"
-    named = rollout.excerpt(f"{system}What is 1 + 1?")
-    assert named.startswith("'You solve") and named.endswith("What is 1 + 1?'") and len(named) < 260

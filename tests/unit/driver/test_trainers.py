@@ -1,6 +1,8 @@
 """What the package's trainers add to OpenRLHF's."""
 
 import pickle
+import queue
+import time
 from types import SimpleNamespace
 from unittest import mock
 
@@ -12,6 +14,9 @@ from ray.exceptions import ActorDiedError, RayTaskError
 from openrlhf_sagc.driver.experience import GroupExperienceMaker
 from openrlhf_sagc.driver.rollout import StepSamples, StragglerAwareSamplesGenerator
 from openrlhf_sagc.driver.trainers import GroupGenerator, GroupTrainer, GroupTrainerAsync, GroupTrainingActor
+
+TIMINGS = {f"timing/{name}": 1.0 for name in ("generation", "make_experience", "ppo_train", "broadcast", "other")}
+TIMINGS |= {"timing/step_total": 5.0, "rollout/idle_tail_seconds": 0.5}
 
 
 @pytest.fixture
@@ -73,11 +78,71 @@ def test_asynchronous_trainer(start_run, make, monkeypatch):
 def test_the_steps_metrics_are_logged_after_it_came_through_a_queue(cls, monkeypatch):
     step = pickle.loads(pickle.dumps(StepSamples(["sample"], {"sagc/group_size": 8.0})))
     monkeypatch.setattr(BasePPOTrainer, "train_step", lambda self, samples, step: ({"samples": samples}, step + 1))
-    assert cls.__new__(cls).train_step(step, 3) == ({"samples": ["sample"], "sagc/group_size": 8.0}, 4)
+    status, number = cls.__new__(cls).train_step(step, 3)
+    assert (status["samples"], status["sagc/group_size"], number) == (["sample"], 8.0, 4)
+
+
+@pytest.fixture
+def logged(monkeypatch):
+    """The scalars of every step that is logged; a step of training takes 0.05 s, of which 0.03 s have a name."""
+    steps = []
+
+    def train_step(self, samples, step):
+        time.sleep(0.05)
+        timings = {"timing/make_experience": 0.005, "timing/ppo_train": 0.02, "timing/broadcast": 0.005}
+        return timings | {"actor_optimizer_seconds": 0.004}, step + 1
+
+    monkeypatch.setattr(BasePPOTrainer, "train_step", train_step)
+    monkeypatch.setattr(
+        BasePPOTrainer, "save_logs_and_checkpoints", lambda self, number, scalars, states: steps.append(scalars)
+    )
+    return steps
+
+
+def assert_parts_make_the_step(scalars):
+    parts = {name: value for name, value in scalars.items() if name.startswith("step_seconds/")}
+    assert len(parts) == 7 and min(parts.values()) >= 0
+    assert sum(parts.values()) == pytest.approx(scalars["timing/step_total"])
+    assert parts["step_seconds/training"] == pytest.approx(0.016)
+    assert parts["step_seconds/optimizer"] == 0.004
+    assert parts["step_seconds/other"] >= 0.019  # what OpenRLHF names no timing for
+
+
+def test_the_log_of_a_synchronous_step_has_parts_that_sum_to_its_seconds(start_run, make, logged):
+    trainer = make(GroupTrainer, start_run("--rollout.sagc.enable").args, "actor", None, None, "reference", [])
+
+    def generate_samples():
+        time.sleep(0.03)
+        return StepSamples(["sample"], {"rollout/idle_tail_seconds": 0.01}), None, 8, True
+
+    trainer.samples_generator.generate_samples = generate_samples
+    trainer.args.train.num_episodes = 2
+    trainer.fit()
+    assert len(logged) == 2
+    for scalars in logged:
+        assert_parts_make_the_step(scalars)
+        assert scalars["step_seconds/idle_tail"] == 0.01
+        assert scalars["step_seconds/decoding"] == pytest.approx(scalars["timing/generation"] - 0.01)
+
+
+def test_an_asynchronous_step_has_the_generation_that_it_waited_for(start_run, make, logged):
+    args = start_run("--rollout.sagc.enable", "--train.async_enable").args
+    steps, shared = queue.Queue(), {"vllm_lock": None, "rollout_slots": queue.Queue()}
+    actor = make(GroupTrainingActor, args, "actor", None, None, "reference", [], rollout_queue=steps, **shared)
+    for _ in range(2):
+        steps.put((StepSamples(["sample"], {"rollout/idle_tail_seconds": 0.01}), {}, None, 5.0))
+    steps.put("done")
+    actor.fit()
+    for scalars in logged:
+        assert_parts_make_the_step(scalars)
+        waited = scalars["step_seconds/decoding"] + scalars["step_seconds/idle_tail"]
+        assert waited < 0.05 < scalars["timing/generation"] == 5.0
 
 
 @pytest.mark.parametrize("cls", [GroupTrainer, GroupTrainingActor])
-@pytest.mark.parametrize("method, arguments", [("save_logs_and_checkpoints", (7,)), ("save_best_checkpoint", ({}, 7))])
+@pytest.mark.parametrize(
+    "method, arguments", [("save_logs_and_checkpoints", (7, TIMINGS)), ("save_best_checkpoint", ({}, 7))]
+)
 def test_a_checkpoint_that_cannot_be_saved_is_one_line(cls, method, arguments, monkeypatch):
     trainer = cls.__new__(cls)
     trainer.args = SimpleNamespace(ckpt=SimpleNamespace(path="/data/run"))

@@ -1,0 +1,16 @@
+"""What a measurement was made on."""
+
+import os
+import platform
+from pathlib import Path
+
+
+def processor_name(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+    """The processor as Linux names it, or its architecture."""
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
+    return next((line.split(": ")[1] for line in lines if line.startswith("model name")), platform.machine())
+
+
+def usable_cores() -> int:
+    """Cores that this process may run on."""
+    return len(os.sched_getaffinity(0))

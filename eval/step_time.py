@@ -1,0 +1,237 @@
+"""Seconds of a step: unpatched OpenRLHF against this project at the same fixed group sizes, and what each part saves.
+
+It trains the Countdown model on the CPU stack with a learning rate of 0, so that all runs sample from the same policy. The
+arms are unpatched OpenRLHF, this project with every part of a faster step on, without one part at a time, and with all of
+them off. All arms of a repetition have the same seed and run in turn; another arm goes first in each repetition. GRPO makes
+one optimizer step a rollout, DAPO two. It needs a folder that train_scripts/quickstart.sh has made, and takes two to
+four minutes a run. Started again, it keeps the runs that are finished. It writes steps.csv, step_time.json and REPORT.md.
+"""
+
+import argparse
+import json
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from common.group_size_runs import WARM_UP
+from common.logs import read_run
+from common.machine import processor_name, usable_cores
+from common.paths import QUICKSTART, RESULTS, ROOT, check_task
+from common.runs import train_once
+from common.tables import markdown
+from comparison.arms import ALGORITHMS, SAMPLES, flags_of
+from comparison.logs import PHASES
+from rich.progress import track
+from scipy.stats import bootstrap
+
+# The parts of a faster step: flags of --train with what they are on and off.
+SWITCHES = {"old_log_probs": ("auto", "forward"), "micro_batches": ("length", "shuffled")}
+UNPATCHED, ALL_ON, ALL_OFF = "unpatched", "all on", "all off"
+ARMS = [UNPATCHED, ALL_ON, *(f"without {name}" for name in SWITCHES), ALL_OFF]
+PROMPTS_PER_GROUP = {"grpo": 1, "dapo": 2}  # in the data: dynamic sampling drops groups
+LOGGED_PARTS = {"step_seconds/idle_tail": "idle_tail", "step_seconds/optimizer": "optimizer"}  # by this project alone
+COLUMNS = {
+    "seconds": "s a step",
+    "generation": "generation",
+    "idle_tail": "of it idle tail",
+    "experience": "experience",
+    "training": "training",
+    "optimizer": "of it optimizer",
+    "sync": "sync",
+    "rest": "rest",
+}
+ARM = ["algorithm", "size", "arm"]
+
+
+def switches_of(arm: str) -> list[str]:
+    """The flags by which the arms of this project differ."""
+    off = {name for name in SWITCHES if arm in (ALL_OFF, f"without {name}")}
+    return [word for name, values in SWITCHES.items() for word in (f"--train.{name}", values[name in off])]
+
+
+def run_flags(arm: str, algorithm: str, size: int, seed: int, arguments: argparse.Namespace) -> tuple[str, list[str]]:
+    """The tree of build/ and the flags of a run."""
+    policy = f"{UNPATCHED if arm == UNPATCHED else 'fixed'}:{size}"
+    tree, words = flags_of(policy, algorithm, seed, control={})
+    settings = {
+        "reward.remote_url": ROOT / "train_scripts/countdown/reward.py",
+        "train.micro_batch_size": arguments.micro_batch_size,
+        "rollout.micro_batch_size": arguments.micro_batch_size,
+        "train.num_episodes": 1,
+        "data.max_samples": (WARM_UP + arguments.steps) * SAMPLES // size * PROMPTS_PER_GROUP[algorithm],
+        "actor.adam.lr": 0,
+    }
+    words += [str(word) for name, value in settings.items() for word in (f"--{name}", value)]  # later flags win
+    return tree, words + ([] if arm == UNPATCHED else switches_of(arm))
+
+
+def read_steps(run: Path, steps: int) -> pd.DataFrame:
+    """A row for each of the run's first `steps` steps after the warm-up.
+
+    Returns:
+        step; `seconds` from the end of the step before to its end, on the clock; the PHASES and LOGGED_PARTS of them, NaN
+        where they are not logged; `rest`, seconds in none of the PHASES.
+    """
+    log = read_run(run / "tensorboard/run")
+    frame = log.reindex(columns=[*PHASES, *LOGGED_PARTS]).rename(columns=PHASES | LOGGED_PARTS)
+    frame = frame.assign(seconds=log["wall_time"].diff()).iloc[WARM_UP : WARM_UP + steps]
+    if frame.empty:
+        raise ValueError(f"{run} has no step after the {WARM_UP} of the warm-up: delete it and start again")
+    return (
+        frame.assign(rest=frame["seconds"] - frame[[*PHASES.values()]].sum(axis=1)).rename_axis("step").reset_index()
+    )
+
+
+def measure(arguments: argparse.Namespace) -> pd.DataFrame:
+    """Every run; a row a step.
+
+    Raises:
+        ValueError: a run failed; the message is one line.
+    """
+    task, frames = arguments.task.resolve(), []
+    plan = [
+        (repetition, algorithm, size, arm)
+        for repetition in range(arguments.repetitions)
+        for algorithm in arguments.algorithms
+        for size in arguments.sizes
+        for arm in np.roll(arguments.arms, -repetition).tolist()
+    ]
+    for repetition, algorithm, size, arm in track(plan, "training runs"):
+        tree, flags = run_flags(arm, algorithm, size, repetition, arguments)
+        name = f"{algorithm}-{size}-{re.sub('[^a-z]', '-', arm)}"
+        folder = arguments.runs.resolve() / f"repetition-{repetition}" / name
+        train_once(tree, task, folder, flags)
+        key = {"algorithm": algorithm, "size": size, "arm": arm, "repetition": repetition}
+        frames.append(read_steps(folder, arguments.steps).assign(**key))
+    return pd.concat(frames, ignore_index=True)
+
+
+def speedup(seconds: pd.DataFrame, slower: str, faster: str) -> dict[str, float | None] | None:
+    """How many times as fast one arm is as another: value and 95 % interval, percentiles of a bootstrap over repetitions.
+
+    Args:
+        seconds: a row a repetition, a column an arm.
+
+    Returns:
+        `value`, `low` and `high`; no ends with a single repetition, and None if both are the same or one was not run.
+    """
+    if slower == faster or not {slower, faster} <= {*seconds}:
+        return None
+    pairs_R2 = seconds[[slower, faster]].dropna().to_numpy()
+
+    def ratio(slower_R, faster_R, axis=-1):
+        return slower_R.mean(axis=axis) / faster_R.mean(axis=axis)
+
+    found = {"value": float(ratio(*pairs_R2.T)), "low": None, "high": None}
+    if len(pairs_R2) > 1:
+        drawn = bootstrap(pairs_R2.T, ratio, paired=True, vectorized=True, method="percentile", random_state=0)
+        low, high = drawn.confidence_interval
+        found |= {"low": float(low), "high": float(high)}
+    return found
+
+
+def summaries(steps: pd.DataFrame) -> list[dict]:
+    """A row an algorithm, size and arm.
+
+    The seconds of a run are medians over its steps, those of an arm means over its runs. `speedup` is against unpatched,
+    `all_on_is` how many times as fast all parts together are as this arm. None: not logged, or nothing to compare with.
+    """
+    runs = steps.groupby([*ARM, "repetition"], sort=False)[[*COLUMNS]].median().reset_index()
+    rows = []
+    for (algorithm, size, arm), mine in runs.groupby(ARM, sort=False):
+        others = runs[(runs["algorithm"] == algorithm) & (runs["size"] == size)]
+        seconds = others.pivot(index="repetition", columns="arm", values="seconds")
+        row = {"algorithm": algorithm, "size": int(size), "arm": arm, "runs": len(mine)}
+        row["steps"] = int((steps[ARM] == [algorithm, size, arm]).all(axis=1).sum())
+        row |= {name: float(mine[name].mean()) if mine[name].notna().all() else None for name in COLUMNS}
+        rows.append(row | {"speedup": speedup(seconds, UNPATCHED, arm), "all_on_is": speedup(seconds, arm, ALL_ON)})
+    return rows
+
+
+def report(rows: list[dict], settings: dict) -> str:
+    """The tables as Markdown, one an algorithm and size."""
+    text = (
+        f"{settings['processor']}, {settings['cores']} cores, {settings['data_type']}; steps of {SAMPLES} samples in "
+        f"micro-batches of {settings['micro_batch_size']}. Seconds of a run are medians over its steps after {WARM_UP} of "
+        "warm-up; shown are means over runs, and ratios with the 95 % bootstrap interval over repetitions. `rest` is what "
+        "OpenRLHF's log names no timing for.\n"
+    )
+    titles = ["arm", "runs", *COLUMNS.values(), "times as fast as unpatched", "all on is times as fast"]
+    for algorithm, size in dict.fromkeys((row["algorithm"], row["size"]) for row in rows):
+        mine = [row for row in rows if (row["algorithm"], row["size"]) == (algorithm, size)]
+        cells = [
+            [row["arm"], row["runs"], *(two_digits(row[name]) for name in COLUMNS)]
+            + [interval(row["speedup"]), interval(row["all_on_is"])]
+            for row in mine
+        ]
+        optimizer_steps = "one optimizer step" if algorithm == "grpo" else "two optimizer steps"
+        text += f"\n## {algorithm.upper()}, groups of {size}, {optimizer_steps} a rollout\n\n"
+        text += markdown(titles, cells, alignment="l" + "r" * (len(titles) - 1))
+    return text
+
+
+def two_digits(value: float | None) -> str:
+    """The number, or a dash."""
+    return "–" if value is None else f"{value:.2f}"
+
+
+def interval(found: dict[str, float | None] | None) -> str:
+    """The value, and its interval where there is one."""
+    if found is None:
+        return two_digits(None)
+    ends = "" if found["low"] is None else f" [{two_digits(found['low'])}, {two_digits(found['high'])}]"
+    return two_digits(found["value"]) + ends
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--task", type=Path, default=QUICKSTART, help="warm-started task folder")
+    parser.add_argument("--algorithms", nargs="+", choices=list(ALGORITHMS), default=list(ALGORITHMS))
+    parser.add_argument("--sizes", nargs="+", type=int, default=[8, 16], help="group sizes")
+    parser.add_argument("--arms", nargs="+", choices=ARMS, default=ARMS)
+    parser.add_argument("--repetitions", type=int, default=3, help="runs of an arm, with the seeds 0, 1, ...")
+    parser.add_argument("--steps", type=int, default=30, help="steps of a run that count, after the warm-up")
+    parser.add_argument("--micro_batch_size", type=int, default=16, help="of every arm, for experience and training")
+    parser.add_argument("--runs", type=Path, default=ROOT / "build/step_time", help="folder for the runs")
+    parser.add_argument("--output", type=Path, default=RESULTS / "step_time", help="folder for the results")
+    arguments = parser.parse_args()
+    for name in ("repetitions", "steps", "micro_batch_size"):
+        if getattr(arguments, name) < 1:
+            raise ValueError(f"--{name} {getattr(arguments, name)} must be at least 1")
+    if uneven := [size for size in arguments.sizes if size < 2 or SAMPLES % size]:
+        raise ValueError(
+            f"--sizes {uneven[0]} does not divide the {SAMPLES} samples of a step: use 2, 4, 8, 16, 32 or 64"
+        )
+    if SAMPLES // 2 % arguments.micro_batch_size:
+        raise ValueError(
+            f"--micro_batch_size {arguments.micro_batch_size} does not divide the {SAMPLES // 2} samples of DAPO's "
+            "optimizer steps: use 1, 2, 4, 8, 16, 32 or 64"
+        )
+    return arguments
+
+
+def main() -> None:
+    try:
+        arguments = parse_arguments()
+        check_task(arguments.task)
+        steps = measure(arguments)
+    except ValueError as error:
+        sys.exit(f"eval/step_time.py: {error}")
+    settings = {"processor": processor_name(), "cores": usable_cores()}
+    settings |= {name: getattr(arguments, name) for name in ("repetitions", "steps", "micro_batch_size")}
+    # As train_scripts/countdown/train.sh chooses it.
+    settings["data_type"] = "bfloat16" if "avx512_bf16" in Path("/proc/cpuinfo").read_text() else "float32"
+    rows = summaries(steps)
+    arguments.output.mkdir(parents=True, exist_ok=True)
+    steps.to_csv(arguments.output / "steps.csv", index=False, float_format="%.5g")
+    found = {"settings": settings, "arms": rows}
+    (arguments.output / "step_time.json").write_text(json.dumps(found, indent=2) + "\n")
+    text = report(rows, settings)
+    (arguments.output / "REPORT.md").write_text(text)
+    print(text)
+
+
+if __name__ == "__main__":
+    main()

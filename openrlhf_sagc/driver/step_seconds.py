@@ -1,0 +1,83 @@
+"""Where the seconds of a step go: the parts of the log's `timing/step_total`, and the engines' idle tail."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from openrlhf_sagc.actors.optimizer_clock import OPTIMIZER_SECONDS
+from openrlhf_sagc.decisions.records import Rollout
+
+IDLE_TAIL = "rollout/idle_tail_seconds"
+OTHER = "timing/other"  # of OpenRLHF's training step: what its own timings leave out
+
+
+def step_seconds(scalars: Mapping[str, float]) -> dict[str, float]:
+    """Parts of a step in seconds, `step_seconds/*`; their sum is `timing/step_total`.
+
+    `decoding` and `idle_tail` are generation that training did not hide. In a synchronous run that is all of it. An
+    asynchronous run rolls out while it trains, and waits at most for the end, so that the tail is what it sees first.
+
+    Args:
+        scalars: a step's, as OpenRLHF logs them.
+    """
+    total, trained = scalars["timing/step_total"], scalars["timing/ppo_train"]
+    experience, sync = scalars["timing/make_experience"], scalars["timing/broadcast"]
+    optimizer = min(scalars.get(OPTIMIZER_SECONDS, 0.0), trained)  # missing while the actor is frozen
+    left = max(total - trained - experience - sync, 0.0)
+    generation = min(scalars["timing/generation"], max(left - scalars[OTHER], 0.0))
+    idle_tail = min(scalars[IDLE_TAIL], generation)
+    parts = {
+        "decoding": generation - idle_tail,
+        "idle_tail": idle_tail,
+        "experience": experience,
+        "training": trained - optimizer,
+        "optimizer": optimizer,
+        "sync": sync,
+        "other": left - generation,
+    }
+    return {f"step_seconds/{name}": seconds for name, seconds in parts.items()}
+
+
+class RunningRollouts:
+    """When rollouts ran in the engines, by the driver's clock.
+
+    Args:
+        clock: seconds that only go up.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._clock = clock
+        self._began = clock()
+        self._sent: dict[int, tuple[float, int]] = {}  # group number -> when it was sent, and its rollouts
+        self._spans: list[tuple[float, float]] = []  # start and end of the rollouts that are back
+
+    def begin(self) -> None:
+        """A step's generation begins; groups may run from the step before."""
+        self._began, self._spans = self._clock(), []
+
+    def send(self, group: int, rollouts: int) -> None:
+        """A group goes to its engine."""
+        self._sent[group] = self._clock(), rollouts
+
+    def take_back(self, group: int, rollouts: Sequence[Rollout]) -> None:
+        """A group is back."""
+        sent, _ = self._sent.pop(group)
+        for rollout in rollouts:
+            end = sent + rollout.seconds
+            self._spans.append((end - rollout.running_seconds, end))
+
+    def idle_tail(self) -> float:
+        """Seconds since the step's peak in which fewer than half as many rollouts ran as at the peak."""
+        now = self._clock()
+        running = [(sent, now) for sent, rollouts in self._sent.values() for _ in range(rollouts)]
+        spans_R2 = np.array([*self._spans, *running]).reshape(-1, 2).clip(self._began, now)
+        if not len(spans_R2):
+            return 0.0
+        times_E, places_E = np.unique(spans_R2, return_inverse=True)
+        changes_E = np.bincount(places_E.ravel(), weights=np.tile([1, -1], len(spans_R2)))
+        running_E = changes_E.cumsum()
+        seconds_E = np.diff(times_E, append=now)
+        idle_E = running_E < running_E.max() / 2
+        idle_E[: running_E.argmax()] = False
+        return float(seconds_E[idle_E].sum())
