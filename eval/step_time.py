@@ -27,7 +27,7 @@ from rich.progress import track
 from scipy.stats import bootstrap
 
 # The parts of a faster step: flags of --train with what they are on and off.
-SWITCHES = {"old_log_probs": ("auto", "forward"), "micro_batches": ("length", "shuffled")}
+SWITCHES = {"old_log_probs": ("auto", "forward"), "micro_batches": ("length", "shuffled"), "stream": ("auto", "off")}
 UNPATCHED, ALL_ON, ALL_OFF = "unpatched", "all on", "all off"
 ARMS = [UNPATCHED, ALL_ON, *(f"without {name}" for name in SWITCHES), ALL_OFF]
 PROMPTS_PER_GROUP = {"grpo": 1, "dapo": 2}  # in the data: dynamic sampling drops groups

@@ -14,6 +14,8 @@ from openrlhf_sagc.decisions.records import Group
 from openrlhf_sagc.decisions.step import Step
 from openrlhf_sagc.driver.experience import GroupExperienceMaker, stamped
 
+MOST_BUCKETS = 4  # of a step, since each has a price in the driver and in the actors
+
 
 class Stream:
     """Sends committed groups to the actors in buckets; the last groups of a step are left to OpenRLHF's training.
@@ -40,6 +42,8 @@ class Stream:
         self.share = StepShare(progress, samples, divisor=2.0 ** math.ceil(math.log2(tokens)))
         self.made: list[SimpleNamespace] = []
         self._size = step.group_size
+        micro_batches = self._ranks * self._args.train.micro_batch_size
+        self._least = max(micro_batches, samples // MOST_BUCKETS)  # samples of a bucket
         last = math.ceil(self._ranks / step.group_size)  # groups for the end: a sample for each rank at least
         self._most = max(step.num_groups - last, 0)
         self._waiting: list[Group] = []
@@ -53,10 +57,10 @@ class Stream:
         return bool(self._sent)
 
     def send(self, groups: list[Group]) -> None:
-        """These groups are committed: send all that wait as a bucket if they make a micro-batch for each rank."""
+        """These groups are committed: send all that wait if they make a bucket."""
         self._waiting += groups
         bucket = self._waiting[: self._most - len(self._sent)]
-        if not bucket or len(bucket) * self._size < self._ranks * self._args.train.micro_batch_size:
+        if not bucket or len(bucket) * self._size < self._least:
             return
         self._waiting = self._waiting[len(bucket) :]
         self._sent |= {group.number for group in bucket}
