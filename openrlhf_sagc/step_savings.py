@@ -23,8 +23,8 @@ def why_forward(args: SimpleNamespace) -> str:
         f"{LOG_PROBS} {train.old_log_probs} asks for it": train.old_log_probs == "forward",
         f"--train.max_epochs {train.max_epochs} trains on a rollout again": train.max_epochs > 1,
         f"--train.batch_size {train.batch_size} makes {steps} optimizer steps of a rollout": steps > 1,
-        "the KL in the reward needs it": algo.kl.init_coef > 0 and not algo.kl.use_loss,
-        "--algo.kl.unbiased_gradient needs it": algo.kl.init_coef > 0 and algo.kl.unbiased_gradient,
+        "the KL in the reward needs a forward pass": algo.kl.init_coef > 0 and not algo.kl.use_loss,
+        "--algo.kl.unbiased_gradient needs a forward pass": algo.kl.init_coef > 0 and algo.kl.unbiased_gradient,
     }
     return next((reason for reason, holds in reasons.items() if holds), "")
 
@@ -51,9 +51,9 @@ def why_not_streamed(args: SimpleNamespace) -> str:
         "--train.colocate_all puts engines on the actors' devices": train.colocate_all,
         "--vllm.enable_sleep and --ds.enable_sleep take turns": args.vllm.enable_sleep or ds.enable_sleep,
         "--train.async_enable trains beside the rollouts already": train.async_enable,
-        f"{forward}, by a forward pass": forward,
-        "--ds.packing_samples and --train.dynamic_batch_enable plan their batches with all samples": ds.packing_samples
-        or train.dynamic_batch_enable,
+        forward: bool(forward),
+        "--ds.packing_samples plans its micro-batches with all samples": ds.packing_samples,
+        "--train.dynamic_batch_enable plans its micro-batches with all samples": train.dynamic_batch_enable,
         "--algo.advantage.estimator reinforce_baseline whitens over all samples": args.algo.advantage.estimator
         == "reinforce_baseline",
         f"--actor.aux_loss_coef {actor.aux_loss_coef:g} is a loss of each micro-batch": actor.aux_loss_coef > 0,

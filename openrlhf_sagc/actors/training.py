@@ -53,7 +53,7 @@ class RolloutRewards:
         return advantages_N, stds_G[groups_N]
 
 
-@dataclass
+@dataclass(frozen=True)
 class StepShare:
     """The step that samples are of.
 

@@ -50,7 +50,8 @@ class GroupTraining(BasePPOTrainer):
         self._streamed = step.stream.made if step.stream else []
         waited = step.stream.join() if step.stream else 0.0
         status, global_step = super().train_step(step, global_step)
-        status["timing/ppo_train"] += waited
+        if step.stream:
+            status["timing/ppo_train"] += waited
         timed = sum(seconds for name, seconds in status.items() if name.startswith("timing/"))
         status[OTHER] = max(time.perf_counter() - started - timed, 0.0)  # OpenRLHF adds it to timing/step_total
         return {**status, **step.metrics}, global_step

@@ -30,7 +30,6 @@ class Trainer(GroupTraining, ppo_trainer.PPOTrainer):
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
         self.trained = 0  # prompts
-        self.shares = []  # of each step's samples, streamed
         theirs, size = self.samples_generator.generate_samples, self.args.rollout.n_samples_per_prompt
 
         def generate(**generate_kwargs):
@@ -54,8 +53,8 @@ class Trainer(GroupTraining, ppo_trainer.PPOTrainer):
                 count = draw.randint(1, len(groups))
                 stream.send(groups[first : first + count])
                 first += count
-            self.shares.append(stream.metrics()["stream/sample_share"])
-            return StepSamples(stamped(stream.rest(groups), stream.share), {}, stream), *rest
+            samples = stamped(stream.rest(groups), stream.share)
+            return StepSamples(samples, {"streamed": 1 - len(samples) / (len(groups) * size)}, stream), *rest
 
         self.samples_generator.generate_samples = generate
 
@@ -84,7 +83,12 @@ def describe(engine, args):
         weights = [value for parameter in parameters for value in parameter.detach().flatten().tolist()]
     states = [state for state in engine.optimizer.optimizer.state.values() if "exp_avg" in state]
     moments = {name: [v for s in states for v in s[name].flatten().tolist()] for name in ("exp_avg", "exp_avg_sq")}
-    return {"weights": weights, **moments, "optimizer_steps": engine.global_steps}
+    return {
+        "weights": weights,
+        **moments,
+        "optimizer_steps": engine.global_steps,
+        "loss_scale": engine.optimizer.loss_scale,  # of the next step, and in a checkpoint
+    }
 
 
 if __name__ == "__main__":

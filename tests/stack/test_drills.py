@@ -45,6 +45,7 @@ def test_runs_that_lose_a_part_go_on_and_train_every_prompt_once(train, tmp_path
         "train__batch_size": BATCH * SIZE,
         "train__micro_batch_size": BATCH,
         "train__num_episodes": EPISODES,
+        "train__stream": "auto",  # so that some are killed while a step's gradients are half there
         "reward__retries": 0,
         "ckpt__path": tmp_path / "checkpoints",
         "ckpt__save_steps": 1,
@@ -73,6 +74,7 @@ def test_runs_that_lose_a_part_go_on_and_train_every_prompt_once(train, tmp_path
         before, saved = saved, int(latest.read_text().removeprefix("global_step"))
         rewarded += log.read_text().split()[: (saved - before) * BATCH * SIZE]
     assert saved == EPISODES * PROMPTS // BATCH
+    assert (run.scalars["stream/sample_share"] > 0).all()
     kept = [file for file in latest.parent.rglob("*") if file.is_file()]
     assert len(kept) > 6 and not any(SECRET.encode() in file.read_bytes() for file in kept)
     for episode in range(EPISODES):

@@ -1,15 +1,10 @@
 """What a training step leaves out: when, as the start of the run says it, and with the same weights in the end."""
 
-import json
-import os
-import subprocess
-
 import pytest
-import torch
-from cpu_stack import ROOT
 from flags import arguments_with
+from trained_weights import assert_same_training, run_package_loop
 
-from openrlhf_sagc.step_savings import describe_savings, why_forward, why_shuffled
+from openrlhf_sagc.step_savings import describe_savings, why_forward, why_not_streamed, why_shuffled
 
 FLAGS = {
     "train.old_log_probs": "auto",
@@ -23,6 +18,20 @@ FLAGS = {
     "algo.kl.use_loss": False,
     "algo.kl.unbiased_gradient": False,
     "ds.packing_samples": False,
+    "train.stream": "auto",
+    "train.colocate_all": False,
+    "train.async_enable": False,
+    "train.enable_ema": False,
+    "vllm.enable_sleep": False,
+    "ds.enable_sleep": False,
+    "ds.param_dtype": "bf16",
+    "ds.zero_stage": 2,
+    "ds.ring_attn_size": 1,
+    "ds.tensor_parallel_size": 1,
+    "algo.advantage.estimator": "group_norm",
+    "actor.loss_agg_mode": "token-mean",
+    "actor.policy_loss_type": "ppo",
+    "actor.optim": "adam",
     "actor.aux_loss_coef": 0.0,
 }
 KL = {"algo.kl.init_coef": 0.1}
@@ -36,11 +45,11 @@ KL = {"algo.kl.init_coef": 0.1}
         ({"train.micro_batches": "shuffled"}, "", "--train.micro_batches shuffled asks for it"),
         ({"train.max_epochs": 2}, "--train.max_epochs 2 trains on a rollout again", ""),
         ({"train.batch_size": 8}, "--train.batch_size 8 makes 4 optimizer steps of a rollout", ""),
-        (KL, "the KL in the reward needs it", ""),
+        (KL, "the KL in the reward needs a forward pass", ""),
         ({**KL, "algo.kl.use_loss": True}, "", ""),
         (
             {**KL, "algo.kl.use_loss": True, "algo.kl.unbiased_gradient": True},
-            "--algo.kl.unbiased_gradient needs it",
+            "--algo.kl.unbiased_gradient needs a forward pass",
             "",
         ),
         ({"ds.packing_samples": True}, "", "--ds.packing_samples leaves no padding"),
@@ -56,8 +65,46 @@ def test_what_is_kept_has_a_reason(flags, forward, shuffled):
     assert f"({shuffled})" in described if shuffled else "samples of like lengths" in described
 
 
-SAVED = {"train.old_log_probs": "auto", "train.micro_batches": "length"}
-KEPT = {"train.old_log_probs": "forward", "train.micro_batches": "shuffled"}
+@pytest.mark.parametrize(
+    "flags, reason",
+    [
+        ({}, ""),
+        ({**KL, "algo.kl.use_loss": True}, ""),
+        ({"train.stream": "off"}, "--train.stream off asks for it"),
+        ({"train.colocate_all": True}, "--train.colocate_all puts engines on the actors' devices"),
+        ({"vllm.enable_sleep": True}, "--vllm.enable_sleep and --ds.enable_sleep take turns"),
+        ({"ds.enable_sleep": True}, "--vllm.enable_sleep and --ds.enable_sleep take turns"),
+        ({"train.async_enable": True}, "--train.async_enable trains beside the rollouts already"),
+        ({"train.batch_size": 8}, "--train.batch_size 8 makes 4 optimizer steps of a rollout"),
+        (KL, "the KL in the reward needs a forward pass"),
+        ({"train.old_log_probs": "forward"}, "--train.old_log_probs forward asks for it"),
+        ({"ds.packing_samples": True}, "--ds.packing_samples plans its micro-batches with all samples"),
+        (
+            {"train.dynamic_batch_enable": True},
+            "--train.dynamic_batch_enable plans its micro-batches with all samples",
+        ),
+        ({"algo.advantage.estimator": "reinforce_baseline"}, "reinforce_baseline whitens over all samples"),
+        ({"actor.aux_loss_coef": 0.01}, "--actor.aux_loss_coef 0.01 is a loss of each micro-batch"),
+        ({"actor.loss_agg_mode": "seq-mean-token-mean"}, "seq-mean-token-mean is no mean over tokens"),
+        ({"actor.policy_loss_type": "gspo"}, "--actor.policy_loss_type gspo is no mean over tokens"),
+        ({"train.enable_ema": True}, "--train.enable_ema counts micro-batches"),
+        ({"actor.optim": "muon"}, "--actor.optim muon has no loss scale"),
+        ({"ds.param_dtype": "fp16"}, "--ds.param_dtype fp16 has a loss scale of its own"),
+        ({"ds.zero_stage": 0}, "--ds.zero_stage 0 has no loss scale"),
+        ({"ds.ring_attn_size": 2}, "ranks of a ring or of tensor parallelism share their samples"),
+        ({"ds.tensor_parallel_size": 2}, "ranks of a ring or of tensor parallelism share their samples"),
+        ({"algo.dynamic_filtering_at_cap": "keep"}, "--algo.dynamic_filtering_at_cap keep may end a step early"),
+    ],
+)
+def test_a_step_that_is_not_streamed_has_a_reason(flags, reason):
+    args = arguments_with(FLAGS | flags)
+    found = why_not_streamed(args)
+    assert reason in found and bool(found) == bool(reason)
+    assert (f"all groups ({found})" if reason else "while others still decode") in describe_savings(args)
+
+
+SAVED = {"train.old_log_probs": "auto", "train.micro_batches": "length", "train.stream": "off"}
+KEPT = {"train.old_log_probs": "forward", "train.micro_batches": "shuffled", "train.stream": "off"}
 CLIPPED = {"actor.max_norm": 0.05}  # of gradients of 0.4
 CASES = {
     "ZeRO 2": {},
@@ -79,29 +126,15 @@ def trained(tmp_path_factory, python):
     for name, flags in CASES.items():
         cases[name] = {"flags": {**flags, **SAVED}}
         cases[name + ", kept"] = {"flags": {**flags, **KEPT}}
-    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT}/build/cpu-patched"}
     one = {"one micro-batch": {"flags": {**KEPT, "train.micro_batch_size": 16}}}
-    request = json.dumps({"folder": str(folder), "1": cases | one, "2": cases})
-    ended = subprocess.run(
-        [python, ROOT / "tests/helpers/package_loop.py"],
-        input=request,
-        env=environment,
-        capture_output=True,
-        text=True,
-    )
-    logs = "".join(log.read_text()[-3000:] for log in folder.glob("*.log"))
-    assert ended.returncode == 0, ended.stderr[-3000:] + logs
-    return {ranks: json.loads((folder / f"results-{ranks}.json").read_text()) for ranks in (1, 2)}
+    return run_package_loop(python, folder, {1: cases | one, 2: cases})
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
 @pytest.mark.parametrize("case", CASES)
 def test_the_weights_are_those_of_a_step_that_leaves_nothing_out(trained, case, ranks):
     saved, kept = trained[ranks][case], trained[ranks][case + ", kept"]
-    assert saved["actor"]["optimizer_steps"] == kept["actor"]["optimizer_steps"] == 3
-    for name in ("weights", "exp_avg", "exp_avg_sq"):
-        ours, theirs = torch.tensor(saved["actor"][name]), torch.tensor(kept["actor"][name])
-        torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-6 * theirs.abs().max().item())
+    assert_same_training(saved, kept, steps=3)
     norms = [[step["actor_grad_norm"] for step in run["steps"]] for run in (saved, kept)]
     assert norms[0] == pytest.approx(norms[1], rel=1e-5) and min(norms[1]) > CLIPPED["actor.max_norm"]
 

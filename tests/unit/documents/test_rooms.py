@@ -14,7 +14,7 @@ PACKAGE = {
     "redaction": set(),
     "decisions": set(),
     "advantages": set(),
-    "step_savings": set(),
+    "step_savings": {"argument_checks"},
     "actors": {"decisions", "advantages", "argument_checks", "redaction", "step_savings"},
     "argument_checks": {"advantages"},
     "policies": {"argument_checks", "decisions"},
