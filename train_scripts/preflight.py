@@ -105,8 +105,8 @@ def file_problems(settings: dict[str, list[str]]) -> Iterator[str]:
         for place in value(settings, flag).split(","):
             if place.startswith(LOCAL) and not Path(place).exists():
                 yield f"{flag} {place} is not there"
-    model = Path(value(settings, "--actor.model_name_or_path"))
-    if model.is_dir() and not (model / "config.json").exists():
+    model = value(settings, "--actor.model_name_or_path")
+    if model and Path(model).is_dir() and not Path(model, "config.json").exists():
         yield f"--actor.model_name_or_path {model} has no config.json"
 
 

@@ -30,6 +30,8 @@ FAKE = f"""#!{sys.executable}
 import json, os, sys
 name, *words = sys.argv
 name = os.path.basename(name)
+if name == "bash" and not words[0].endswith("on_cpu.sh"):
+    os.execv("/bin/bash", ["bash", *words])
 with open(os.environ["COMMANDS"], "a") as file:
     print(json.dumps([name, *words]), file=file)
 if name == "python3" and words[0] == "-c":
@@ -60,7 +62,7 @@ def commands(tmp_path_factory):
     """
     folder = tmp_path_factory.mktemp("programs")
     log = folder / "log"
-    for names, text in ((("python3", "ray", "srun"), FAKE), (("scontrol", "hostname"), HOSTS)):
+    for names, text in ((("bash", "python3", "ray", "srun"), FAKE), (("scontrol", "hostname"), HOSTS)):
         for name in names:
             (folder / name).write_text(text)
             (folder / name).chmod(0o755)
@@ -266,6 +268,24 @@ def test_recipe(flags_of, start_trainer, prompts, script):
     expected, *others = recipe("dapo_qwen2.5_7b.sh")
     assert rest == others
     assert overlong == ((None, 1) if "agent" in script else expected)
+
+
+@pytest.mark.parametrize("sagc", [*SETTINGS, "off"])
+@pytest.mark.parametrize("script", GPUS)
+def test_smoke_form(commands, start_trainer, prompts, script, sagc):
+    """With smoke.sh's sizes the script trains on the CPU stack; tests/stack does so."""
+    assignments = re.findall(r"^export (.*?)(?: #.*)?$", (SCRIPTS / "smoke.sh").read_text(), re.MULTILINE)
+    sizes = {name: text.strip('"') for line in assignments for name, text in re.findall(r'(\w+)=("[^"]*"|\S+)', line)}
+    sizes |= {"MODEL": "/model", "DATA": prompts, "EVAL_DATA": prompts, "STEP_MINUTES": "6", "SAGC": sagc}
+    assert sizes["DEVICE"] == "cpu" and sizes["PROMPTS"] == "8"
+    checked, started = commands(script, "--data.max_samples", "200", **sizes)
+    assert checked[:2] == started[:2] == ["bash", str(SCRIPTS / "on_cpu.sh")]
+    tree, module = ("cpu-base", TWIN) if sagc == "off" else ("cpu-patched", "openrlhf_sagc")
+    assert started[2:6] == [tree, "python", str(SCRIPTS / "train_on_cpu.py"), module]
+    args = start_trainer(started[6:], unpatched=sagc == "off").args
+    assert not args.ds.packing_samples and not args.vllm.enable_sleep and args.vllm.sync_backend == "gloo"
+    assert args.actor.num_nodes * args.actor.num_gpus_per_node == args.vllm.num_engines == 1
+    assert args.ckpt.save_steps == 10 and args.train.async_enable == ("async" in script)
 
 
 def test_multinode_submits_to_ray(commands):
