@@ -1,6 +1,6 @@
 """Graders on answers whose verdict is known: real gold answers, reference solutions, and answers made wrong.
 
-It compares OpenRLHF's grade_answer, math-verify by itself, and this project's grader (evaluation/grading.py). It needs
+It compares OpenRLHF's grade_answer, math-verify by itself, and this project's grader (openrlhf_sagc/grading). It needs
 gsm8k_test.jsonl, math500_test.jsonl, aime24.jsonl and aime25.jsonl in --data. It shows what this project's grader gets
 wrong, and writes table.csv.
 
@@ -17,12 +17,14 @@ from pathlib import Path
 import pandas as pd
 from common.paths import RESULTS
 from common.tables import show
-from evaluation.grading import decided, extract_answer, verified
 from evaluation.problem_sets import load_problems, read_jsonl
 from math_verify import parse, verify
 from openrlhf.utils.math_utils import extract_boxed_answer, grade_answer
 from rich.console import Console
 from rich.progress import track
+
+from openrlhf_sagc.grading.algebra import verified
+from openrlhf_sagc.grading.answers import decided, extract_answer
 
 FORMS = Path(__file__).with_name("evaluation") / "answer_forms.csv"
 FILES = {

@@ -1,13 +1,16 @@
 #!/usr/bin/env bash
 # DAPO (arXiv 2503.14476): clip-higher, dynamic sampling, token-level loss, overlong shaping, no KL.
-#   bash train_scripts/dapo.sh cpu [FLAG...]                on two CPU cores: Countdown, results in build/dapo
-#   REWARD=reward.py bash train_scripts/dapo.sh [FLAG...]   on 8 GPUs at the paper's sizes: dapo_qwen2.5_7b.sh
+#   bash train_scripts/dapo.sh cpu [FLAG...]   on two CPU cores: Countdown, results in build/dapo
+#   bash train_scripts/dapo.sh [FLAG...]       on 8 GPUs at the paper's sizes: dapo_qwen2.5_7b.sh, results in ckpt/dapo_*
 # GROUP_SIZES="4 8 16 32" lets the straggler-aware control choose the group size. Later flags win.
 set -euo pipefail
 
-export GROUP_SIZES=${GROUP_SIZES:-16}
-[ "${1:-}" = cpu ] || exec bash "$(dirname "$0")/dapo_qwen2.5_7b.sh" "$@"
+if [ "${1:-}" != cpu ]; then
+    [ -z "${GROUP_SIZES:-}" ] || export SAGC=${SAGC:-all}
+    NAME=dapo exec bash "$(dirname "$0")/dapo_qwen2.5_7b.sh" "$@"
+fi
 shift
+GROUP_SIZES=${GROUP_SIZES:-16}
 cd "$(dirname "$0")/.."
 MAX_NEW_TOKENS=${MAX_NEW_TOKENS:-200}
 output=${OUTPUT:-$PWD/build/dapo}

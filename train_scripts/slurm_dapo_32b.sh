@@ -1,21 +1,31 @@
 #!/usr/bin/env bash
 # dapo_qwen2.5_32b_multinode.sh on Slurm: Ray on all nodes, the job submitted on the first. From the repository's root:
-#   REWARD=/shared/reward.py sbatch --partition=... --account=... train_scripts/slurm_dapo_32b.sh [FLAG...]
-#   SAGC=off REWARD=... sbatch ... train_scripts/slurm_dapo_32b.sh [FLAG...]   twin for plain OpenRLHF
-# Options of sbatch win over those below (--nodes, --time). Hardware, memory, data and the variables of the environment
-# are in that script. SRUN_ARGS: further options of srun, as for containers. Not run on this hardware.
+#   sbatch --partition=... --account=... train_scripts/slurm_dapo_32b.sh [FLAG...]
+#   SAGC=off sbatch ... train_scripts/slurm_dapo_32b.sh [FLAG...]   the same recipe without this package
+# Options of sbatch win over those below (--nodes, --time). Hardware, memory, disk and the variables of the environment are
+# in that script. A job that its time limit has ended goes on with the same command and --ckpt.load_enable.
+# SRUN_ARGS: further options of srun. In a container of pyxis, with OUTPUT in a folder that is mounted:
+#   SRUN_ARGS="--container-image=/shared/openrlhf.sqsh --container-mounts=$PWD,/shared --container-workdir=$PWD" sbatch ...
+# Ray is reached on HEAD_ADDRESS, by default the first node's first address; PORT 6379. Not run on this hardware.
 #SBATCH --job-name=dapo_qwen2.5_32b
+#SBATCH --output=%x-%j.log
 #SBATCH --nodes=8
 #SBATCH --ntasks-per-node=1
 #SBATCH --gpus-per-node=8
 #SBATCH --mem=0
 #SBATCH --exclusive
+#SBATCH --time=48:00:00
 set -euo pipefail
+fail() { echo "train_scripts/slurm_dapo_32b.sh: $*" >&2; exit 2; }
+[ -n "${SLURM_JOB_NODELIST:-}" ] || fail "no Slurm job: start it with sbatch"
 cd "$SLURM_SUBMIT_DIR" # Slurm runs a copy of this file from a folder of its own
+[ -e train_scripts/launch.sh ] || fail "sbatch was called in $PWD: call it in the repository's root"
 
-PORT=${PORT:-6379}
+PORT=${PORT:-6379} WAIT_MINUTES=${WAIT_MINUTES:-10}
+[[ $WAIT_MINUTES =~ ^[1-9][0-9]{0,3}$ ]] || fail "WAIT_MINUTES is a whole number above 0, not '$WAIT_MINUTES'"
 read -ra srun_args <<<"${SRUN_ARGS:-}"
 mapfile -t nodes < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
+[ ${#nodes[@]} -gt 0 ] || fail "scontrol names no hosts of $SLURM_JOB_NODELIST"
 
 # --overlap: Ray's steps never end and hold the nodes' GPUs. --cpu-bind=none: else one task may get one core.
 on() {
@@ -25,18 +35,24 @@ on() {
 }
 
 head=${nodes[0]}
-address=$(on "$head" hostname --ip-address)
-address=${address%% *} # a node may have several
+# Addresses of interfaces, without the loopback that /etc/hosts may have for the node's name (127.0.1.1).
+address=${HEAD_ADDRESS:-$(on "$head" hostname --all-ip-addresses)} || fail "$head does not tell its address: HEAD_ADDRESS=..."
+address=${address%% *}
+[[ -n $address && $address != 127.* ]] || fail "$head has the address '$address', which other nodes cannot reach: HEAD_ADDRESS=..."
+on "$head" python3 train_scripts/preflight.py --ports "$PORT" 8265 || fail "$head has no free ports for Ray"
 
 on "$head" ray start --head --node-ip-address="$address" --port="$PORT" --block &
-for _ in {1..60}; do
-    if on "$head" ray job list --address=http://127.0.0.1:8265 >/dev/null 2>&1; then break; fi
+ray_head=$!
+deadline=$((SECONDS + 60 * WAIT_MINUTES))
+until on "$head" ray job list --address=http://127.0.0.1:8265 >/dev/null 2>&1; do
+    kill -0 $ray_head 2>/dev/null || fail "Ray's head on $head has ended, see above"
+    [ $SECONDS -lt $deadline ] || fail "Ray's head on $head does not answer after $WAIT_MINUTES minutes (WAIT_MINUTES)"
     sleep 5
 done
 for node in "${nodes[@]:1}"; do
     on "$node" ray start --address="$address:$PORT" --block &
 done
 
-# The run itself waits until the nodes have joined. Slurm ends Ray's steps with this script.
-export NODES=${#nodes[@]}
+# The script waits until all nodes have joined, WAIT_MINUTES at most. Slurm ends Ray's steps with this script.
+export NODES=${#nodes[@]} WAIT_MINUTES
 on "$head" bash train_scripts/dapo_qwen2.5_32b_multinode.sh "$@"

@@ -31,6 +31,7 @@ RUN = {
     "bash train_scripts/quickstart.sh": "tests/stack/test_quickstart.py",
     "bash train_scripts/on_cpu.sh cpu-patched": "train_scripts/quickstart.sh",
     "bash train_scripts/on_cpu.sh cpu-base": "tests/stack/conftest.py",
+    "bash train_scripts/smoke.sh": "tests/stack/test_smoke.py",
     "bash train_scripts/dapo.sh cpu": "tests/unit/flags/test_dapo.py",  # up to the command that it starts
 }
 # Those that are only read: what they need is more than a test may take.

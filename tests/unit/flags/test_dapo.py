@@ -26,7 +26,7 @@ FORMS = ["cpu", "gpu"]
 EPS_LOW, EPS_HIGH, G = 0.2, 0.28, 16
 SHOW_COMMAND = f"""#!{sys.executable}
 import json, os, sys
-if sys.argv[1].endswith(("countdown/train.sh", "dapo_qwen2.5_7b.sh")):
+if sys.argv[1].endswith(("countdown/train.sh", "dapo_qwen2.5_7b.sh", "launch.sh")):
     os.execv("/bin/bash", ["bash", *sys.argv[1:]])
 print(json.dumps(sys.argv))
 """

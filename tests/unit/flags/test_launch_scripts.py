@@ -3,6 +3,7 @@
 import argparse
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -23,13 +24,24 @@ GPUS = {
     "multi_turn_agent.sh": 8,
 }
 SLURM = "slurm_dapo_32b.sh"
-MODULES = {"on": "openrlhf_sagc", "off": "openrlhf.cli.train_ppo_ray"}  # by SAGC
+SETTINGS = ["recommended", "all"]  # of SAGC with the package
+TWIN = "openrlhf.cli.train_ppo_ray"
 FAKE = f"""#!{sys.executable}
 import json, os, sys
 name, *words = sys.argv
 name = os.path.basename(name)
+if name == "bash" and not words[0].endswith("on_cpu.sh"):
+    os.execv("/bin/bash", ["bash", *words])
 with open(os.environ["COMMANDS"], "a") as file:
     print(json.dumps([name, *words]), file=file)
+if name == "python3" and words[0] == "-c":
+    if "FIND_CODE" in os.environ:
+        sys.exit(int(os.environ["FIND_CODE"]))
+    os.execv(sys.executable, [sys.executable, *words])
+if name == "ray":
+    sys.exit(int(os.environ.get("RAY_CODE", 0)))
+if "preflight.py" in str(words):
+    sys.exit(int(os.environ.get("PREFLIGHT_CODE", 0)))
 if name == "srun":
     command = next(i for i, word in enumerate(words) if not word.startswith("-"))
     os.execvp(words[command], words[command:])
@@ -37,27 +49,41 @@ if name == "srun":
 HOSTS = """#!/bin/bash
 case ${0##*/} in
     scontrol) printf 'node%s\\n' 1 2 3 ;;
-    hostname) echo 10.0.0.1 10.1.0.1 ;;
+    hostname) echo "${ADDRESSES:-10.0.0.1 10.1.0.1}" ;;
 esac
 """
 
 
 @pytest.fixture(scope="module")
 def commands(tmp_path_factory):
-    """commands(script, *flags, **environment): the commands it runs, each a list of words."""
+    """commands(script, *flags, **environment): the commands it runs, each a list of words.
+
+    fails=True: it ends with exit code 2 before any training; what it says. A variable that is None is not set.
+    """
     folder = tmp_path_factory.mktemp("programs")
     log = folder / "log"
-    for names, text in ((("python3", "ray", "srun"), FAKE), (("scontrol", "hostname"), HOSTS)):
+    for names, text in ((("bash", "python3", "ray", "srun"), FAKE), (("scontrol", "hostname"), HOSTS)):
         for name in names:
             (folder / name).write_text(text)
             (folder / name).chmod(0o755)
 
-    def run(script, *flags, **environment):
-        given = {"REWARD": "/reward.py", "AGENT": "/agent.py", "OUTPUT": "/output", "SLURM_SUBMIT_DIR": SCRIPTS.parent}
-        given |= {"PATH": f"{folder}:{os.defpath}", "SLURM_JOB_NODELIST": "node[1-3]", "COMMANDS": log, **environment}
+    def run(script, *flags, cwd=None, fails=False, **environment):
+        given = {"REWARD": "/reward.py", "OUTPUT": "/output", "SLURM_SUBMIT_DIR": SCRIPTS.parent}
+        given |= {"AGENT": "/agent.py"} if "agent" in script else {}
+        given |= {
+            "PYTHONPATH": SCRIPTS.parent,
+            "PATH": f"{folder}:{os.defpath}",
+            "SLURM_JOB_NODELIST": "node[1-3]",
+            "COMMANDS": log,
+            **environment,
+        }
         log.write_text("")
         command = ["/bin/bash", SCRIPTS / script, *flags]
-        result = subprocess.run(command, env=given, capture_output=True, text=True, timeout=60)
+        given = {name: value for name, value in given.items() if value is not None}
+        result = subprocess.run(command, env=given, cwd=cwd, capture_output=True, text=True, timeout=60)
+        if fails:
+            assert result.returncode == 2 and not [line for line in log.open() if '"-m"' in line]
+            return result.stderr
         assert result.returncode == 0, result.stderr
         return [json.loads(line) for line in log.read_text().splitlines()]
 
@@ -69,8 +95,9 @@ def flags_of(commands):
     """flags_of(script, ...) as `commands`: the flags of the training that it starts."""
 
     def run(*arguments, **environment):
-        module = MODULES[environment.get("SAGC", "on")]
-        (command,) = [words for words in commands(*arguments, **environment) if words[0] != "srun" and module in words]
+        module = TWIN if environment.get("SAGC") == "off" else "openrlhf_sagc"
+        ran = [words for words in commands(*arguments, **environment) if words[0] != "srun" and "-m" in words]
+        (command,) = [words for words in ran if module in words]
         return command[command.index(module) + 1 :]
 
     return run
@@ -89,7 +116,7 @@ def pairs(flags):
     return [tuple(flags[i:j]) for i, j in zip(starts, [*starts[1:], None])]
 
 
-@pytest.mark.parametrize("script", [*GPUS, SLURM, "dapo.sh"])
+@pytest.mark.parametrize("script", sorted(file.name for file in SCRIPTS.glob("*.sh")))
 def test_shellcheck(script):
     subprocess.run(["bash", "-n", SCRIPTS / script], check=True)
     shellcheck = shutil.which("shellcheck", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
@@ -98,31 +125,51 @@ def test_shellcheck(script):
     assert result.returncode == 0, result.stdout + result.stderr
 
 
+@pytest.mark.parametrize("sagc", SETTINGS)
 @pytest.mark.parametrize("script", GPUS)
-def test_flags(flags_of, start_trainer, prompts, script):
+def test_flags(flags_of, start_trainer, prompts, script, sagc):
     """Patched OpenRLHF and the package take them as far as the trainer, on other data; sizes are as said."""
-    started = start_trainer(flags_of(script, "--data.prompt_dataset", prompts))
+    started = start_trainer(flags_of(script, "--data.prompt_dataset", prompts, SAGC=sagc))
     args = started.args
-    assert started.cls is (GroupTrainerAsync if args.train.async_enable else GroupTrainer)
-    assert args.rollout.sagc.signal == ("seconds" if "agent" in script else "tokens")
+    is_async = "async" in script
+    assert started.cls is (GroupTrainerAsync if is_async else GroupTrainer)
     assert args.train.max_tokens_per_gpu >= args.data.max_len  # the longest sample decides otherwise
-    assert args.ds.zero_stage == 3  # see the token-level loss in README.md
+    assert args.ds.zero_stage == 3  # as dynamic batches need for the token-level loss
     actors, engines = args.actor.num_nodes * args.actor.num_gpus_per_node, args.vllm.num_engines
     generating = 0 if args.train.colocate_all else engines * args.vllm.tensor_parallel_size
     assert actors + generating == GPUS[script]
-    assert args.vllm.enable_sleep == args.ds.enable_sleep == args.train.colocate_all != args.train.async_enable
-    assert args.train.partial_rollout_enable == args.train.async_enable == ("async" in script)
+    assert args.vllm.enable_sleep == args.ds.enable_sleep == args.train.colocate_all == args.vllm.enforce_eager
+    assert args.train.partial_rollout_enable == args.train.async_enable == is_async != args.train.colocate_all
+    assert args.ckpt.save_hf and args.ckpt.max_num == 2 and args.eval.steps == args.ckpt.save_steps
+    assert args.eval.dataset and args.rollout.agent_timeout == (600 if "agent" in script else None)
 
 
 @pytest.mark.parametrize("script", GPUS)
-def test_twin(flags_of, start_trainer, script):
+def test_settings(flags_of, start_trainer, prompts, script):
+    """Recommended keeps the recipe's group size, that of the twin; all lets control choose it."""
+    recommended, everything = (
+        start_trainer(flags_of(script, "--data.prompt_dataset", prompts, SAGC=sagc)).args.rollout for sagc in SETTINGS
+    )
+    assert recommended.sagc.group_sizes == [recommended.n_samples_per_prompt]
+    assert everything.sagc.enable and everything.n_samples_per_prompt in everything.sagc.group_sizes
+    assert len(everything.sagc.group_sizes) > 1
+    assert everything.sagc.signal == ("seconds" if "agent" in script else "tokens")
+    for rollout in (recommended, everything):
+        assert rollout.length_aware_dispatch
+        assert rollout.tail_batching.enable == ("async" not in script)
+        assert rollout.tail_batching.response_ratio == 1 or not rollout.tail_batching.enable
+
+
+@pytest.mark.parametrize("sagc", SETTINGS)
+@pytest.mark.parametrize("script", GPUS)
+def test_twin(flags_of, start_trainer, script, sagc):
     """SAGC=off leaves this package's flags out and nothing else; unpatched OpenRLHF takes the rest."""
     parser = argparse.ArgumentParser()
     add_arguments(parser)
     package = {f"--{name}" for name in vars(parser.parse_args([]))}
-    flags, twin = pairs(flags_of(script)), pairs(flags_of(script, SAGC="off"))
-    assert twin == [pair for pair in flags if pair[0] not in package]
-    assert ("--rollout.sagc.enable",) in flags and ("--algo.dynamic_filtering_enable",) in twin
+    flags, twin = (pairs(flags_of(script, SAGC=value, RUN_NAME="run")) for value in (sagc, "off"))
+    assert twin == [pair for pair in flags if pair[0] not in package] and flags != twin
+    assert ("--algo.dynamic_filtering_enable",) in twin
     args = start_trainer([word for pair in twin for word in pair], unpatched=True).args
     assert not hasattr(args.rollout, "sagc") and args.rollout.n_samples_per_prompt > 1
     assert args.data.prompt_dataset.count("/") == args.actor.model_name_or_path.count("/") == 1
@@ -130,11 +177,78 @@ def test_twin(flags_of, start_trainer, script):
 
 @pytest.mark.parametrize("script", GPUS)
 def test_environment(commands, flags_of, script):
-    flags = dict((pair[0], pair[1:]) for pair in pairs(flags_of(script, MODEL="m", DATA="d", GROUP_SIZES="2 16")))
+    given = {"MODEL": "m", "DATA": "d", "EVAL_DATA": "", "GROUP_SIZES": "2 16", "SAGC": "all"}
+    flags = dict((pair[0], pair[1:]) for pair in pairs(flags_of(script, SAVE_HOURS="5", STEP_MINUTES="7", **given)))
     assert flags["--actor.model_name_or_path"] == ("m",) and flags["--data.prompt_dataset"] == ("d",)
     assert flags["--rollout.sagc.group_sizes"] == ("2", "16") and flags["--ckpt.output_dir"] == ("/output",)
-    with pytest.raises(AssertionError, match="SAGC is on or off, not no"):
-        commands(script, SAGC="no")
+    assert flags["--ckpt.save_steps"] == ("42",) and "--eval.dataset" not in flags
+    assert "SAGC is recommended, all or off, not no" in commands(script, SAGC="no", fails=True)
+    assert "PROMPTS is a whole number above 0, not '1.5'" in commands(script, PROMPTS="1.5", fails=True)
+
+
+def test_every_script_has_a_folder_and_a_name_of_its_own(flags_of, tmp_path):
+    runs = [(script, sagc) for script in [*GPUS, "dapo.sh"] for sagc in (*SETTINGS, "off")]
+    names, folders = set(), set()
+    for script, sagc in runs:
+        flags = dict((pair[0], pair[1:]) for pair in pairs(flags_of(script, SAGC=sagc, OUTPUT=None, cwd=tmp_path)))
+        names |= {flags["--logger.wandb.run_name"]}
+        folders |= {flags["--ckpt.output_dir"]}
+        assert flags["--ckpt.path"][0].startswith(flags["--ckpt.output_dir"][0])
+    assert len(names) == len(folders) == len(runs) and {Path(*folder).parent for folder in folders} == {
+        tmp_path / "ckpt"
+    }
+
+
+def test_paths_are_absolute_wherever_they_are_given(flags_of, tmp_path):
+    """Ray's processes have another working folder. What is not here is a name on the hub, or an address."""
+    for name in ("model", "my data"):
+        (tmp_path / name).mkdir()
+    given = {"MODEL": "model", "DATA": "my data", "REWARD": "../reward.py", "OUTPUT": "out", "EVAL_DATA": "a/b"}
+    flags = dict((pair[0], pair[1:]) for pair in pairs(flags_of("dapo_qwen2.5_7b.sh", cwd=tmp_path, **given)))
+    expected = {
+        "--actor.model_name_or_path": tmp_path / "model",
+        "--data.prompt_dataset": tmp_path / "my data",
+        "--reward.remote_url": tmp_path.parent / "reward.py",
+        "--ckpt.output_dir": tmp_path / "out",
+        "--eval.dataset": "a/b",
+    }
+    assert {name: flags[name] for name in expected} == {name: (str(path),) for name, path in expected.items()}
+    url = "http://user:word@host/path?token=1"
+    assert ("--reward.remote_url", url) in pairs(flags_of("dapo_qwen2.5_7b.sh", REWARD=url))
+    agent = flags_of("multi_turn_agent.sh", AGENT="agent.py", cwd=tmp_path)
+    assert ("--train.agent_func_path", str(tmp_path / "agent.py")) in pairs(agent)
+
+
+def test_the_default_reward_is_the_packages(commands, flags_of):
+    from openrlhf_sagc import math_reward
+
+    for sagc in ("recommended", "off"):
+        flags = pairs(flags_of("dapo_qwen2.5_7b.sh", REWARD=None, SAGC=sagc))
+        assert ("--reward.remote_url", math_reward.__file__) in flags
+    said = commands("dapo_qwen2.5_7b.sh", REWARD=None, FIND_CODE="1", fails=True)
+    assert "the default REWARD, openrlhf_sagc's math_reward.py, is not installed" in said
+
+
+def test_wandb(flags_of):
+    """The key stays in the environment."""
+    assert not [pair for pair in pairs(flags_of("dapo_qwen2.5_7b.sh")) if pair[0] == "--logger.wandb.key"]
+    given = {"WANDB_API_KEY": "secret", "WANDB_PROJECT": "p", "WANDB_ENTITY": "e", "WANDB_RUN_GROUP": "g"}
+    flags = pairs(flags_of("dapo_qwen2.5_7b.sh", **given))
+    for name, value in {"key": "from-WANDB_API_KEY", "project": "p", "org": "e", "group": "g"}.items():
+        assert (f"--logger.wandb.{name}", value) in flags
+    assert "secret" not in str(flags)
+
+
+def test_what_the_checks_find_ends_the_script(commands):
+    commands("dapo_qwen2.5_7b.sh", PREFLIGHT_CODE="2", fails=True)
+    ran = commands("dapo_qwen2.5_7b.sh", "--train.seed", "7", PREFLIGHT_CODE="2", PREFLIGHT="off")
+    assert len(ran) == 1 and ran[0][-2:] == ["--train.seed", "7"]
+    checked, started = commands("dapo_qwen2.5_7b.sh", "--train.seed", "7")
+    assert checked[checked.index("openrlhf_sagc") :] == started[2:]  # what it checks is what starts
+
+
+def test_all(flags_of):
+    assert flags_of("dapo_qwen2.5_7b_all.sh", "--a") == flags_of("dapo_qwen2.5_7b.sh", "--a", SAGC="all")
 
 
 @pytest.mark.parametrize("script", GPUS)
@@ -156,15 +270,37 @@ def test_recipe(flags_of, start_trainer, prompts, script):
     assert overlong == ((None, 1) if "agent" in script else expected)
 
 
+@pytest.mark.parametrize("sagc", [*SETTINGS, "off"])
+@pytest.mark.parametrize("script", GPUS)
+def test_smoke_form(commands, start_trainer, prompts, script, sagc):
+    """With smoke.sh's sizes the script trains on the CPU stack; tests/stack does so."""
+    assignments = re.findall(r"^export (.*?)(?: #.*)?$", (SCRIPTS / "smoke.sh").read_text(), re.MULTILINE)
+    sizes = {name: text.strip('"') for line in assignments for name, text in re.findall(r'(\w+)=("[^"]*"|\S+)', line)}
+    sizes |= {"MODEL": "/model", "DATA": prompts, "EVAL_DATA": prompts, "STEP_MINUTES": "6", "SAGC": sagc}
+    assert sizes["DEVICE"] == "cpu" and sizes["PROMPTS"] == "8"
+    checked, started = commands(script, "--data.max_samples", "200", **sizes)
+    assert checked[:2] == started[:2] == ["bash", str(SCRIPTS / "on_cpu.sh")]
+    tree, module = ("cpu-base", TWIN) if sagc == "off" else ("cpu-patched", "openrlhf_sagc")
+    assert started[2:6] == [tree, "python", str(SCRIPTS / "train_on_cpu.py"), module]
+    args = start_trainer(started[6:], unpatched=sagc == "off").args
+    assert not args.ds.packing_samples and not args.vllm.enable_sleep and args.vllm.sync_backend == "gloo"
+    assert args.actor.num_nodes * args.actor.num_gpus_per_node == args.vllm.num_engines == 1
+    assert args.ckpt.save_steps == 10 and args.train.async_enable == ("async" in script)
+
+
 def test_multinode_submits_to_ray(commands):
-    (command,) = commands("dapo_qwen2.5_32b_multinode.sh", NODES="2")
-    assert command[:6] == ["ray", "job", "submit", "--address", "http://127.0.0.1:8265", "--"]
-    assert command[6:9] == ["python3", "-m", "openrlhf_sagc"]
+    """Once the checks have found the nodes' GPUs."""
+    checked, command = commands("dapo_qwen2.5_32b_multinode.sh", NODES="2", RUNTIME_ENV_JSON='{"py_modules": ["x y"]}')
+    address = "http://127.0.0.1:8265"
+    assert checked[checked.index("--cluster") + 1] == address and "--wait_minutes" in checked
+    assert command[:5] == ["ray", "job", "submit", "--address", address]
+    assert command[5:8] == ["--runtime-env-json", '{"py_modules": ["x y"]}', "--"]
+    assert command[8:11] == ["python3", "-m", "openrlhf_sagc"]
     assert ("--actor.num_nodes", "2") in pairs(command) and ("--vllm.num_engines", "4") in pairs(command)
 
 
 def test_slurm(commands, flags_of):
-    """Ray's head on the first node, a worker on each other one, and script 2's job for as many nodes as there are."""
+    """Ray's head on the first node, a worker on each other one, and the recipe's job for as many nodes as there are."""
     ran = commands(SLURM, "--train.seed", "7", SRUN_ARGS="--container-image=image")
     daemons = {}
     for words in ran:
@@ -177,7 +313,25 @@ def test_slurm(commands, flags_of):
     assert daemons == {"node1": head, "node2": worker, "node3": worker}
     flags = flags_of(SLURM, "--train.seed", "7")
     assert flags == flags_of("dapo_qwen2.5_32b_multinode.sh", "--train.seed", "7", NODES="3")
+    assert re.search(r"^#SBATCH --time=", (SCRIPTS / SLURM).read_text(), re.MULTILINE)
 
 
 def test_slurm_twin(flags_of):
     assert flags_of(SLURM, SAGC="off") == flags_of("dapo_qwen2.5_32b_multinode.sh", SAGC="off", NODES="3")
+
+
+@pytest.mark.parametrize(
+    ("environment", "line"),
+    [
+        ({"SLURM_JOB_NODELIST": None}, "no Slurm job: start it with sbatch"),
+        ({"SLURM_SUBMIT_DIR": "/"}, "sbatch was called in /: call it in the repository's root"),
+        ({"ADDRESSES": "127.0.1.1"}, "node1 has the address '127.0.1.1', which other nodes cannot reach"),
+        ({"ADDRESSES": " "}, "node1 has the address ''"),
+        ({"WAIT_MINUTES": "soon"}, "WAIT_MINUTES is a whole number above 0, not 'soon'"),
+        ({"PREFLIGHT_CODE": "2"}, "node1 has no free ports for Ray"),
+        ({"RAY_CODE": "1"}, "Ray's head on node1 has ended"),
+    ],
+)
+def test_slurm_says_what_fails(commands, environment, line):
+    said = commands(SLURM, fails=True, **environment)
+    assert f"train_scripts/slurm_dapo_32b.sh: {line}" in said.splitlines()[-1]

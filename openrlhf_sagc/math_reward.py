@@ -1,0 +1,41 @@
+r"""The reward of the launch scripts, for --reward.remote_url: 1 for the right final answer of a math problem, else 0.
+
+The answer is what the last \boxed{} holds, else what follows the last `####` or `Answer:` at the beginning of a line.
+math-verify compares what is not plainly equal or different. Threads may call it; a comparison that takes too long
+counts as wrong. Needs math-verify and pebble, as requirements.txt has them.
+"""
+
+from importlib.util import find_spec
+
+import torch
+
+from openrlhf_sagc.grading.algebra import equal_by_algebra
+from openrlhf_sagc.grading.answers import decided, extract_answer, response_of
+
+if not find_spec("math_verify"):
+    raise ImportError("openrlhf_sagc/math_reward.py needs math-verify: pip install math-verify")
+
+
+def reward_func(queries, prompts, labels, **kwargs):
+    """Rewards for `queries`, each a prompt of `prompts` with its response; `labels` are answers or worked solutions.
+
+    Returns:
+        Float tensors [len(queries)]: `rewards`, `scores` (the same values) and, in `extra_logs`, the samples in which an
+        answer was found and those whose comparison was stopped.
+    """
+    found, verdicts = [], []
+    for query, prompt, label in zip(queries, prompts, labels, strict=True):
+        gold = extract_answer(str(label)) or str(label)
+        answer = extract_answer(response_of(query, prompt))
+        found.append(answer is not None)
+        verdicts.append(answer is not None and _equal(gold, answer))
+    rewards = torch.tensor([float(bool(verdict)) for verdict in verdicts])
+    stopped = torch.tensor([float(verdict is None) for verdict in verdicts])
+    logs = {"answer_found": torch.tensor(found, dtype=torch.float), "comparison_stopped": stopped}
+    return {"rewards": rewards, "scores": rewards.clone(), "extra_logs": logs}
+
+
+def _equal(gold: str, answer: str) -> bool | None:
+    """Whether they are equal; None if the comparison was stopped."""
+    verdict = decided(gold, answer)
+    return equal_by_algebra(gold, answer) if verdict is None else verdict

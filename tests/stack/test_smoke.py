@@ -1,0 +1,34 @@
+"""Each launch script trains on the real stack: the very script, with the sizes of smoke.sh."""
+
+import re
+
+import pytest
+from cpu_stack import ROOT
+from real_runs import logged_steps
+
+pytestmark = pytest.mark.stack
+STEPS = 20
+RUNS = [
+    ("dapo_qwen2.5_1.5b.sh", "recommended"),
+    ("dapo_qwen2.5_1.5b.sh", "off"),
+    ("dapo_qwen2.5_7b_all.sh", "all"),
+    ("dapo_qwen2.5_32b_multinode.sh", "recommended"),
+    ("dapo_async_partial_rollout.sh", "recommended"),
+    ("multi_turn_agent.sh", "recommended"),
+]
+
+
+@pytest.mark.xdist_group("smoke")  # two of them may write to one folder
+@pytest.mark.parametrize(("script", "sagc"), RUNS)
+def test_smoke(task, run_command, monkeypatch, script, sagc):
+    monkeypatch.setenv("TASK", str(task))
+    monkeypatch.setenv("STEPS", str(STEPS))
+    monkeypatch.setenv("SAGC", sagc)
+    code, output = run_command(["bash", ROOT / "train_scripts" / "smoke.sh", script])
+    assert code == 0, output[-5000:]
+    folder = ROOT / "build" / "smoke" / script.removesuffix(".sh")
+    steps = logged_steps(output)
+    assert STEPS / 2 <= len(steps) <= 2 * STEPS
+    assert re.search(r"eval_\w+_pass1", output), "no evaluation"
+    assert (folder / "config.json").exists() and list((folder / "checkpoints").glob("*_hf/config.json"))
+    assert list((folder / "tensorboard" / "run").iterdir())

@@ -1,0 +1,177 @@
+#!/usr/bin/env bash
+# Starts a recipe's training: launch.sh NAME FLAG... The recipes call it with their sizes in the environment and with
+# their own flags and the user's, of which the later ones win. preflight.py first says what is missing, a line each.
+#
+# Environment of every recipe, all optional:
+#   SAGC=recommended   dynamic sampling and tail batching (asynchronous: dynamic sampling), always SAMPLES a prompt
+#        all           group control too: SAMPLES in the first step, then one of GROUP_SIZES (more prompts, fewer samples)
+#        off           the same recipe for plain OpenRLHF, without this package's flags
+#   MODEL, DATA, EVAL_DATA (empty: no evaluation), REWARD or AGENT, OUTPUT, RUN_NAME, MAX_NEW_TOKENS, PROMPTS, SAMPLES,
+#   TRAIN_BATCH, GROUP_SIZES; NODES, ACTOR_GPUS (a node), ENGINES, TENSOR_PARALLEL
+#   SAVE_HOURS=2       hours between checkpoints and evaluations; STEP_MINUTES: what a step takes on your machine
+#   WANDB_API_KEY      switches W&B on; WANDB_PROJECT, WANDB_ENTITY, WANDB_RUN_GROUP
+#   PREFLIGHT=off      starts without the checks; RUNTIME_ENV_JSON: for `ray job submit`; DEVICE=cpu: see smoke.sh
+set -euo pipefail
+
+here=$(cd "$(dirname "$0")" && pwd)
+fail() { echo "train_scripts/launch.sh: $*" >&2; exit 2; }
+name=${1:?usage: train_scripts/launch.sh NAME FLAG..., which the recipes call}
+shift
+
+SAGC=${SAGC:-recommended} DEVICE=${DEVICE:-gpu} SHAPE=${SHAPE:-hybrid} SUBMIT=${SUBMIT:-no}
+NODES=${NODES:-1} ACTOR_GPUS=${ACTOR_GPUS:-8} TENSOR_PARALLEL=${TENSOR_PARALLEL:-1}
+SAVE_HOURS=${SAVE_HOURS:-2} PROMPT_TOKENS=${PROMPT_TOKENS:-2048} GPU_MEMORY=${GPU_MEMORY:-0.6}
+for number in NODES ACTOR_GPUS ENGINES TENSOR_PARALLEL PROMPTS SAMPLES TRAIN_BATCH SAVE_HOURS STEP_MINUTES; do
+    [[ ${!number:-} =~ ^[1-9][0-9]{0,8}$ ]] || fail "$number is a whole number above 0, not '${!number:-}'"
+done
+read -ra group_sizes <<<"${GROUP_SIZES:-4 8 16 32}"
+
+# What is here gets its whole path, as Ray's processes have another working folder; names on the hub stay as they are.
+absolute() { if [ -e "$1" ]; then realpath "$1"; else echo "$1"; fi; }
+MODEL=$(absolute "${MODEL:?}")
+DATA=$(absolute "${DATA:-OpenRLHF/dapo-math-17k}") # 17 thousand math problems with integer answers
+EVAL_DATA=$(absolute "${EVAL_DATA-OpenRLHF/aime-2024}")
+RUN_NAME=${RUN_NAME:-${name}_$SAGC}
+OUTPUT=$(realpath -m "${OUTPUT:-ckpt/$RUN_NAME}")
+save_steps=$((SAVE_HOURS * 60 / STEP_MINUTES))
+[ $save_steps -gt 0 ] || save_steps=1
+
+python=(python3) tree=cpu-patched
+case $SAGC in
+    recommended | all) module=openrlhf_sagc ;;
+    off) module=openrlhf.cli.train_ppo_ray tree=cpu-base ;;
+    *) fail "SAGC is recommended, all or off, not $SAGC" ;;
+esac
+[ "$DEVICE" = gpu ] || python=(bash "$here/on_cpu.sh" "$tree" python)
+
+if [ -n "${AGENT:-}" ]; then
+    AGENT=$(realpath -m "$AGENT")
+    MAX_LEN=${MAX_LEN:?} # prompt, all turns and what the tools say
+    # No overlong shaping: it would count the tools' tokens as the response's.
+    source_of_rewards=(--train.agent_func_path "$AGENT")
+else
+    REWARD=${REWARD:-$(python3 -c 'from importlib.util import find_spec as f; print(f("openrlhf_sagc.math_reward").origin)' 2>/dev/null)} ||
+        fail "the default REWARD, openrlhf_sagc's math_reward.py, is not installed: pip install --no-deps ., or REWARD=FILE"
+    [[ $REWARD != *.py ]] || REWARD=$(realpath -m "$REWARD")
+    MAX_LEN=$((${MAX_NEW_TOKENS:?} + PROMPT_TOKENS))
+    # The package's rewards are 0 and 1 where the paper has -1 and 1: half the penalty gives the same advantages.
+    source_of_rewards=(
+        --reward.remote_url "$REWARD"
+        --rollout.max_new_tokens "$MAX_NEW_TOKENS"
+        --reward.overlong_buffer_len $((MAX_NEW_TOKENS / 5)) # overlong shaping, 4096 of 20480 in the paper
+        --reward.overlong_penalty_factor 0.5
+    )
+fi
+
+# DAPO (arXiv 2503.14476).
+dapo=(
+    --algo.advantage.estimator group_norm
+    --actor.eps_clip_low_high 0.2 0.28 # clip-higher
+    --actor.loss_agg_mode token-mean   # token-level loss
+    --algo.kl.init_coef 0              # no KL and no reference model
+    --algo.dynamic_filtering_enable    # dynamic sampling
+)
+
+sagc=()
+if [ "$SAGC" != off ]; then
+    sagc=(--rollout.length_aware_dispatch)
+    [ -z "${AGENT:-}" ] || sagc+=(--rollout.agent_timeout "${AGENT_TIMEOUT:-600}")
+    if [ "$SHAPE" = async ]; then
+        [ "$SAGC" = all ] || group_sizes=("$SAMPLES")           # one size is fixed, and measured
+        sagc+=(--algo.dynamic_filtering_surplus keep)           # engines do not sleep and can finish these rollouts
+    else
+        sagc+=(--rollout.tail_batching.enable --rollout.tail_batching.response_ratio 1) # 1: no choice of short responses
+    fi
+    if [ "$SAGC" = all ] || [ "$SHAPE" = async ]; then
+        sagc+=(--rollout.sagc.enable --rollout.sagc.group_sizes "${group_sizes[@]}")
+        [ -z "${AGENT:-}" ] || sagc+=(--rollout.sagc.signal seconds) # who waits for tools is a straggler too
+    fi
+fi
+
+case $DEVICE in
+    gpu)
+        hardware=(
+            --actor.num_nodes "$NODES"
+            --actor.num_gpus_per_node "$ACTOR_GPUS"
+            --vllm.num_engines "$ENGINES"
+            --vllm.tensor_parallel_size "$TENSOR_PARALLEL"
+            --vllm.gpu_memory_utilization "$GPU_MEMORY"
+            --data.apply_chat_template
+            --train.dynamic_batch_enable
+            --train.max_tokens_per_gpu "${TOKENS_PER_GPU:-$MAX_LEN}"
+            --actor.gradient_checkpointing_enable
+            --ds.zero_stage 3
+            --ds.packing_samples
+        )
+        # Training and generation in turn on the same GPUs; else engines have theirs, and room for CUDA graphs.
+        [ "$SHAPE" = async ] ||
+            hardware+=(--train.colocate_all --vllm.enable_sleep --ds.enable_sleep --vllm.enforce_eager)
+        ;;
+    cpu)
+        grep -q avx512_bf16 /proc/cpuinfo && dtype=bf16 || dtype=fp32
+        hardware=(
+            --actor.num_gpus_per_node 1 --vllm.num_engines 1 --vllm.enforce_eager --vllm.sync_backend gloo
+            --ds.zero_stage 2 --ds.attn_implementation eager --ds.param_dtype "$dtype"
+            --rollout.micro_batch_size 16 --train.micro_batch_size 16
+        )
+        ;;
+    *) fail "DEVICE is gpu or cpu, not $DEVICE" ;;
+esac
+
+logs=(--logger.tensorboard_dir "$OUTPUT/tensorboard" --logger.wandb.run_name "$RUN_NAME")
+if [ -n "${WANDB_API_KEY:-}" ]; then
+    # W&B reads the key from the environment; on the command line everyone on the machine could.
+    logs+=(--logger.wandb.key from-WANDB_API_KEY)
+    [ -z "${WANDB_PROJECT:-}" ] || logs+=(--logger.wandb.project "$WANDB_PROJECT")
+    [ -z "${WANDB_ENTITY:-}" ] || logs+=(--logger.wandb.org "$WANDB_ENTITY")
+    [ -z "${WANDB_RUN_GROUP:-}" ] || logs+=(--logger.wandb.group "$WANDB_RUN_GROUP")
+fi
+
+evaluation=()
+[ -z "$EVAL_DATA" ] || evaluation=(
+    --eval.dataset "$EVAL_DATA" --eval.steps "$save_steps" --eval.n_samples_per_prompt 4 --eval.temperature 1
+)
+
+flags=(
+    --actor.model_name_or_path "$MODEL"
+    --data.prompt_dataset "$DATA"
+    --data.input_key prompt
+    --data.label_key label
+    --data.max_len "$MAX_LEN"
+    --rollout.batch_size "$PROMPTS"
+    --rollout.n_samples_per_prompt "$SAMPLES"
+    --train.batch_size "$TRAIN_BATCH"
+    --train.num_episodes 10
+    --actor.adam.lr 1e-6
+    --actor.lr_scheduler constant_with_warmup
+    "${source_of_rewards[@]}"
+    "${dapo[@]}"
+    "${sagc[@]}"
+    "${hardware[@]}"
+    "${evaluation[@]}"
+    "${logs[@]}"
+    --ckpt.output_dir "$OUTPUT"
+    --ckpt.path "$OUTPUT/checkpoints"
+    --ckpt.save_steps "$save_steps"
+    --ckpt.max_num 2
+    --ckpt.save_hf
+    "$@"
+)
+
+RAY_API_SERVER_ADDRESS=${RAY_API_SERVER_ADDRESS:-http://127.0.0.1:8265}
+checks=(--device "$DEVICE" --disk_gb "${DISK_GB:-0}" --memory_gb "${MEMORY_GB:-0}")
+start=("${python[@]}" -m "$module")
+[ "$DEVICE" = gpu ] || start=("${python[@]}" "$here/train_on_cpu.py" "$module")
+if [ "$SUBMIT" = ray ] && [ "$DEVICE" = gpu ]; then
+    checks+=(--cluster "$RAY_API_SERVER_ADDRESS" --wait_minutes "${WAIT_MINUTES:-10}")
+    start=(ray job submit --address "$RAY_API_SERVER_ADDRESS"
+        ${RUNTIME_ENV_JSON:+--runtime-env-json "$RUNTIME_ENV_JSON"} -- "${start[@]}")
+fi
+[ "${PREFLIGHT:-on}" = off ] || "${python[@]}" "$here/preflight.py" "${checks[@]}" "$module" "${flags[@]}"
+
+echo "train_scripts/launch.sh: $RUN_NAME writes to $OUTPUT, and a checkpoint every $save_steps steps:" \
+    "${SAVE_HOURS} h at $STEP_MINUTES minutes a step, an estimate (STEP_MINUTES=... for yours)" >&2
+# Addresses of reward servers may hold passwords.
+printf '%q ' + "${start[@]}" "${flags[@]}" | sed -E 's#://[^/ @]*@#://***@#g; s#(https?://[^ ?]*)\?[^ ]*#\1?***#g' >&2
+echo >&2
+exec "${start[@]}" "${flags[@]}"

@@ -1,0 +1,247 @@
+"""Says what a run lacks before Ray starts, a line each: preflight.py [OPTION...] MODULE FLAG... Exit code 2 if anything.
+
+launch.sh calls it with the training's own command. On a cluster it first waits for the GPUs of all nodes.
+"""
+
+import argparse
+import contextlib
+import importlib.util
+import io
+import os
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+
+GB = 1e9
+LEAST_SHARED_MEMORY_GB = 4  # of /dev/shm, where Ray has its objects; containers begin with 0.06
+FREE_SHARE = 0.9  # of a GPU's memory that nothing else may use
+DEFAULT_REWARD = "math_reward.py"
+LOCAL = ("/", "./", "../", "~")  # how a path begins that is no name on the hub
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--device", choices=("gpu", "cpu"), default="gpu")
+    parser.add_argument("--disk_gb", type=float, default=0, help="free space that the output folder needs")
+    parser.add_argument("--memory_gb", type=float, default=0, help="memory that this node needs")
+    parser.add_argument("--cluster", help="address of the dashboard of the Ray cluster that takes the job")
+    parser.add_argument("--wait_minutes", type=float, default=10, help="for the nodes of that cluster")
+    parser.add_argument("--ports", type=int, nargs="*", default=[], help="that have to be free; alone, without MODULE")
+    parser.add_argument("command", nargs=argparse.REMAINDER, help="module and flags of the training")
+    return parser.parse_args()
+
+
+def settings_of(flags: list[str]) -> dict[str, list[str]]:
+    """Flag -> its values; of a flag that is given twice, the later ones."""
+    settings: dict[str, list[str]] = {}
+    for word in flags:
+        if word.startswith("--"):
+            name, equals, value = word.partition("=")
+            settings[name] = values = [value] if equals else []
+        elif settings:
+            values.append(word)
+    return settings
+
+
+def value(settings: dict[str, list[str]], flag: str, default: str = "") -> str:
+    return (settings.get(flag) or [default])[0]
+
+
+def module_problems(module: str, settings: dict[str, list[str]]) -> Iterator[str]:
+    """What cannot be imported. Only looked for, as importing it all takes a minute."""
+    needed = {
+        "openrlhf": "the patched OpenRLHF: pip install --no-deps build/dist/openrlhf-*.whl",
+        "ray": "",
+        "vllm": "",
+    }
+    if module == "openrlhf_sagc":
+        needed["openrlhf_sagc"] = "this package: pip install --no-deps ."
+    if "--ds.packing_samples" in settings:
+        needed["flash_attn"] = "flash-attn, which --ds.packing_samples needs"
+    if "--logger.wandb.key" in settings:
+        needed["wandb"] = "W&B, which WANDB_API_KEY switches on: pip install wandb, or unset WANDB_API_KEY"
+    for name, what in needed.items():
+        if importlib.util.find_spec(name) is None:
+            yield f"no module {name}: install {what or name}"
+
+
+def flag_problems(module: str, flags: list[str]) -> Iterator[str]:
+    """What the training's own parser and checks say of the flags; OpenRLHF without patches has no parser to ask."""
+    from openrlhf.cli import train_ppo_ray
+
+    build_parser = getattr(train_ppo_ray, "build_parser", None)
+    if build_parser is None:
+        if module == "openrlhf_sagc":
+            yield f"{train_ppo_ray.__file__} is not of the patched OpenRLHF: install build/dist/openrlhf-*.whl"
+        return
+    parser = build_parser()
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+            if module == "openrlhf_sagc":
+                from openrlhf_sagc.arguments import add_arguments, check_arguments
+
+                add_arguments(parser)
+                check_arguments(train_ppo_ray.validate_args(parser.parse_args(flags)))
+            else:
+                train_ppo_ray.validate_args(parser.parse_args(flags))
+    except AssertionError as error:
+        yield str(error)
+    except SystemExit as error:  # of argparse with a number, and its line printed
+        yield (said.getvalue().strip().splitlines() or [""])[-1] if isinstance(error.code, int) else str(error.code)
+
+
+def file_problems(settings: dict[str, list[str]]) -> Iterator[str]:
+    for flag, name in (("--reward.remote_url", "reward_func"), ("--train.agent_func_path", "AgentExecutor")):
+        for file in value(settings, flag).split(","):
+            if file.endswith(".py"):
+                yield from _plug_in_problems(flag, Path(file), name)
+    for flag in ("--data.prompt_dataset", "--eval.dataset", "--actor.model_name_or_path"):
+        for place in value(settings, flag).split(","):
+            if place.startswith(LOCAL) and not Path(place).exists():
+                yield f"{flag} {place} is not there"
+    model = value(settings, "--actor.model_name_or_path")
+    if model and Path(model).is_dir() and not Path(model, "config.json").exists():
+        yield f"--actor.model_name_or_path {model} has no config.json"
+
+
+def _plug_in_problems(flag: str, file: Path, name: str) -> Iterator[str]:
+    """Load the file as every engine will; the default reward grades an answer that needs math-verify."""
+    if not file.exists():
+        yield f"{flag} {file} is not there"
+        return
+    try:
+        spec = importlib.util.spec_from_file_location("plug_in", file)
+        assert spec and spec.loader
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        function = getattr(module, name)
+        if file.name == DEFAULT_REWARD and file.parent.name == "openrlhf_sagc":
+            rewards = function([r"\boxed{\frac{10}{2}}"], [""], ["5"])["rewards"].tolist()
+            if rewards != [1.0]:
+                yield f"{flag} {file} gives 10/2 for 5 the reward {rewards}"
+    except Exception as error:
+        yield f"{flag} {file} cannot be used: {type(error).__name__}: {error}"
+
+
+def gpus_needed(settings: dict[str, list[str]]) -> int:
+    """GPUs of all nodes together."""
+    actors = int(value(settings, "--actor.num_nodes", "1")) * int(value(settings, "--actor.num_gpus_per_node", "8"))
+    if "--train.colocate_all" in settings and "--train.async_enable" not in settings:
+        return actors
+    engines = int(value(settings, "--vllm.num_engines", "0"))
+    return actors + engines * int(value(settings, "--vllm.tensor_parallel_size", "1"))
+
+
+def gpu_problems(needed: int) -> Iterator[str]:
+    """On this node: too few GPUs, or memory in use by others."""
+    query = ["nvidia-smi", "--query-gpu=memory.used,memory.total", "--format=csv,noheader,nounits"]
+    try:
+        lines = subprocess.run(query, capture_output=True, text=True, check=True, timeout=60).stdout.splitlines()
+    except (OSError, subprocess.SubprocessError) as error:
+        yield f"nvidia-smi does not work, and the run needs {needed} GPUs: {error}"
+        return
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    count = len(lines) if visible is None else len([word for word in visible.split(",") if word])
+    if count < needed:
+        where = "" if visible is None else f" in CUDA_VISIBLE_DEVICES={visible}"
+        yield f"the run needs {needed} GPUs, this node has {count}{where}: set ACTOR_GPUS and ENGINES"
+    for number, line in enumerate(lines):
+        used, total = map(float, line.split(","))
+        if used > (1 - FREE_SHARE) * total and (visible is None or str(number) in visible.split(",")):
+            yield f"GPU {number} has {used / 1024:.0f} of {total / 1024:.0f} GiB in use: end what runs there (nvidia-smi)"
+
+
+def cluster_problems(address: str, needed: int, minutes: float) -> Iterator[str]:
+    """Wait until the cluster has the GPUs."""
+    from ray.util.state import list_nodes
+
+    deadline = time.monotonic() + 60 * minutes
+    while True:
+        try:
+            alive = list_nodes(address=address, filters=[("state", "=", "ALIVE")], detail=True)
+            found = int(sum(node.resources_total.get("GPU", 0) for node in alive))
+            state = f"has {found} of {needed} GPUs on {len(alive)} nodes"
+            if found >= needed:
+                return
+        except Exception as error:
+            state = f"does not answer: {' '.join(str(error).split()):.200}"
+        if time.monotonic() >= deadline:
+            yield f"the Ray cluster at {address} {state} after {minutes:g} minutes: start Ray on the other nodes"
+            return
+        time.sleep(min(5.0, 60 * minutes))
+
+
+def ray_problems() -> Iterator[str]:
+    """A run without a cluster of its own would join one that runs here."""
+    if os.environ.get("RAY_ADDRESS"):
+        return
+    from ray._private.services import find_gcs_addresses
+
+    for address in sorted(find_gcs_addresses()):
+        yield (
+            f"a Ray cluster already runs here, at {address}, and the run would join it with its folder and environment: "
+            f"`ray stop`, or RAY_ADDRESS={address} to join it"
+        )
+
+
+def port_problems(ports: list[int]) -> Iterator[str]:
+    for port in ports:
+        with socket.socket() as listener:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                listener.bind(("", port))
+            except OSError as error:
+                yield f"port {port} is not free ({error.strerror}): end the Ray that has it, or set PORT"
+
+
+def room_problems(output: str, disk_gb: float, memory_gb: float) -> Iterator[str]:
+    folder = Path(output).absolute()
+    while not folder.exists():
+        folder = folder.parent
+    if not os.access(folder, os.W_OK):
+        yield f"--ckpt.output_dir {output} cannot be written to"
+    free = shutil.disk_usage(folder).free / GB
+    if free < disk_gb:
+        yield f"--ckpt.output_dir {output} has {free:.0f} GB of free disk, the run's checkpoints need {disk_gb:.0f}"
+    memory = psutil.virtual_memory().total / GB
+    if memory < memory_gb:
+        yield f"this node has {memory:.0f} GB of memory, the run needs {memory_gb:.0f}"
+    shared = shutil.disk_usage("/dev/shm").total / GB
+    if memory_gb and shared < LEAST_SHARED_MEMORY_GB:
+        yield f"/dev/shm has {shared:.2g} GB, Ray needs {LEAST_SHARED_MEMORY_GB}: docker run --shm-size, or a larger one"
+
+
+def problems(options: argparse.Namespace) -> Iterator[str]:
+    yield from port_problems(options.ports)
+    if not options.command:
+        return
+    module, *flags = options.command
+    settings = settings_of(flags)
+    missing = list(module_problems(module, settings))
+    yield from missing
+    yield from file_problems(settings)
+    yield from room_problems(value(settings, "--ckpt.output_dir", "ckpt"), options.disk_gb, options.memory_gb)
+    if options.device == "gpu" and options.cluster:
+        yield from cluster_problems(options.cluster, gpus_needed(settings), options.wait_minutes)
+    elif options.device == "gpu":
+        yield from gpu_problems(gpus_needed(settings))
+        if not missing:
+            yield from ray_problems()
+    if not missing:
+        yield from flag_problems(module, flags)
+
+
+if __name__ == "__main__":
+    found = 0
+    for line in problems(parse_arguments()):
+        print(f"train_scripts/preflight.py: {line}", flush=True)
+        found += 1
+    if found:
+        raise SystemExit(2)
+    print("train_scripts/preflight.py: modules, files, disk, memory, GPUs and flags are as the run needs them")

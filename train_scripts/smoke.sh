@@ -1,0 +1,36 @@
+#!/usr/bin/env bash
+# A launch script in small, on a machine without a GPU: some 20 steps of the very script with an untrained tiny model.
+#   bash train_scripts/smoke.sh dapo_qwen2.5_7b.sh [FLAG...]   any of the launch scripts; SAGC as for the script itself
+# It shows that the script's flags, evaluation and checkpoints work together; not that its sizes fit your GPUs.
+# STEPS=20; results in build/smoke/NAME. TASK: a folder that countdown/warm_start.py has made, else it is made. Not for
+# dapo.sh, which has a form for the CPU, nor for slurm_dapo_32b.sh, which starts dapo_qwen2.5_32b_multinode.sh.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+fail() { echo "train_scripts/smoke.sh: $*" >&2; exit 2; }
+
+script=${1:-}
+shift || true
+case $script in
+    dapo_*.sh | multi_turn_agent.sh) [ -e "train_scripts/$script" ] || fail "there is no train_scripts/$script" ;;
+    *) fail "takes a launch script, such as dapo_qwen2.5_7b.sh, not '$script'" ;;
+esac
+STEPS=${STEPS:-20}
+[[ $STEPS =~ ^[1-9][0-9]{0,3}$ ]] || fail "STEPS is a whole number above 0, not '$STEPS'"
+name=${script%.sh}
+task=${TASK:-$PWD/build/smoke/task}
+
+bash train_scripts/setup.sh
+[ -e "$task/model/config.json" ] ||
+    bash train_scripts/on_cpu.sh cpu-patched python train_scripts/countdown/warm_start.py --output "$task" --steps 1
+rm -rf "build/smoke/$name"
+mkdir -p "build/smoke/$name"
+head -n 4 "$task/data/heldout.jsonl" >"build/smoke/$name/heldout.jsonl"
+
+export DEVICE=cpu MODEL=$task/model DATA=$task/data/train.jsonl EVAL_DATA=build/smoke/$name/heldout.jsonl
+export OUTPUT=build/smoke/$name RUN_NAME=run PROMPTS=8 SAMPLES=4 TRAIN_BATCH=32 GROUP_SIZES="2 4"
+export MAX_NEW_TOKENS=64 PROMPT_TOKENS=64 MAX_LEN=128
+export SAVE_HOURS=1 STEP_MINUTES=$((60 / (STEPS < 10 ? STEPS : 10))) DISK_GB=1 MEMORY_GB=0 # a checkpoint each 10 steps
+rewards=$PWD/train_scripts/smoke_reward.py
+if [ "$script" = multi_turn_agent.sh ]; then export AGENT=$rewards; else export REWARD=$rewards; fi
+# A quarter more prompts than the steps train: groups of equal rewards are dropped.
+exec bash "train_scripts/$script" --data.max_samples $((10 * STEPS)) --train.num_episodes 1 "$@"
