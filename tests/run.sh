@@ -38,7 +38,7 @@ run "$WARM_PYTHON" -m pytest tests/unit
 [ "${1:-}" != --fast ] || { end; exit; }
 stage gates of the patch series
 PYTHON=$WARM_PYTHON bash patches/check.sh --locked
-run "$WARM_PYTHON" -m pytest tests/patches
+run "$WARM_PYTHON" -m pytest tests/patches tests/deepspeed
 stage kernel
 run .venv/bin/python -m pytest tests/kernels # a new interpreter: Triton decides at its import whether it interprets
 stage real stack

@@ -66,7 +66,9 @@ def test_unpatched_has_the_same_flags_but_those_of_this_project(parse):
     _, ours = step_time.run_flags("all on", "grpo", 16, 1, arguments)
     assert tree == "cpu-base"
     more = [flag for flag in ours if flag.startswith("--") and flag not in theirs]
-    assert all(flag.startswith(("--rollout.sagc", "--train.old_log_probs", "--train.micro_batches")) for flag in more)
+    assert all(
+        flag.startswith(("--rollout.sagc", *(f"--train.{name}" for name in step_time.SWITCHES))) for flag in more
+    )
     for flags in (theirs, ours):
         assert value_of(flags, "train.seed") == "1" and value_of(flags, "actor.adam.lr") == "0"
         assert value_of(flags, "train.micro_batch_size") == value_of(flags, "rollout.micro_batch_size") == "32"
