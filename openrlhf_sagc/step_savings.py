@@ -63,6 +63,9 @@ def why_not_streamed(args: SimpleNamespace) -> str:
         f"--actor.optim {actor.optim} has no loss scale": actor.optim != "adam",
         "--ds.param_dtype fp16 has a loss scale of its own": ds.param_dtype == "fp16",
         "--ds.zero_stage 0 has no loss scale": ds.zero_stage == 0,
+        "--ds.grad_accum_dtype fp32 under ZeRO 1 has no loss scale": ds.zero_stage == 1
+        and ds.param_dtype == "bf16"
+        and ds.grad_accum_dtype == "fp32",
         "ranks of a ring or of tensor parallelism share their samples": max(ds.ring_attn_size, ds.tensor_parallel_size)
         > 1,
         f"{FILTER}at_cap keep may end a step early": args.algo.dynamic_filtering_at_cap == "keep",

@@ -25,6 +25,7 @@ FLAGS = {
     "ds.enable_sleep": False,
     "ds.param_dtype": "bf16",
     "ds.zero_stage": 2,
+    "ds.grad_accum_dtype": None,
     "ds.ring_attn_size": 1,
     "ds.tensor_parallel_size": 1,
     "algo.advantage.estimator": "group_norm",
@@ -90,6 +91,10 @@ def test_what_is_kept_has_a_reason(flags, forward, shuffled):
         ({"actor.optim": "muon"}, "--actor.optim muon has no loss scale"),
         ({"ds.param_dtype": "fp16"}, "--ds.param_dtype fp16 has a loss scale of its own"),
         ({"ds.zero_stage": 0}, "--ds.zero_stage 0 has no loss scale"),
+        (
+            {"ds.zero_stage": 1, "ds.grad_accum_dtype": "fp32"},
+            "--ds.grad_accum_dtype fp32 under ZeRO 1 has no loss scale",
+        ),
         ({"ds.ring_attn_size": 2}, "ranks of a ring or of tensor parallelism share their samples"),
         ({"ds.tensor_parallel_size": 2}, "ranks of a ring or of tensor parallelism share their samples"),
         ({"algo.dynamic_filtering_at_cap": "keep"}, "--algo.dynamic_filtering_at_cap keep may end a step early"),
