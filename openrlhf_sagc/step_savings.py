@@ -5,7 +5,7 @@ Each function gives the reason why this run cannot spare it, for the line at its
 
 from types import SimpleNamespace
 
-from openrlhf_sagc.argument_checks import FILTER
+from openrlhf_sagc.argument_checks import FILTER, data_parallel_actors, forward_ranks
 
 LOG_PROBS = "--train.old_log_probs"
 MICRO_BATCHES = "--train.micro_batches"
@@ -68,6 +68,12 @@ def why_not_streamed(args: SimpleNamespace) -> str:
         and ds.grad_accum_dtype == "fp32",
         "ranks of a ring or of tensor parallelism share their samples": max(ds.ring_attn_size, ds.tensor_parallel_size)
         > 1,
+        "the reference or the reward model has ranks that are no divisor of the actor's": any(
+            data_parallel_actors(args) % ranks for ranks in forward_ranks(args).values()
+        ),
+        "--train.colocate_actor_ref puts the reference model on the actors' devices": train.colocate_actor_ref
+        and args.algo.kl.init_coef > 0,
+        f"{FILTER}surplus keep trains groups of the step before first": args.algo.dynamic_filtering_surplus == "keep",
         f"{FILTER}at_cap keep may end a step early": args.algo.dynamic_filtering_at_cap == "keep",
     }
     return next((reason for reason, holds in reasons.items() if holds), "")

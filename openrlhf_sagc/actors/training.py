@@ -124,12 +124,21 @@ def on_policy_loss(loss_fn, log_probs: torch.Tensor, _old_log_probs: None, *args
 
 
 def uses_dropout(model_actor) -> bool:
-    """Run in a policy's actor: whether training draws dropout, so that its log-probabilities are not the rollout's."""
+    """Run in a policy's actor: whether training draws dropout or other noise, so that its log-probabilities are not the rollout's."""
     model = model_actor.actor.model.module
     modules = any(isinstance(module, torch.nn.Dropout) and module.p > 0 for module in model.modules())
-    config = vars(model.config) if hasattr(model, "config") else {}
-    shares = [value for name, value in config.items() if "dropout" in name or name.endswith("pdrop")]
-    return modules or any(isinstance(share, float) and share > 0 for share in shares)
+    return modules or _has_noise(model.config.to_dict())
+
+
+def _has_noise(config: dict) -> bool:
+    """Whether a model's configuration, or one inside it, asks for dropout or jitter."""
+    for name, value in ((str(name), value) for name, value in config.items()):
+        if isinstance(value, dict) and _has_noise(value):
+            return True
+        noise = "dropout" in name or name.endswith("pdrop") or "jitter" in name
+        if noise and isinstance(value, float) and value > 0:
+            return True
+    return False
 
 
 def follow_schedule(model_actor, progress: float) -> None:

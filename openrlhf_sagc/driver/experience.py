@@ -42,25 +42,28 @@ class GroupExperienceMaker(RemoteExperienceMaker):
         """OpenRLHF's batches for the forward passes and the actors, of samples of like lengths where they are padded."""
         if why_shuffled(self.args):
             return super().split_rollout_samples(rollout_samples)
-        order_N = sorted(range(len(rollout_samples)), key=lambda place: -int(rollout_samples[place].total_length))
+        lengths_N = [int(sample.total_length) for sample in rollout_samples]
+        order_N = deal(lengths_N, data_parallel_actors(self.args))
         batches = super().split_rollout_samples([rollout_samples[place] for place in order_N])
         for batch in batches:
             batch.index = [order_N[place] for place in batch.index]
-        return deal(batches, data_parallel_actors(self.args))
+        return batches
 
     @cached_property
-    def _has_old_log_probs(self) -> bool:
+    def has_old_log_probs(self) -> bool:
         """Whether training's own forward pass gives the old log-probabilities."""
         if why_forward(self.args):
             return False
         dropout = any(ray.get(self.actor_model_group.async_run_method("__ray_call__", uses_dropout)))
         if dropout:
-            logger.info("a forward pass makes the old log-probabilities, since training uses dropout")
+            logger.info(
+                "a forward pass makes the old log-probabilities, and no group is streamed: training uses dropout"
+            )
         return not dropout
 
     def _dispatch_forward(self, group, sync_condition, **kwargs):
         """OpenRLHF's forward pass of a model; zeros for the policy's where training has its own."""
-        if group is not self.actor_model_group or not self._has_old_log_probs:
+        if group is not self.actor_model_group or not self.has_old_log_probs:
             return super()._dispatch_forward(group, sync_condition, **kwargs)
         copies = range(self.args.ds.ring_attn_size * self.args.ds.tensor_parallel_size)
         return ray.put([[torch.zeros(mask.shape)] for mask in kwargs["action_mask"] for _ in copies])
@@ -68,7 +71,7 @@ class GroupExperienceMaker(RemoteExperienceMaker):
     def make_experience(self, samples_list: list[Experience]) -> list[Experience]:
         """OpenRLHF's experiences; without old log-probabilities where training has its own."""
         experiences = super().make_experience(samples_list)
-        if self._has_old_log_probs:
+        if self.has_old_log_probs:
             for experience in experiences:
                 experience.action_log_probs = None
         return experiences
@@ -142,14 +145,24 @@ def stamped(groups: list[Group], step: StepShare) -> list[Experience]:
     return [sample for group in groups for sample in group.samples]
 
 
-def deal(batches: list[Experience], ranks: int) -> list[Experience]:
-    """The batches, longest first, in an order whose `ranks` equal parts have about as many tokens each.
+def deal(lengths_N: list[int], ranks: int) -> list[int]:
+    """An order of the samples whose `ranks` parts have about as many tokens each, every part longest first.
 
-    They are dealt out in turns, one way and back. OpenRLHF gives every rank one part.
+    OpenRLHF cuts the samples into parts as even as can be, and gives every rank one. Samples are dealt out in turns, from
+    the longest, one way and back.
+
+    Args:
+        lengths_N: [N] tokens of each sample.
     """
-    rows = [batches[first : first + ranks] for first in range(0, len(batches), ranks)]
-    rows = [row[::-1] if turn % 2 else row for turn, row in enumerate(rows)]
-    return [row[rank] for rank in range(ranks) for row in rows if rank < len(row)]
+    count = len(lengths_N)
+    left = iter(sorted(range(count), key=lambda sample: -lengths_N[sample]))
+    shares = [count * (rank + 1) // ranks - count * rank // ranks for rank in range(ranks)]
+    parts: list[list[int]] = [[] for _ in range(ranks)]
+    for turn in range(max(shares)):
+        for rank in range(ranks)[:: -1 if turn % 2 else 1]:
+            if len(parts[rank]) < shares[rank]:
+                parts[rank].append(next(left))
+    return [sample for part in parts for sample in part]
 
 
 def group_sizes_of(samples: list[Experience]) -> list[int]:

@@ -45,7 +45,7 @@ class Stream:
         micro_batches = self._ranks * self._args.train.micro_batch_size
         self._least = max(micro_batches, samples // MOST_BUCKETS)  # samples of a bucket
         last = math.ceil(self._ranks / step.group_size)  # groups for the end: a sample for each rank at least
-        self._most = max(step.num_groups - last, 0)
+        self._most = max(step.num_groups - last, 0) if self._maker.has_old_log_probs else 0
         self._waiting: list[Group] = []
         self._sent: set[int] = set()  # numbers of groups
         self._trainings: list[list[ObjectRef]] = []  # of each bucket, by rank
@@ -79,7 +79,14 @@ class Stream:
 
     def metrics(self) -> dict[str, float]:
         """Scalars of the step, at the end of its generation: the share of its samples that was sent, and seconds of
-        training that generation has hidden."""
+        training that generation has hidden.
+
+        Raises:
+            RayError: an actor has failed.
+        """
+        if self._others:  # an actor's error, before those that come of it
+            done, _ = ray.wait(self._others, num_returns=len(self._others), timeout=0)
+            ray.get(done)
         hidden = 0.0
         for refs in self._trainings:
             done, _ = ray.wait(refs, num_returns=len(refs), timeout=0)

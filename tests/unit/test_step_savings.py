@@ -26,6 +26,15 @@ FLAGS = {
     "ds.param_dtype": "bf16",
     "ds.zero_stage": 2,
     "ds.grad_accum_dtype": None,
+    "actor.num_nodes": 1,
+    "actor.num_gpus_per_node": 4,
+    "ref.num_nodes": 1,
+    "ref.num_gpus_per_node": 2,
+    "reward.num_nodes": 1,
+    "reward.num_gpus_per_node": 8,
+    "reward.remote_url": ["reward.py"],
+    "train.agent_func_path": None,
+    "train.colocate_actor_ref": False,
     "ds.ring_attn_size": 1,
     "ds.tensor_parallel_size": 1,
     "algo.advantage.estimator": "group_norm",
@@ -91,6 +100,22 @@ def test_what_is_kept_has_a_reason(flags, forward, shuffled):
         ({"actor.optim": "muon"}, "--actor.optim muon has no loss scale"),
         ({"ds.param_dtype": "fp16"}, "--ds.param_dtype fp16 has a loss scale of its own"),
         ({"ds.zero_stage": 0}, "--ds.zero_stage 0 has no loss scale"),
+        (
+            {**KL, "algo.kl.use_loss": True, "ref.num_gpus_per_node": 8},
+            "the reference or the reward model has ranks that are no divisor of the actor's",
+        ),
+        (
+            {"reward.remote_url": None},
+            "the reference or the reward model has ranks that are no divisor of the actor's",
+        ),
+        (
+            {**KL, "algo.kl.use_loss": True, "train.colocate_actor_ref": True},
+            "--train.colocate_actor_ref puts the reference model on the actors' devices",
+        ),
+        (
+            {"algo.dynamic_filtering_surplus": "keep"},
+            "--algo.dynamic_filtering_surplus keep trains groups of the step",
+        ),
         (
             {"ds.zero_stage": 1, "ds.grad_accum_dtype": "fp32"},
             "--ds.grad_accum_dtype fp32 under ZeRO 1 has no loss scale",

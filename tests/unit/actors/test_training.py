@@ -4,9 +4,9 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from transformers import get_scheduler
+from transformers import Qwen3Config, get_scheduler
 
-from openrlhf_sagc.actors.training import follow_schedule, keep_number_of_steps
+from openrlhf_sagc.actors.training import follow_schedule, keep_number_of_steps, uses_dropout
 
 
 @pytest.mark.parametrize("schedule", ["linear", "cosine", "constant_with_warmup"])
@@ -47,3 +47,20 @@ def test_larger_groups_are_trained_in_larger_optimizer_steps(dynamic, samples, t
             assert args.train.batch_size == 32 * times and not sizes
         else:
             assert strategy.accumulated_gradient == 4 * times and sizes.pop() == 32 * times
+
+
+@pytest.mark.parametrize(
+    "settings, module, found",
+    [
+        ({}, torch.nn.Dropout(0.0), False),
+        ({"attention_dropout": 0.1}, torch.nn.Identity(), True),
+        ({"text_config": {"attention_dropout": 0.1}}, torch.nn.Identity(), True),
+        ({"router_jitter_noise": 0.01}, torch.nn.Identity(), True),
+        ({"attn_pdrop": 0.1}, torch.nn.Identity(), True),
+        ({}, torch.nn.Dropout(0.1), True),
+    ],
+)
+def test_noise_of_the_training_is_found_in_the_model_and_its_configuration(settings, module, found):
+    module.config = Qwen3Config(**settings)  # which also has labels by number
+    model_actor = SimpleNamespace(actor=SimpleNamespace(model=SimpleNamespace(module=module)))
+    assert uses_dropout(model_actor) == found

@@ -1,14 +1,19 @@
 """A reward a sample goes to the actors, and they make the advantages of tokens from it."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from experiences import experience_maker, experiences_of
+from flags import arguments_with
+from hypothesis import given
+from hypothesis import strategies as st
 from openrlhf.trainer.ppo_utils.experience import Experience
 from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
 
 from openrlhf_sagc.actors.training import SAMPLE
 from openrlhf_sagc.advantages import GROUP_ESTIMATORS, group_advantages
-from openrlhf_sagc.driver.experience import GROUP, GROUP_SIZE, GroupExperienceMaker, group_sizes_of
+from openrlhf_sagc.driver.experience import GROUP, GROUP_SIZE, GroupExperienceMaker, deal, group_sizes_of
 
 
 def by_sample(batches: list[Experience], field: str) -> dict[int, torch.Tensor]:
@@ -121,3 +126,48 @@ def test_group_sizes_are_read_off_whole_groups():
 def test_a_cut_group_is_an_error(samples):
     with pytest.raises(ValueError, match="not one whole group"):
         group_sizes_of(samples)
+
+
+@given(lengths=st.lists(st.integers(1, 100), min_size=8, max_size=80), ranks=st.sampled_from([1, 2, 3, 8]))
+def test_ranks_get_as_many_samples_as_openrlhf_gives_them_and_about_as_many_tokens(lengths, ranks):
+    order, count = deal(lengths, ranks), len(lengths)
+    assert sorted(order) == list(range(count))
+    parts = [order[count * rank // ranks : count * (rank + 1) // ranks] for rank in range(ranks)]
+    for part in parts:
+        assert [lengths[sample] for sample in part] == sorted((lengths[sample] for sample in part), reverse=True)
+    tokens = [sum(lengths[sample] for sample in part) for part in parts]
+    assert max(tokens) - min(tokens) <= 2 * max(lengths)
+
+
+@pytest.mark.parametrize("samples, ranks, size", [(160, 8, 8), (40, 2, 8), (64, 2, 16), (13, 1, 4)])
+def test_batches_are_those_of_openrlhf_with_every_sample_at_its_place(samples, ranks, size):
+    """Every rank has as many samples as without sorting, or the ranks would make other optimizer steps."""
+    maker = GroupExperienceMaker.__new__(GroupExperienceMaker)
+    maker.tokenizer = SimpleNamespace(pad_token_id=0)
+    flags = {
+        "actor.num_nodes": 1,
+        "actor.num_gpus_per_node": ranks,
+        "actor.aux_loss_coef": 0.0,
+        "ds.ring_attn_size": 1,
+        "ds.tensor_parallel_size": 1,
+        "ds.packing_samples": False,
+        "train.dynamic_batch_enable": False,
+        "rollout.micro_batch_size": size,
+    }
+    parts = {}
+    for order in ("length", "shuffled"):
+        maker.args = arguments_with(flags | {"train.micro_batches": order})
+        rollout = [
+            Experience(sequences=torch.ones(1, 3 + i % 7), total_length=torch.tensor([3 + i % 7]), info={})
+            for i in range(samples)
+        ]
+        batches = maker.split_rollout_samples(rollout)
+        per_rank = len(batches) // ranks
+        parts[order] = [
+            sum(len(batch.index) for batch in batches[rank * per_rank : (rank + 1) * per_rank])
+            for rank in range(ranks)
+        ]
+        for batch in batches:
+            assert batch.total_length.tolist() == [3 + place % 7 for place in batch.index]
+        assert sorted(place for batch in batches for place in batch.index) == list(range(samples))
+    assert parts["length"] == parts["shuffled"]
