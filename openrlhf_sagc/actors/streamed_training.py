@@ -56,16 +56,17 @@ class Buckets:
         self._ends_step = True
         self._tokens = 0.0  # actions trained so far, on this rank
         self._weights: dict[str, str | None] = {}  # metric -> what it is a mean over
-        self._statuses: list[tuple[dict, torch.Tensor]] = (
-            []
-        )  # of the buckets, with [2] tokens and samples of this rank
+        # Of the buckets, each with [2] action tokens and samples of this rank.
+        self._statuses: list[tuple[dict, torch.Tensor]] = []
 
     @contextmanager
     def held_back(self) -> Iterator[None]:
         """While this is entered, the optimizer does not step."""
         self._ends_step = False
-        yield
-        self._ends_step = True
+        try:
+            yield
+        finally:
+            self._ends_step = True
 
     def training_step(self, train, experience: Experience, kl_ctl: float, step: int, loss_batch_info: dict) -> dict:
         """The training step `train` of a micro-batch, which ends the optimizer's with the last one of the last bucket."""

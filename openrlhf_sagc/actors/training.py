@@ -1,6 +1,7 @@
 """What runs inside OpenRLHF's policy actors: they receive the rewards of a step and make the tokens' advantages."""
 
 import math
+import re
 from dataclasses import dataclass
 from functools import cached_property, partial
 
@@ -124,7 +125,7 @@ def on_policy_loss(loss_fn, log_probs: torch.Tensor, _old_log_probs: None, *args
 
 
 def uses_dropout(model_actor) -> bool:
-    """Run in a policy's actor: whether training draws dropout or other noise, so that its log-probabilities are not the rollout's."""
+    """Run in a policy's actor: whether training has noise that rollouts have not, so that log-probabilities differ."""
     model = model_actor.actor.model.module
     modules = any(isinstance(module, torch.nn.Dropout) and module.p > 0 for module in model.modules())
     return modules or _has_noise(model.config.to_dict())
@@ -132,13 +133,9 @@ def uses_dropout(model_actor) -> bool:
 
 def _has_noise(config: dict) -> bool:
     """Whether a model's configuration, or one inside it, asks for dropout or jitter."""
-    for name, value in ((str(name), value) for name, value in config.items()):
-        if isinstance(value, dict) and _has_noise(value):
-            return True
-        noise = "dropout" in name or name.endswith("pdrop") or "jitter" in name
-        if noise and isinstance(value, float) and value > 0:
-            return True
-    return False
+    inner = any(_has_noise(value) for value in config.values() if isinstance(value, dict))
+    shares = [value for name, value in config.items() if re.search("dropout|pdrop$|jitter", str(name))]
+    return inner or any(isinstance(share, float) and share > 0 for share in shares)
 
 
 def follow_schedule(model_actor, progress: float) -> None:

@@ -50,11 +50,11 @@ class RunningRollouts:
         self._clock = clock
         self._began = clock()
         self._sent: dict[int, tuple[float, int]] = {}  # group number -> when it was sent, and its rollouts
-        self._spans: list[tuple[float, float]] = []  # start and end of the rollouts that are back
+        self._back: list[tuple[float, Sequence[Rollout]]] = []  # groups that are back, and when each was sent
 
     def begin(self) -> None:
         """A step's generation begins; groups may run from the step before."""
-        self._began, self._spans = self._clock(), []
+        self._began, self._back = self._clock(), []
 
     def send(self, group: int, rollouts: int) -> None:
         """A group goes to its engine."""
@@ -63,15 +63,18 @@ class RunningRollouts:
     def take_back(self, group: int, rollouts: Sequence[Rollout]) -> None:
         """A group is back."""
         sent, _ = self._sent.pop(group)
-        for rollout in rollouts:
-            end = sent + rollout.seconds
-            self._spans.append((end - rollout.running_seconds, end))
+        self._back.append((sent, rollouts))
 
     def idle_tail(self) -> float:
         """Seconds since the step's peak in which fewer than half as many rollouts ran as at the peak."""
         now = self._clock()
+        back = [
+            (sent + rollout.seconds - rollout.running_seconds, sent + rollout.seconds)
+            for sent, rollouts in self._back
+            for rollout in rollouts
+        ]
         running = [(sent, now) for sent, rollouts in self._sent.values() for _ in range(rollouts)]
-        spans_R2 = np.array([*self._spans, *running]).reshape(-1, 2).clip(self._began, now)
+        spans_R2 = np.array([*back, *running]).reshape(-1, 2).clip(self._began, now)
         if not len(spans_R2):
             return 0.0
         times_E, places_E = np.unique(spans_R2, return_inverse=True)
