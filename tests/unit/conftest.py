@@ -6,6 +6,7 @@ import pytest
 import torch
 from fake_engines import make_generator  # noqa: F401
 from hypothesis import HealthCheck, settings
+from launched import commands, flags_of  # noqa: F401
 from openrlhf.trainer.ppo_utils.experience import (
     Experience,
     balance_experiences,

@@ -7,13 +7,12 @@ import threading
 from pathlib import Path
 
 import pytest
-from cpu_stack import ROOT
 from evaluation import problem_sets
+from real_sets import DATA, real_sets
 
 import openrlhf_sagc.math_reward
 
 FILE = Path(openrlhf_sagc.math_reward.__file__)
-DATA = ROOT.parent / "shared" / "data"
 PROMPT = r"<|im_start|>user\nPut the answer in \boxed{}. Example: \boxed{5}<|im_end|>\n<|im_start|>assistant\n"
 
 
@@ -73,16 +72,7 @@ def test_without_math_verify_it_does_not_load():
     assert run.returncode == 1 and "pip install math-verify" in run.stderr.splitlines()[-1]
 
 
-@pytest.mark.skipif(not DATA.is_dir(), reason="needs the problem sets in ../shared/data")
-@pytest.mark.parametrize(
-    ("name", "label_key", "solution_key"),
-    [
-        ("gsm8k_test", "answer", "answer"),
-        ("math500_test", "answer", "solution"),
-        ("aime24", "answer", None),
-        ("aime25", "answer", None),
-    ],
-)
+@real_sets
 def test_real_answers(reward, name, label_key, solution_key):
     """Right ones are right; no other problem's answer is, unless it is the same text without its looks."""
     rows = [row for _, row in problem_sets.read_jsonl(DATA / f"{name}.jsonl", "")][:150]

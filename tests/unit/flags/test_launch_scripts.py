@@ -1,7 +1,6 @@
 """The launch scripts run as they are, up to the command that they hand to Python, Ray or Slurm."""
 
 import argparse
-import json
 import os
 import re
 import shutil
@@ -10,12 +9,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from cpu_stack import ROOT
+from launched import SCRIPTS, TWIN, pairs
 
 from openrlhf_sagc.arguments import add_arguments
 from openrlhf_sagc.driver.trainers import GroupTrainer, GroupTrainerAsync
 
-SCRIPTS = ROOT / "train_scripts"
 GPUS = {
     "dapo_qwen2.5_1.5b.sh": 8,
     "dapo_qwen2.5_7b.sh": 8,
@@ -23,84 +21,7 @@ GPUS = {
     "dapo_async_partial_rollout.sh": 8,
     "multi_turn_agent.sh": 8,
 }
-SLURM = "slurm_dapo_32b.sh"
 SETTINGS = ["recommended", "all"]  # of SAGC with the package
-TWIN = "openrlhf.cli.train_ppo_ray"
-FAKE = f"""#!{sys.executable}
-import json, os, sys
-name, *words = sys.argv
-name = os.path.basename(name)
-if name == "bash" and not words[0].endswith("on_cpu.sh"):
-    os.execv("/bin/bash", ["bash", *words])
-with open(os.environ["COMMANDS"], "a") as file:
-    print(json.dumps([name, *words]), file=file)
-if name == "python3" and words[0] == "-c":
-    if "FIND_CODE" in os.environ:
-        sys.exit(int(os.environ["FIND_CODE"]))
-    os.execv(sys.executable, [sys.executable, *words])
-if name == "ray":
-    sys.exit(int(os.environ.get("RAY_CODE", 0)))
-if "preflight.py" in str(words):
-    sys.exit(int(os.environ.get("PREFLIGHT_CODE", 0)))
-if name == "srun":
-    command = next(i for i, word in enumerate(words) if not word.startswith("-"))
-    os.execvp(words[command], words[command:])
-"""
-HOSTS = """#!/bin/bash
-case ${0##*/} in
-    scontrol) printf 'node%s\\n' 1 2 3 ;;
-    hostname) echo "${ADDRESSES:-10.0.0.1 10.1.0.1}" ;;
-esac
-"""
-
-
-@pytest.fixture(scope="module")
-def commands(tmp_path_factory):
-    """commands(script, *flags, **environment): the commands it runs, each a list of words.
-
-    fails=True: it ends with exit code 2 before any training; what it says. A variable that is None is not set.
-    """
-    folder = tmp_path_factory.mktemp("programs")
-    log = folder / "log"
-    for names, text in ((("bash", "python3", "ray", "srun"), FAKE), (("scontrol", "hostname"), HOSTS)):
-        for name in names:
-            (folder / name).write_text(text)
-            (folder / name).chmod(0o755)
-
-    def run(script, *flags, cwd=None, fails=False, **environment):
-        given = {"REWARD": "/reward.py", "OUTPUT": "/output", "SLURM_SUBMIT_DIR": SCRIPTS.parent}
-        given |= {"AGENT": "/agent.py"} if "agent" in script else {}
-        given |= {
-            "PYTHONPATH": SCRIPTS.parent,
-            "PATH": f"{folder}:{os.defpath}",
-            "SLURM_JOB_NODELIST": "node[1-3]",
-            "COMMANDS": log,
-            **environment,
-        }
-        log.write_text("")
-        command = ["/bin/bash", SCRIPTS / script, *flags]
-        given = {name: value for name, value in given.items() if value is not None}
-        result = subprocess.run(command, env=given, cwd=cwd, capture_output=True, text=True, timeout=60)
-        if fails:
-            assert result.returncode == 2 and not [line for line in log.open() if '"-m"' in line]
-            return result.stderr
-        assert result.returncode == 0, result.stderr
-        return [json.loads(line) for line in log.read_text().splitlines()]
-
-    return run
-
-
-@pytest.fixture(scope="module")
-def flags_of(commands):
-    """flags_of(script, ...) as `commands`: the flags of the training that it starts."""
-
-    def run(*arguments, **environment):
-        module = TWIN if environment.get("SAGC") == "off" else "openrlhf_sagc"
-        ran = [words for words in commands(*arguments, **environment) if words[0] != "srun" and "-m" in words]
-        (command,) = [words for words in ran if module in words]
-        return command[command.index(module) + 1 :]
-
-    return run
 
 
 @pytest.fixture(scope="module")
@@ -108,12 +29,6 @@ def prompts(tmp_path_factory):
     path = tmp_path_factory.mktemp("data") / "prompts.jsonl"
     path.write_text('{"prompt": "1 2 3", "label": "6"}\n' * 17_000)
     return str(path)
-
-
-def pairs(flags):
-    """Each flag with its values."""
-    starts = [i for i, word in enumerate(flags) if word.startswith("--")]
-    return [tuple(flags[i:j]) for i, j in zip(starts, [*starts[1:], None])]
 
 
 @pytest.mark.parametrize("script", sorted(file.name for file in SCRIPTS.glob("*.sh")))
@@ -297,41 +212,3 @@ def test_multinode_submits_to_ray(commands):
     assert command[5:8] == ["--runtime-env-json", '{"py_modules": ["x y"]}', "--"]
     assert command[8:11] == ["python3", "-m", "openrlhf_sagc"]
     assert ("--actor.num_nodes", "2") in pairs(command) and ("--vllm.num_engines", "4") in pairs(command)
-
-
-def test_slurm(commands, flags_of):
-    """Ray's head on the first node, a worker on each other one, and the recipe's job for as many nodes as there are."""
-    ran = commands(SLURM, "--train.seed", "7", SRUN_ARGS="--container-image=image")
-    daemons = {}
-    for words in ran:
-        if words[0] == "srun" and words[-1] == "--block":
-            assert "--overlap" in words and "--container-image=image" in words
-            (node,) = [word.partition("=")[2] for word in words if word.startswith("--nodelist=")]
-            daemons[node] = words[words.index("ray") :]
-    worker = ["ray", "start", "--address=10.0.0.1:6379", "--block"]
-    head = ["ray", "start", "--head", "--node-ip-address=10.0.0.1", "--port=6379", "--block"]
-    assert daemons == {"node1": head, "node2": worker, "node3": worker}
-    flags = flags_of(SLURM, "--train.seed", "7")
-    assert flags == flags_of("dapo_qwen2.5_32b_multinode.sh", "--train.seed", "7", NODES="3")
-    assert re.search(r"^#SBATCH --time=", (SCRIPTS / SLURM).read_text(), re.MULTILINE)
-
-
-def test_slurm_twin(flags_of):
-    assert flags_of(SLURM, SAGC="off") == flags_of("dapo_qwen2.5_32b_multinode.sh", SAGC="off", NODES="3")
-
-
-@pytest.mark.parametrize(
-    ("environment", "line"),
-    [
-        ({"SLURM_JOB_NODELIST": None}, "no Slurm job: start it with sbatch"),
-        ({"SLURM_SUBMIT_DIR": "/"}, "sbatch was called in /: call it in the repository's root"),
-        ({"ADDRESSES": "127.0.1.1"}, "node1 has the address '127.0.1.1', which other nodes cannot reach"),
-        ({"ADDRESSES": " "}, "node1 has the address ''"),
-        ({"WAIT_MINUTES": "soon"}, "WAIT_MINUTES is a whole number above 0, not 'soon'"),
-        ({"PREFLIGHT_CODE": "2"}, "node1 has no free ports for Ray"),
-        ({"RAY_CODE": "1"}, "Ray's head on node1 has ended"),
-    ],
-)
-def test_slurm_says_what_fails(commands, environment, line):
-    said = commands(SLURM, fails=True, **environment)
-    assert f"train_scripts/slurm_dapo_32b.sh: {line}" in said.splitlines()[-1]

@@ -6,10 +6,10 @@ from cpu_stack import ROOT
 from evaluation import problem_sets
 from hypothesis import given
 from hypothesis import strategies as st
+from real_sets import DATA, real_sets
 
 from openrlhf_sagc.grading import algebra, answers
 
-DATA = ROOT.parent / "shared" / "data"
 FORMS = list(csv.DictReader((ROOT / "eval/evaluation/answer_forms.csv").open()))
 NOT_KNOWN_EQUAL = {r"\text{an ellipse}", r"52_{\text{eight}}"}
 
@@ -98,16 +98,7 @@ def test_long_responses_are_read_in_time_that_grows_with_them(text):
     assert time.process_time() - started < 2
 
 
-@pytest.mark.skipif(not DATA.is_dir(), reason="needs the problem sets in ../shared/data")
-@pytest.mark.parametrize(
-    ("name", "label_key", "solution_key"),
-    [
-        ("gsm8k_test", "answer", "answer"),
-        ("math500_test", "answer", "solution"),
-        ("aime24", "answer", None),
-        ("aime25", "answer", None),
-    ],
-)
+@real_sets
 def test_gold_answers_of_real_sets(name, label_key, solution_key):
     rows = [row for _, row in problem_sets.read_jsonl(DATA / f"{name}.jsonl", "")]
     golds = [answers.extract_answer(str(row[label_key])) or str(row[label_key]) for row in rows]

@@ -1,0 +1,93 @@
+"""The launch scripts, with programs in the place of Python, Ray and Slurm that note what they are called with."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from cpu_stack import ROOT
+
+SCRIPTS = ROOT / "train_scripts"
+TWIN = "openrlhf.cli.train_ppo_ray"
+FAKE = f"""#!{sys.executable}
+import json, os, sys
+name, *words = sys.argv
+name = os.path.basename(name)
+if name == "bash" and not words[0].endswith("on_cpu.sh"):
+    os.execv("/bin/bash", ["bash", *words])
+with open(os.environ["COMMANDS"], "a") as file:
+    print(json.dumps([name, *words]), file=file)
+if name == "python3" and words[0] == "-c":
+    if "FIND_CODE" in os.environ:
+        sys.exit(int(os.environ["FIND_CODE"]))
+    os.execv(sys.executable, [sys.executable, *words])
+if name == "ray":
+    sys.exit(int(os.environ.get("RAY_CODE", 0)))
+if "preflight.py" in str(words):
+    sys.exit(int(os.environ.get("PREFLIGHT_CODE", 0)))
+if name == "srun":
+    command = next(i for i, word in enumerate(words) if not word.startswith("-"))
+    os.execvp(words[command], words[command:])
+"""
+HOSTS = """#!/bin/bash
+case ${0##*/} in
+    scontrol) printf 'node%s\\n' 1 2 3 ;;
+    hostname) echo "${ADDRESSES:-10.0.0.1 10.1.0.1}" ;;
+esac
+"""
+
+
+@pytest.fixture(scope="module")
+def commands(tmp_path_factory):
+    """commands(script, *flags, **environment): the commands it runs, each a list of words.
+
+    fails=True: it ends with exit code 2 before any training; what it says. A variable that is None is not set.
+    """
+    folder = tmp_path_factory.mktemp("programs")
+    log = folder / "log"
+    for names, text in ((("bash", "python3", "ray", "srun"), FAKE), (("scontrol", "hostname"), HOSTS)):
+        for name in names:
+            (folder / name).write_text(text)
+            (folder / name).chmod(0o755)
+
+    def run(script, *flags, cwd=None, fails=False, **environment):
+        given = {"REWARD": "/reward.py", "OUTPUT": "/output", "SLURM_SUBMIT_DIR": SCRIPTS.parent}
+        given |= {"AGENT": "/agent.py"} if "agent" in script else {}
+        given |= {
+            "PYTHONPATH": SCRIPTS.parent,
+            "PATH": f"{folder}:{os.defpath}",
+            "SLURM_JOB_NODELIST": "node[1-3]",
+            "COMMANDS": log,
+            **environment,
+        }
+        log.write_text("")
+        command = ["/bin/bash", SCRIPTS / script, *flags]
+        given = {name: value for name, value in given.items() if value is not None}
+        result = subprocess.run(command, env=given, cwd=cwd, capture_output=True, text=True, timeout=60)
+        if fails:
+            assert result.returncode == 2 and not [line for line in log.open() if '"-m"' in line]
+            return result.stderr
+        assert result.returncode == 0, result.stderr
+        return [json.loads(line) for line in log.read_text().splitlines()]
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def flags_of(commands):
+    """flags_of(script, ...) as `commands`: the flags of the training that it starts."""
+
+    def run(*arguments, **environment):
+        module = TWIN if environment.get("SAGC") == "off" else "openrlhf_sagc"
+        ran = [words for words in commands(*arguments, **environment) if words[0] != "srun" and "-m" in words]
+        (command,) = [words for words in ran if module in words]
+        return command[command.index(module) + 1 :]
+
+    return run
+
+
+def pairs(flags):
+    """Each flag with its values."""
+    starts = [i for i, word in enumerate(flags) if word.startswith("--")]
+    return [tuple(flags[i:j]) for i, j in zip(starts, [*starts[1:], None])]
