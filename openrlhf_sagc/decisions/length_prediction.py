@@ -55,7 +55,10 @@ class LengthPredictor:
 
     def state_dict(self) -> dict:
         """What `load_state_dict` needs to go on; JSON-serialisable, about 60 bytes a prompt."""
-        return {"average": [self._total, self._weight], "prompts": {key: list(sums) for key, sums in self._prompts.items()}}
+        return {
+            "average": [self._total, self._weight],
+            "prompts": {key: list(sums) for key, sums in self._prompts.items()},
+        }
 
     def load_state_dict(self, state: dict) -> None:
         """Go on from `state_dict()`."""
@@ -82,7 +85,9 @@ def balance(loads_E: Sequence[float], expected_P: Sequence[float]) -> list[tuple
     heap = [(load, engine) for engine, load in enumerate(loads_E)]
     heapq.heapify(heap)
     assigned = []
-    for prompt in sorted(range(len(expected_P)), key=expected_P.__getitem__, reverse=True):  # equal ones keep their order
+    for prompt in sorted(
+        range(len(expected_P)), key=expected_P.__getitem__, reverse=True
+    ):  # equal ones keep their order
         load, engine = heap[0]
         heapq.heapreplace(heap, (load + expected_P[prompt], engine))
         assigned.append((prompt, engine))
