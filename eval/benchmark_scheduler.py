@@ -83,7 +83,7 @@ def run_step(planner: StepPlanner, flight: GroupsInFlight, queue: PromptQueue, e
     while True:
         prompts = planner.draw(step, flight, queue)
         if prompts:
-            engines.dispatch(planner.dispatch(step, flight, prompts), SIZE)
+            engines.dispatch(planner.dispatch(step, flight, prompts))
         most = max(most, len(flight.running))
         if not flight.running:  # in training those that a full step does not need are stopped
             break

@@ -116,10 +116,10 @@ def check_batch(args: SimpleNamespace) -> None:
         "divisor of it",
     )
     ranks = data_parallel_actors(args)
-    fewest = args.rollout.batch_size * min(sizes) if hold == "prompts" else samples
+    fewest = min(min(_samples_of_steps(args, size)) for size in sizes)
     refuse(
         fewest < ranks,
-        f"--rollout.batch_size {args.rollout.batch_size} x the smallest of {PREFIX}group_sizes, {min(sizes)}, gives "
+        f"--rollout.batch_size {args.rollout.batch_size} and the smallest of {PREFIX}group_sizes, {min(sizes)}, can give "
         f"{fewest} samples to {ranks} data-parallel actors: raise either until there is one each",
     )
     refuse(
@@ -138,9 +138,10 @@ def check_batch(args: SimpleNamespace) -> None:
 
 def _check_forward_passes(args: SimpleNamespace, size: int) -> None:
     """Every rank of every model has a batch of a step's samples at this group size."""
-    samples = args.rollout.batch_size * size if args.rollout.sagc.hold == "prompts" else samples_per_step(args)[0]
-    batches = fewest_batches(args, samples)
+    numbers = sorted({fewest_batches(args, samples) for samples in _samples_of_steps(args, size)})
     for section, ranks in forward_ranks(args).items():
+        uneven = [batches for batches in numbers if uneven_share(args, batches, ranks)]
+        batches = uneven[0] if uneven else numbers[0]
         problem, flags = uneven_share(args, batches, ranks), getattr(args, section)
         refuse(
             problem,
@@ -148,6 +149,14 @@ def _check_forward_passes(args: SimpleNamespace, size: int) -> None:
             f"data-parallel ranks, and a step at group size {size} can have as few as {batches} batches of samples, "
             f"{problem}: use as many ranks as the actor has, {data_parallel_actors(args)}, or a divisor of that",
         )
+
+
+def _samples_of_steps(args: SimpleNamespace, size: int) -> range:
+    """The numbers of samples that a step at this group size can have, if groups are kept from another size as well."""
+    sizes, hold = args.rollout.sagc.group_sizes, args.rollout.sagc.hold
+    groups = args.rollout.batch_size if hold == "prompts" else samples_per_step(args)[0] // size
+    kept = sizes if args.algo.dynamic_filtering_surplus == "keep" else [size]
+    return range(groups * min(kept), groups * max(kept) + 1, math.gcd(*kept))
 
 
 def uneven_share(args: SimpleNamespace, batches: int, ranks: int) -> str:

@@ -53,7 +53,8 @@ class GroupsInFlight:
         """A numbered group for each prompt, with its engine and the tokens expected of it; none of them runs yet."""
         numbers = range(self._dispatched, self._dispatched + len(prompts))
         self._dispatched = numbers.stop
-        return list(map(Group, numbers, repeat(step.number), prompts, engines, expected_tokens))
+        sizes, rollouts = repeat(step.group_size), repeat(step.round.rollouts)
+        return list(map(Group, numbers, repeat(step.number), prompts, sizes, rollouts, engines, expected_tokens))
 
     def run(self, groups: Iterable[Group]) -> None:
         """These groups are dispatched."""
@@ -142,7 +143,7 @@ class GroupsInFlight:
         self.running, self.loads, self._must_finish_running = {}, Counter(), 0
         self._dispatched = state["dispatched"]
         self.accepted = [
-            Group(number, step, Prompt(*prompt), samples=samples)
+            Group(number, step, Prompt(*prompt), len(samples), len(samples), samples=samples)
             for number, step, prompt, samples in state["accepted"]
         ]
         self._begin_account()

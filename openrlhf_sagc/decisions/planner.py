@@ -145,7 +145,7 @@ class StepPlanner:
             The group; the places of its members among the rollouts; whether a member was stopped. If so, the prompt is
             put back or given up, and the group is not to be judged.
         """
-        members = first_to_finish(rollouts, step.group_size)
+        members = first_to_finish(rollouts, flight.running[number].size)
         lengths = [rollouts[place] for place in members]
         group = flight.take_back(number, lengths)
         tokens = [rollout.tokens for rollout in lengths]

@@ -60,13 +60,15 @@ class Group(NamedTuple):
     """The rollouts of one prompt, from their dispatch on.
 
     `number` counts groups in the order of dispatch over the whole run. `step` is the step that dispatched the group.
-    `engine` is where the scheduler has placed it, -1 if it left that to OpenRLHF; `expected_tokens` is what it placed it
+    `rollouts` are dispatched, and `size` of them are the group's members. `engine` is where the scheduler has placed it, -1 if it left that to OpenRLHF; `expected_tokens` is what it placed it
     by. `samples` are there once the group is accepted.
     """
 
     number: int
     step: int
     prompt: Prompt
+    size: int
+    rollouts: int
     engine: int = -1
     expected_tokens: int = 0
     samples: Sequence[Any] = ()

@@ -14,7 +14,7 @@ class Step:
 
     Attributes:
         number: of the step, from 0.
-        group_size: rollouts of every group that it trains.
+        group_size: members of every group that it dispatches; groups kept from the step before may have another size.
         num_groups: groups that it trains.
         round: how it is rolled out.
         acceptance_rate: expected share of groups of this size that dynamic sampling keeps.

@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
+from itertools import groupby
+from operator import attrgetter
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
@@ -50,7 +52,6 @@ class Engines:
         self._calls: Counter[int] = Counter()  # groups that run, by engine
         self._held: dict[int, deque[Group]] = {}  # groups to send later, by engine
         self._back: SimpleQueue[tuple[int, Future]] = SimpleQueue()
-        self._rollouts = 0  # of a prompt that is held
         self._generate_kwargs: dict[str, Any] = {}  # of the groups that are held
         self._keep_first: int | None = None  # as the engines know it
         self._is_paused = False
@@ -79,12 +80,12 @@ class Engines:
             batch_vllm_engine_call(self._engines, "resume_generation")
         self._is_paused = False
 
-    def dispatch(self, groups: list[Group], rollouts: int, **generate_kwargs) -> None:
-        """Send groups to their engines, with `rollouts` for each prompt; OpenRLHF places those that have no engine.
+    def dispatch(self, groups: list[Group], **generate_kwargs) -> None:
+        """Send groups to their engines; OpenRLHF places those that have no engine.
 
         Groups beyond MOST_CALLS an engine are held back until others return.
         """
-        self._rollouts, self._generate_kwargs = rollouts, generate_kwargs
+        self._generate_kwargs = generate_kwargs
         for group in groups:
             self._held.setdefault(group.engine, deque()).append(group)
         for engine in sorted({group.engine for group in groups}):
@@ -109,7 +110,8 @@ class Engines:
         """
         for held in self._held.values():
             while held:
-                yield held.popleft().number, [NOT_STARTED] * self._rollouts
+                group = held.popleft()
+                yield group.number, [NOT_STARTED] * group.rollouts
         silent = 0
         while self._running:  # again, since a call may reach its engine after the stop
             with suppress(ray.exceptions.GetTimeoutError):
@@ -149,19 +151,21 @@ class Engines:
         count = min(MOST_CALLS * engines - self._calls[engine], len(held))
         if count <= 0:
             return
+        self._calls[engine] += count
         sent = [held.popleft() for _ in range(count)]
-        refs = generator._dispatch_prompts_to_vllm(
-            [group.prompt.text for group in sent],
-            [group.prompt.label for group in sent],
-            images=[group.prompt.images for group in sent],
-            n_samples_per_prompt=self._rollouts,
-            **self._generate_kwargs,
-        )
-        self._calls[engine] += len(sent)
-        for group, ref in zip(sent, refs):
-            self._running[group.number] = engine
-            self.rollouts.send(group.number, self._rollouts)
-            ref.future().add_done_callback(partial(self._note_return, group.number))
+        for rollouts, alike in groupby(sent, key=attrgetter("rollouts")):
+            groups = list(alike)
+            refs = generator._dispatch_prompts_to_vllm(
+                [group.prompt.text for group in groups],
+                [group.prompt.label for group in groups],
+                images=[group.prompt.images for group in groups],
+                n_samples_per_prompt=rollouts,
+                **self._generate_kwargs,
+            )
+            for group, ref in zip(groups, refs):
+                self._running[group.number] = engine
+                self.rollouts.send(group.number, rollouts)
+                ref.future().add_done_callback(partial(self._note_return, group.number))
 
     def _note_return(self, number: int, future: Future) -> None:
         """Called in a thread of Ray's."""

@@ -96,19 +96,16 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
             self._stop(step, **generate_kwargs)  # counted in this step
         lengths = self.flight.take_lengths()
         self.planner.observe(lengths)
-        keep = self._keep_surplus and self.planner.controller.group_size == step.group_size
-        if not keep:
-            self._stop(step, **generate_kwargs)  # the groups of a step have one size; counted in the next step
         self.engines.pause()
         self.engines.sleep()
         self._check_shortfall(step)
-        trained, unused = self.flight.close(step, keep=keep)
+        trained, unused = self.flight.close(step, keep=self._keep_surplus)
         for group in unused:
             self.queue.put_back(group.prompt)
         self.planner.finish(step, waiting=len(self.queue))
         self._log(step, trained, unused, lengths)
         stream = self.stream if self.stream and self.stream.has_sent else None
-        share = stream.share if stream else StepShare(progress, len(trained) * step.group_size)
+        share = stream.share if stream else StepShare(progress, sum(group.size for group in trained))
         samples = stamped(stream.rest(trained) if stream else trained, share)
         consumed = len(trained) + step.dropped.total() + len(step.given_up)
         self._prompts_consumed += consumed
@@ -206,7 +203,7 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
     def _dispatch(self, step: Step, prompts: list[Prompt], **generate_kwargs) -> None:
         if prompts:
             groups = self.planner.dispatch(step, self.flight, prompts)
-            self.engines.dispatch(groups, step.round.rollouts, **generate_kwargs)
+            self.engines.dispatch(groups, **generate_kwargs)
 
     def _stream_committed(self, step: Step) -> None:
         """Let the actors train what the step trains for sure."""
@@ -246,7 +243,7 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
         algo, accepted = self.args.algo, len(self.flight.accepted)
         if accepted >= step.num_groups:
             return
-        batches = fewest_batches(self.args, accepted * step.group_size)
+        batches = fewest_batches(self.args, sum(group.size for group in self.flight.accepted))
         enough = accepted and not any(uneven_share(self.args, batches, n) for n in forward_ranks(self.args).values())
         if algo.dynamic_filtering_at_cap == "fail" or not enough:
             raise RuntimeError(

@@ -36,7 +36,14 @@ class Trainer(GroupTraining, ppo_trainer.PPOTrainer):
             samples, *rest = theirs(**generate_kwargs)
             progress = self.trained / len(self.prompts_dataloader)
             groups = [
-                Group(number, 0, Prompt("", "", None, 1), samples=samples[number * size : (number + 1) * size])
+                Group(
+                    number,
+                    0,
+                    Prompt("", "", None, 1),
+                    size,
+                    size,
+                    samples=samples[number * size : (number + 1) * size],
+                )
                 for number in range(len(samples) // size)
             ]
             self.trained += len(groups)

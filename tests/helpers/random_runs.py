@@ -86,13 +86,10 @@ class Run:
         planner.observe(lengths)
         assert len(lengths) == self.unobserved
         self.unobserved = 0
-        keep = self.keep_surplus and planner.controller.group_size == step.group_size
-        if not keep:
-            self.stop(step)
         check_account(self, step)
         if len(flight.accepted) < step.num_groups:
             return None
-        trained, unused = flight.close(step, keep=keep)
+        trained, unused = flight.close(step, keep=self.keep_surplus)
         for group in unused:
             queue.put_back(group.prompt)
         planner.finish(step, waiting=len(queue))
@@ -118,14 +115,14 @@ class Run:
         """A group is back of which each rollout has finished with this chance; the others were stopped."""
         rng, chances = self.rng, self.chances
         rollouts = []
-        for _ in range(step.round.rollouts):
+        for _ in range(self.flight.running[number].rollouts):
             tokens = rng.randint(1, 20) * (10 if rng.random() < chances.straggle else 1)
             done = rng.random() < finished
             failure = "E" if done and rng.random() < chances.fail else None
             rollouts.append(Rollout(tokens, float(tokens), 0.0, done, not done, failure))
         self.unobserved += 1
         group, members, was_stopped = self.planner.receive(step, self.flight, self.queue, number, rollouts)
-        assert len(members) == step.group_size and was_stopped == any(rollouts[place].stopped for place in members)
+        assert len(members) == group.size and was_stopped == any(rollouts[place].stopped for place in members)
         if not was_stopped:
             constant = rng.random() < chances.drop
             scores = [None if rollouts[p].failure else float(constant or i % 2) for i, p in enumerate(members)]

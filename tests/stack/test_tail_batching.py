@@ -61,7 +61,7 @@ def test_stopped_rollouts_leave_vllm_while_others_run_on(make_scheduler, engine)
     while not (10 in (busy for busy, _ in before) and 5 in (busy for busy, _ in after)):
         prompts = scheduler.queue.draw(2, max_put_back=0, next_episode_allowed=False)
         groups = scheduler.planner.dispatch(step, scheduler.flight, prompts)
-        scheduler.engines.dispatch(groups, step.round.rollouts, **settings)
+        scheduler.engines.dispatch(groups, **settings)
         with ThreadPoolExecutor(1) as pool:
             gauges, back = [], []
             for _ in groups:

@@ -10,9 +10,22 @@ def test_prompts_that_must_finish_are_trained_first_and_then_by_dispatch():
     prompts = [Prompt(text, "", None, 1, must_finish=text == "c") for text in "abcd"]
     for group in flight.new_groups(step, prompts):
         flight.accept(group, [])
-    old = Group(-1, 0, Prompt("old", "", None, 1))
+    old = Group(-1, 0, Prompt("old", "", None, 1), 4, 4)
     flight.accept(old, [])
     trained, unused = flight.close(step, keep=True)
     assert [group.prompt.text for group in trained] == ["c", "old"] and not unused
     assert [group.prompt.text for group in flight.accepted] == ["a", "b", "d"]
     assert [group.prompt.text for group in flight.close(step, keep=False)[1]] == ["d"] and not flight.accepted
+
+
+def test_kept_groups_have_their_own_size_after_a_save():
+    flight, step = GroupsInFlight(), Step(0, 4, 1, Round(False, 1.0, 4), 1.0, 99)
+    groups = flight.new_groups(step, [Prompt(text, "", None, 1) for text in "ab"])
+    assert [(group.size, group.rollouts) for group in groups] == [(4, 4)] * 2
+    for group in groups:
+        flight.accept(group, ["sample"] * 4)
+    flight.close(step, keep=True)
+    restored = GroupsInFlight()
+    restored.load_state_dict(flight.state_dict())
+    (kept,) = restored.accepted
+    assert (kept.prompt.text, kept.size) == ("b", 4)

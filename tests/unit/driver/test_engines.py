@@ -31,7 +31,7 @@ def generator(make):
 def test_groups_go_to_their_engines_and_the_others_to_openrlhfs_placement(generator):
     step = generator.planner.plan(generator.flight, generator.queue)
     groups = groups_on([2, -1, 0, 2, -1], generator, step)
-    generator.engines.dispatch(groups, 4)
+    generator.engines.dispatch(groups)
     assert generator.dispatched_to == [["1", "4"], ["2"], ["0", "3"]]
     returned = [number for _ in groups for number, _ in generator.engines.returned()]
     assert returned == [group.number for group in groups]  # the shorter the sooner
@@ -51,7 +51,7 @@ def test_generation_pauses_for_the_update_only_where_groups_run(make, partial, c
     engines.resume(None)
     assert generator.ray.calls == []  # nothing ran
     step = generator.planner.plan(generator.flight, generator.queue)
-    engines.dispatch(groups_on([0], generator, step), 4)
+    engines.dispatch(groups_on([0], generator, step))
     engines.pause()
     engines.resume(None)
     assert generator.ray.calls == calls
@@ -60,7 +60,7 @@ def test_generation_pauses_for_the_update_only_where_groups_run(make, partial, c
 def test_all_that_runs_is_stopped_and_comes_back_with_what_it_has(generator):
     step = generator.planner.plan(generator.flight, generator.queue)
     groups = groups_on([0, 1, 2], generator, step)
-    generator.engines.dispatch(groups, 4)
+    generator.engines.dispatch(groups)
     generator.ray.clock = 10  # prompt 0 is done, the others have a token or two to go
     stopped = {
         number: [response[ROLLOUT].stopped for response in responses] for number, responses in generator.engines.stop()
@@ -74,7 +74,7 @@ def test_an_engine_has_fewer_calls_than_ray_allows_and_the_rest_follows(make_gen
     step = generator.planner.plan(generator.flight, generator.queue)
     groups = groups_on([0] * 1300, generator, step)
     engines = generator.engines
-    engines.dispatch(groups, 4)
+    engines.dispatch(groups)
     assert len(generator.drawn) == MOST_CALLS < 1000
     back = [number for _ in range(600) for number, _ in engines.returned()]
     assert len(generator.drawn) == MOST_CALLS + 600
@@ -88,7 +88,7 @@ def test_groups_that_do_not_come_back_from_a_stop_end_the_run(generator, monkeyp
     monkeypatch.setattr(engines_module.logger, "warning", warnings.append)
     monkeypatch.setattr(generator.ray, "wait", lambda pending, **kwargs: ([], pending))
     step = generator.planner.plan(generator.flight, generator.queue)
-    generator.engines.dispatch(groups_on([0, 1], generator, step), 4)
+    generator.engines.dispatch(groups_on([0, 1], generator, step))
     with pytest.raises(
         RuntimeError, match="2 groups were stopped and have not come back for 10 minutes: an agent .*load"
     ):

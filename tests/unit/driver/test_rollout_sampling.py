@@ -9,7 +9,7 @@ import pytest
 from fake_engines import MIXED, ONE_SIZE, RIGHT, WRONG, prompts_of
 
 import openrlhf_sagc.driver.rollout as rollout
-from openrlhf_sagc.driver.experience import GROUP_SIZE
+from openrlhf_sagc.driver.experience import STEP, group_sizes_of
 
 
 def of(lengths=lambda prompt: 10, scores=lambda prompt: MIXED):
@@ -136,28 +136,19 @@ def test_kept_surplus_serves_the_next_step_with_its_age(make_generator):
     assert resumed.drawn[:5] == [1, 3, 6, 7, 9]  # what was running is rolled out again
 
 
-def test_kept_groups_of_another_size_than_the_next_steps_are_rolled_out_again(make_generator):
-    generator = make_generator(
-        40, lambda prompt, size: [(10, i % 2) for i in range(size)], True, algo__dynamic_filtering_surplus="keep"
-    )
-    generator.generate_samples()
-    assert generator.metrics["sagc/next_group_size"] == 8
+def test_kept_groups_are_trained_at_the_size_they_were_dispatched_with(make_generator):
+    """Nine groups of 4 end at once and four are trained; three of the others have no signal, and the next size is 8."""
+    respond = lambda prompt, size: [(10, 0.0 if 6 <= prompt < 9 else i % 2) for i in range(size)]  # noqa: E731
+    flags = {"algo__dynamic_filtering_surplus": "keep", "hold": "prompts"}
+    generator = make_generator(200, respond, filtering=True, **flags)
+    generator.ray.together = True
+    assert group_sizes_of(generator.generate_samples()[0]) == [4, 4, 4, 4]
     counts = filtering(generator.metrics)
-    assert counts["kept"] == counts["kept_running"] == 0 and counts["queued_prompts"] == 5
-    assert {sample.info[GROUP_SIZE] for sample in generator.generate_samples()[0]} == {8}
-
-
-def test_groups_that_a_change_of_size_stops_count_after_a_resume(make_generator):
-    """They are stopped once the controller has seen its step, which a checkpoint follows."""
-    respond = lambda prompt, size: [(10 + prompt * 37 % 83, i % 2) for i in range(size)]  # noqa: E731
-    make = lambda: make_generator(200, respond, True, algo__dynamic_filtering_surplus="keep")  # noqa: E731
-    straight, resumed = make(), make()
-    while not straight.flight.unobserved:
-        straight.generate_samples()
-    resumed.load_state_dict(json.loads(json.dumps(straight.state_dict())))
-    for generator in (straight, resumed):
-        generator.generate_samples()
-    assert resumed.planner.controller.state_dict() == straight.planner.controller.state_dict()
+    assert (generator.metrics["sagc/next_group_size"], counts["kept_running"], counts["aborted"]) == (8, 5, 0)
+    samples = generator.generate_samples()[0]
+    assert group_sizes_of(samples) == [4, 4, 8, 8]
+    assert {sample.info[STEP].num_samples for sample in samples} == {24}
+    assert generator.metrics["sagc/group_size"] == 8
 
 
 @pytest.mark.parametrize("surplus", ["discard", "keep"])

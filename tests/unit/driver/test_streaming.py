@@ -44,7 +44,9 @@ class Maker:
 
 def groups_of(numbers, size):
     sample = lambda number: SimpleNamespace(info={}, number=number)  # noqa: E731
-    return [Group(n, 0, Prompt("", "", None, 1), samples=[sample(n) for _ in range(size)]) for n in numbers]
+    return [
+        Group(n, 0, Prompt("", "", None, 1), size, size, samples=[sample(n) for _ in range(size)]) for n in numbers
+    ]
 
 
 @given(

@@ -37,6 +37,27 @@ CASES = {
         "--train.micro_batch_size 24 x 2 data-parallel actors does not divide --train.batch_size 64",
         "use a divisor of 32",
     ),
+    "fewer samples than actors where groups of the step before are kept": (
+        [
+            "--algo.dynamic_filtering_enable",
+            "--algo.dynamic_filtering_surplus",
+            "keep",
+            "--rollout.batch_size",
+            "4",
+            SIZES,
+            "4",
+            "8",
+            "32",
+            "--train.batch_size",
+            "32",
+            "--train.micro_batch_size",
+            "1",
+            "--actor.num_gpus_per_node",
+            "8",
+        ],
+        f"--rollout.batch_size 4 and the smallest of {SIZES}, 4, can give 4 samples to 8 data-parallel actors",
+        "raise either until there is one each",
+    ),
     "fewer samples than actors": (
         [
             "--rollout.sagc.hold",
@@ -48,7 +69,7 @@ CASES = {
             "--actor.num_gpus_per_node",
             "8",
         ],
-        f"--rollout.batch_size 1 x the smallest of {SIZES}, 4, gives 4 samples to 8 data-parallel actors",
+        f"--rollout.batch_size 1 and the smallest of {SIZES}, 4, can give 4 samples to 8 data-parallel actors",
         "raise either until there is one each",
     ),
     "training batch that actors cannot share": (
