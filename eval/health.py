@@ -33,10 +33,10 @@ LENGTHS = LogNormal(
 )  # as of a reasoning model, see eval/results/simulate
 LONG_TAIL = LENGTHS._replace(within=1.2)
 PANELS = {
-    "rate": "straggler rate so far\n(sagc/straggler_rate_mean)",
-    "group_size": "group size\n(sagc/group_size)",
-    "gen_batches": "groups dispatched / needed\n(dynamic_filtering/gen_batches)",
-    "failure_share": "samples without a reward, share\n(rollout/reward_failures)",
+    "rate": "straggler rate so far\nsagc/straggler_rate_mean",
+    "group_size": "group size\nsagc/group_size",
+    "gen_batches": "groups dispatched / needed\ndynamic_filtering/gen_batches",
+    "failure_share": "share of rewards that failed\nrollout/reward_failures",
 }
 
 
@@ -194,13 +194,14 @@ def plot(columns: list[Shown], limits: dict[str, tuple[float, str]], path: Path)
                 axis.set_facecolor("#fdecea")
             if telling and run.ended:
                 axis.plot(run.steps.index[-1], run.steps[name].iloc[-1], "X", color="C3", markersize=9, clip_on=False)
-                axis.annotate("the run ends", (0.04, 0.9), xycoords="axes fraction", fontsize="small")
+                axis.annotate("the run ends", (0.04, 0.72), xycoords="axes fraction", fontsize="small")
             axis.set_xlim(0, max(len(column.steps) for column in columns) + 1)
             axis.grid(alpha=0.3)
     for axis, (name, label) in zip(axes[:, 0], PANELS.items()):
         axis.set_ylabel(label, fontsize="small")
         axis.set_ylim(bottom=0)
         if name in limits:
+            axis.set_ylim(top=1.25 * max(limits[name][0], axis.get_ylim()[1] / 1.05))
             axis.legend(loc="upper left", fontsize="small")
     for axis in axes[1]:
         axis.set_yscale("log", base=2)
