@@ -194,7 +194,7 @@ def plot(columns: list[Shown], limits: dict[str, tuple[float, str]], path: Path)
                 axis.set_facecolor("#fdecea")
             if telling and run.ended:
                 axis.plot(run.steps.index[-1], run.steps[name].iloc[-1], "X", color="C3", markersize=9, clip_on=False)
-                axis.annotate("the run ends", (0.04, 0.72), xycoords="axes fraction", fontsize="small")
+                axis.annotate("the run ends", (0.04, 0.62), xycoords="axes fraction", fontsize="small")
             axis.set_xlim(0, max(len(column.steps) for column in columns) + 1)
             axis.grid(alpha=0.3)
     for axis, (name, label) in zip(axes[:, 0], PANELS.items()):

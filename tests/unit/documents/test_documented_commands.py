@@ -19,9 +19,7 @@ FILES = [*ROOT.glob("*.md"), ROOT / "patches/README.md", *ROOT.glob("docs/*.md")
 DOCUMENTS = sorted(str(file.relative_to(ROOT)) for file in FILES)
 # How to change a patch, from cp on, is a reader's work: patches/check.sh tells whether the result fits.
 COMMAND = re.compile(r"^(?:[A-Z][A-Z0-9_]*=\S+ )*(?:bash|\.venv/bin/python|python3?|pip|ray|sbatch|git|head|for) \S")
-MARK = re.compile(
-    r"needs? (?:a GPU|GPUs)|(?:every|each|a) GPU node|[Oo]n \d+ GPUs|trains \S+ on \d+ GPUs|[Ww]ith a GPU"
-)
+MARK = re.compile(r"needs? (?:a GPU|GPUs)|(?:every|each|a) GPU node|[Oo]n \d+ GPUs|[Ww]ith a GPU")
 # Beginnings of commands. RUN: those that are run as a whole, and where.
 RUN = {
     "bash tests/run.sh": ".ci/run",

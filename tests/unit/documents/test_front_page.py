@@ -1,9 +1,11 @@
 """The README is short, leads to every page, and its flags are taken; no page repeats another."""
 
+import json
 import re
 import shlex
 from collections import defaultdict
 
+import pandas as pd
 import pytest
 from cpu_stack import ROOT
 from openrlhf.cli import train_ppo_ray
@@ -12,6 +14,7 @@ from up_to_ray import RayStarted
 from openrlhf_sagc.arguments import add_arguments
 
 README = (ROOT / "README.md").read_text()
+RESULTS = ROOT / "eval/results"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("docs/*.md")]
 LINES = 130  # that someone reads before they try it
 SENTENCE = 60  # characters from which on two equal ones are no chance
@@ -42,6 +45,34 @@ def test_no_page_repeats_a_sentence_of_another():
                 pages[sentence].add(page.name)
     assert len(pages) > 100
     assert not {sentence: names for sentence, names in pages.items() if len(names) > 1}
+
+
+# --- numbers ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_quickstarts_numbers_are_its_reports():
+    text = (ROOT / "docs/quickstart.md").read_text()
+    for seed in (0, 1):
+        report = json.loads((RESULTS / f"quickstart/seed-{seed}/report.json").read_text())
+        pairs = [("heldout_reward_before", "heldout_reward_after"), ("heldout_solved_before", "heldout_solved_after")]
+        pairs.append(("train_reward_first", "train_reward_last"))
+        changes = " | ".join(f"{report[before]:.2f} → {report[after]:.2f}" for before, after in pairs)
+        figures = f"{report['group_size_mean']:.1f} | {report['straggler_rate']:.3f} | {report['idle_fraction']:.2f}"
+        assert f"| {seed} | {report['steps']} | {changes} | {figures} | {report['seconds_per_step']:.1f} |" in text
+        if seed == 0:
+            reward = [f"{report[name]:.3f}" for name in pairs[0]]
+            assert " to ".join(reward) in " ".join(README.split())
+
+
+def test_the_readmes_gains_are_in_the_results():
+    sampling = pd.read_csv(RESULTS / "dynamic_sampling/table.csv").set_index(["data", "OpenRLHF"])
+    seconds = sampling["rollout s a group with a signal"].loc["mixed"]
+    assert f"{seconds['patched']:.2f} s of rollout instead of {seconds['unpatched']:.2f}" in README
+    gains = []
+    for file in RESULTS.glob("tail_batching/simulated_*_1.csv"):
+        for _, rows in pd.read_csv(file).set_index("policy").groupby("gpus"):
+            gains.append(rows.loc["fixed:8@samples", "seconds"] / rows.loc["fixed:8+tail@samples", "seconds"])
+    assert len(gains) == 6 and f"{min(gains):.2f} to {max(gains):.1f} times as fast" in README
 
 
 # --- flags -----------------------------------------------------------------------------------------------------------
