@@ -46,8 +46,8 @@ def _check_surplus(args: SimpleNamespace) -> None:
     )
     refuse(
         args.rollout.sagc.signal == "seconds" and not args.train.partial_rollout_enable,
-        f"{FILTER}surplus keep does not work with {PREFIX}signal seconds: rollouts that it keeps are paused while the "
-        f"policy trains, which would count as their seconds; use {FILTER}surplus discard or {PREFIX}signal tokens",
+        f"{FILTER}surplus keep does not work with {PREFIX}signal seconds: kept rollouts are paused while the policy trains, "
+        f"and the pause would count as their seconds; use {FILTER}surplus discard or {PREFIX}signal tokens",
     )
     refuse(
         args.rollout.tail_batching.enable,
@@ -167,7 +167,7 @@ def uneven_share(args: SimpleNamespace, batches: int, ranks: int) -> str:
     if batches < ranks:
         return "fewer than one each"
     if args.ds.zero_stage == 3 and batches % ranks:
-        return "not as many for each, so that ZeRO-3 would wait for ever"
+        return "which they cannot share evenly, so ZeRO-3 would wait for ever"
     return ""
 
 

@@ -96,24 +96,24 @@ def _add_tail_batching(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         TAIL + "enable",
         action="store_true",
-        help="close a step with the groups that finish first, other prompts wait for a long round; needs no sagc.enable",
+        help="close a step with the groups that finish first; slow prompts wait for a long round (works without sagc.enable)",
     )
     group.add_argument(
         TAIL + "prompt_ratio",
         type=float,
         default=1.25,
-        help="a short round dispatches this many times the prompts that it needs",
+        help="a short round requests this many times the prompts that it needs",
     )
     group.add_argument(
         TAIL + "response_ratio",
         type=float,
         default=1.25,
-        help="a short round dispatches this many times the group size for a prompt; above 1 selects short responses",
+        help="a short round requests this many times the responses that a group needs; above 1 selects short ones",
     )
     group.add_argument(
         LENGTH_AWARE,
         action="store_true",
-        help="balance engines by the tokens expected from a prompt's earlier rollouts, and dispatch long prompts first",
+        help="balance engines by the tokens that prompts are expected to need, and start the long ones first",
     )
 
 
@@ -128,19 +128,19 @@ def _add_sampling(group: argparse._ArgumentGroup) -> None:
         FILTER + "max_gen_batches",
         type=int,
         default=10,
-        help="a step dispatches at most this many times the groups that it needs",
+        help="a step requests at most this many times the groups that it needs",
     )
     group.add_argument(
         FILTER + "at_cap",
         choices=("fail", "keep"),
         default="fail",
-        help="if max_gen_batches does not fill a step: end the run, or train on the groups that there are",
+        help="if max_gen_batches does not fill a step: end the run (fail), or train on the groups it has (keep)",
     )
     group.add_argument(
         FILTER + "surplus",
         choices=("discard", "keep"),
         default="discard",
-        help="groups that a step does not need: roll their prompts out again, or train the groups one update late",
+        help="groups that a step does not need: roll their prompts out again (discard), or train them a step later (keep)",
     )
     group.add_argument(
         REWARD + "timeout", type=float, default=180.0, help="seconds for one attempt at a sample's reward"
@@ -150,13 +150,13 @@ def _add_sampling(group: argparse._ArgumentGroup) -> None:
         REWARD + "max_failure_share",
         type=float,
         default=0.1,
-        help="share of a step's samples that may have no reward; above it the run ends, unless one prompt has them all",
+        help="the run ends if more than this share of a step's samples has no reward, unless all are of one prompt",
     )
     group.add_argument(
         AGENT_TIMEOUT,
         type=float,
         default=None,
-        help="seconds that an agent may spend outside of the engine at a time, on a tool or reward, before its sample fails",
+        help="seconds that an agent may spend on a tool or a reward at a time; then its sample fails",
     )
 
 
@@ -165,19 +165,19 @@ def _add_training(group: argparse._ArgumentGroup) -> None:
         LOG_PROBS,
         choices=("auto", "forward"),
         default="auto",
-        help="make old log-probabilities in training's own forward pass where that is exact, or always before it",
+        help="take old log-probabilities from training's own forward pass where that is exact (auto), or from one before it",
     )
     group.add_argument(
         MICRO_BATCHES,
         choices=("length", "shuffled"),
         default="length",
-        help="micro-batches of samples of like lengths, which spares padding, or of any samples",
+        help="put samples of similar length into a micro-batch, which saves padding, or any samples",
     )
     group.add_argument(
         STREAM,
         choices=("off", "auto"),
         default="off",
-        help="auto: accumulate gradients of groups that are back while others still decode, where that is exact",
+        help="auto: train on groups that are back while others still decode, where the gradient stays the same",
     )
 
 
@@ -236,23 +236,23 @@ def describe(args: SimpleNamespace) -> str:
     if len(sizes) > 1:
         unit = "response tokens" if flags.signal == "tokens" else "seconds"
         parts.append(
-            f"the first size is {args.rollout.n_samples_per_prompt}, each next one the largest that pays while in the long "
-            f"run at most {100 * flags.max_straggler_rate:g} % of the groups have a straggler, a rollout of "
-            f"{flags.straggler_ratio:g} times the group's median {unit}"
+            f"the first group size is {args.rollout.n_samples_per_prompt}; each later one is as large as it can be if, in the "
+            f"long run, at most {100 * flags.max_straggler_rate:g} % of the groups may have a straggler (a rollout of "
+            f"{flags.straggler_ratio:g} times the group's median {unit})"
         )
     if tail.enable:
         parts.append(
             f"short rounds dispatch {tail.prompt_ratio:g} times the prompts and {tail.response_ratio:g} times the rollouts "
-            "a prompt, and the prompts they leave behind are run to the end in long rounds"
+            "per prompt; long rounds finish the prompts that short ones leave behind"
         )
     if tail.enable and len(sizes) > 1 and tail.response_ratio > 1:
         parts.append(
-            f"{TAIL}response_ratio {tail.response_ratio:g} stops stragglers before they count, so that large groups are "
-            "chosen: 1 leaves them to the limit"
+            f"{TAIL}response_ratio {tail.response_ratio:g} stops stragglers before they count, so control takes large groups: "
+            "with 1 they count"
         )
     parts.append(
-        f"at most {samples // args.train.batch_size} optimizer step(s) a rollout and epoch, and the learning rate follows "
-        "the prompts used"
+        f"at most {samples // args.train.batch_size} optimizer step(s) per rollout and epoch; the learning rate follows the "
+        "share of prompts used"
     )
     parts.append(describe_savings(args))
     return "; ".join(parts)

@@ -1,4 +1,4 @@
-"""Prints this package's flags as README.md has them, from the parser; with --write puts the table there."""
+"""Prints this package's flags as docs/flags.md has them, from the parser; with --write puts the table there."""
 
 import argparse
 import re
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from openrlhf_sagc.arguments import add_arguments
 
-README = Path(__file__).parents[1] / "README.md"
+PAGE = Path(__file__).parents[1] / "docs/flags.md"
 BETWEEN = re.compile(r"(<!-- flags -->\n).*?(<!-- /flags -->)", re.DOTALL)
 
 
@@ -30,8 +30,8 @@ def default(action: argparse.Action) -> str:
 
 if __name__ == "__main__":
     arguments = argparse.ArgumentParser(description=__doc__)
-    arguments.add_argument("--write", action="store_true", help="into README.md, instead of printing")
+    arguments.add_argument("--write", action="store_true", help="into docs/flags.md, instead of printing")
     if arguments.parse_args().write:
-        README.write_text(BETWEEN.sub(lambda found: found[1] + table() + found[2], README.read_text()))
+        PAGE.write_text(BETWEEN.sub(lambda found: found[1] + table() + found[2], PAGE.read_text()))
     else:
         print(table(), end="")

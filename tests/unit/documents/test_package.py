@@ -1,6 +1,8 @@
-"""The package as it is released: an sdist, the wheel that it builds, and both installed where nothing else is."""
+"""A release: what release.sh checks and builds, and its sdist and wheel installed where nothing else is."""
 
+import hashlib
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -25,28 +27,99 @@ def run(*command, **options):
     return result.stdout
 
 
+GIT = ["git", "-c", "user.name=tests", "-c", "user.email=tests@localhost"]
+RELEASE = {**os.environ, "PYTHON": sys.executable}
+
+
+def commit(folder: Path) -> None:
+    run(*GIT, "add", "--all", cwd=folder)
+    run(*GIT, "commit", "--quiet", "--message", "A commit", cwd=folder)
+
+
+def change(file: Path, old: str, new: str) -> None:
+    text = file.read_text()
+    assert old in text
+    file.write_text(text.replace(old, new, 1))
+
+
 @pytest.fixture(scope="module")
-def built(tmp_path_factory):
-    """sdist, wheel: the sdist of what git tracks or would, and the wheel made of it, both without a network."""
-    source, dist = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("dist")
+def source(tmp_path_factory):
+    """A repository of what git tracks here or would, ready for a release."""
+    folder = tmp_path_factory.mktemp("source")
     files = run("git", "ls-files", "--cached", "--others", "--exclude-standard", cwd=ROOT).splitlines()
     for file in files:
         if (ROOT / file).exists():
-            (source / file).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(ROOT / file, source / file)
-    sdist = f"import setuptools.build_meta as backend; backend.build_sdist({str(dist)!r})"
-    run(sys.executable, "-c", sdist, cwd=source)
-    (archive,) = dist.glob("*.tar.gz")
-    run(*PIP, "wheel", "--no-index", "--no-deps", "--no-build-isolation", "--wheel-dir", dist, archive)
-    (wheel,) = dist.glob("*.whl")
+            (folder / file).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / file, folder / file)
+    changelog = (folder / "CHANGELOG.md").read_text()
+    heading = re.compile(rf"^## \[{re.escape(VERSION)}\] - .*$", re.M)
+    (folder / "CHANGELOG.md").write_text(heading.sub(f"## [{VERSION}] - 2026-01-31", changelog, count=1))
+    run("git", "init", "--quiet", cwd=folder)
+    commit(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def built(source):
+    """sdist, wheel: as release.sh makes them, without a network."""
+    printed = run("bash", "release.sh", cwd=source, env=RELEASE)
+    (archive,), (wheel,) = source.glob("dist/*.tar.gz"), source.glob("dist/*.whl")
+    for file in (archive, wheel):
+        assert f"{hashlib.sha256(file.read_bytes()).hexdigest()}  {file.name}" in printed
     return archive, wheel
+
+
+NOT_READY = {
+    "changelog of another version": (
+        ("CHANGELOG.md", f"[{VERSION}] - 2026-01-31", "[0.0.9] - 2026-01-31"),
+        f"CHANGELOG.md begins with '## [0.0.9] - 2026-01-31': write '## [{VERSION}] - ",
+    ),
+    "changelog without a day": (("CHANGELOG.md", "2026-01-31", "Unreleased"), f"[{VERSION}] - Unreleased': write"),
+    "citation of another version": (
+        ("CITATION.cff", f"version: {VERSION}", "version: 0.0.9"),
+        f"CITATION.cff has version 0.0.9: write {VERSION}",
+    ),
+    "a version that does not parse": (
+        (
+            "openrlhf_sagc/__init__.py",
+            "__version__ =",
+            "__version =",
+        ),
+        "openrlhf_sagc/__init__.py has no __version__",
+    ),
+}
+
+
+@pytest.mark.parametrize("replacement, line", NOT_READY.values(), ids=NOT_READY)
+def test_a_release_that_is_not_ready_ends_with_one_line(source, tmp_path, replacement, line):
+    shutil.copytree(source, tmp_path / "copy", ignore=shutil.ignore_patterns("dist"))
+    file, old, new = replacement
+    change(tmp_path / "copy" / file, old, new)
+    assert_refused(tmp_path / "copy", line)
+
+
+def test_a_release_is_of_a_commit_and_of_one_that_has_no_tag(source, tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(source, copy, ignore=shutil.ignore_patterns("dist"))
+    (copy / "new.txt").write_text("")
+    assert_refused(copy, "not committed: new.txt")
+    commit(copy)
+    run("git", "tag", f"v{VERSION}", cwd=copy)
+    assert_refused(copy, f"v{VERSION} is tagged already: raise __version__")
+
+
+def assert_refused(folder: Path, line: str) -> None:
+    result = subprocess.run(["bash", "release.sh"], cwd=folder, env=RELEASE, capture_output=True, text=True)
+    assert result.returncode == 2 and result.stderr.startswith("release.sh: ") and line in result.stderr, result.stderr
+    assert len(result.stderr.splitlines()) == 1 and not (folder / "dist").exists()
 
 
 def test_the_version_is_the_newest_of_the_changelog():
     versions = re.findall(r"^## \[(\S+)\]", (ROOT / "CHANGELOG.md").read_text(), re.M)
     assert versions[0] == VERSION
+    assert f"\nversion: {VERSION}\n" in (ROOT / "CITATION.cff").read_text()
     stated = [path.name for path in ROOT.glob("*.toml") if re.search(rf"\b{re.escape(VERSION)}\b", path.read_text())]
-    assert not stated  # openrlhf_sagc/__init__.py alone says it
+    assert not stated  # it is read from openrlhf_sagc/__init__.py
 
 
 def test_sdist_holds_the_package_and_what_makes_its_openrlhf(built):
@@ -107,7 +180,8 @@ def test_going_back_to_openrlhfs_own_wheel_replaces_the_patched_one(tmp_path):
             wheel.writestr(info + "RECORD", "")
     run(sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv")
     python = tmp_path / "venv/bin/python"
-    (back,) = set(re.findall(r"pip install --no-deps (openrlhf=\S+)`", (ROOT / "README.md").read_text()))
+    documents = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), ROOT / "patches/README.md"]
+    (back,) = {found for file in documents for found in re.findall(r"--no-deps (openrlhf=[^\s`]+)", file.read_text())}
     for wheel in (f"openrlhf=={patched}", back):
         run(*PIP, "--python", python, "install", "--no-index", "--find-links", tmp_path, "--no-deps", wheel)
     version = "from importlib.metadata import version; print(version('openrlhf'))"

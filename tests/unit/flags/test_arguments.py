@@ -180,7 +180,7 @@ CASES = {
     ),
     "ranks that ZeRO-3 would have wait for each other": (
         ["--ref.num_gpus_per_node", "3", "--ds.zero_stage", "3"],
-        "can have as few as 64 batches of samples, not as many for each, so that ZeRO-3 would wait for ever",
+        "can have as few as 64 batches of samples, which they cannot share evenly, so ZeRO-3 would wait for ever",
         "use as many ranks as the actor has, 1",
     ),
 }
@@ -231,7 +231,7 @@ def test_good_flags_get_as_far_as_ray(run_trainer, flags):
         (["--rollout.sagc.signal", "seconds"], ["2.5 times the group's median seconds"]),
         (
             ["--rollout.tail_batching.enable"],
-            ["dispatch 1.25 times the prompts and 1.25 times the rollouts a prompt", "1 leaves them to the limit"],
+            ["dispatch 1.25 times the prompts and 1.25 times the rollouts per prompt", "with 1 they count"],
         ),
     ],
 )
@@ -239,7 +239,7 @@ def test_start_says_once_what_was_chosen(run_trainer, capsys, flags, words):
     with pytest.raises(RayStarted):
         run_trainer("--rollout.sagc.enable", *flags)
     (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("openrlhf_sagc: ")]
-    for word in ["the first size is 8", "at most 20 % of the groups", "1 optimizer step", *words]:
+    for word in ["the first group size is 8", "at most 20 % of the groups", "1 optimizer step", *words]:
         assert word in line
 
 

@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+# Makes a release of the last commit: dist/ with the sdist and the wheel that is built from it, and their sha256.
+#   bash release.sh
+# Before: raise __version__ in openrlhf_sagc/__init__.py and version in CITATION.cff, put the day into CHANGELOG.md, commit.
+# PYTHON: one with pip, setuptools and wheel. Exit codes: 2 the release is not ready, 3 the build failed.
+set -euo pipefail
+cd "$(dirname "$0")"
+
+PYTHON=${PYTHON:-$PWD/.venv/bin/python}
+fail() { echo "release.sh: $2" >&2; exit "$1"; }
+command -v "$PYTHON" >/dev/null || fail 2 "no $PYTHON: run train_scripts/setup.sh, or set PYTHON"
+
+version=$(sed -n 's/^__version__ = "\(.*\)"$/\1/p' openrlhf_sagc/__init__.py)
+[ -n "$version" ] || fail 2 "openrlhf_sagc/__init__.py has no __version__"
+newest=$(grep -m 1 '^## \[' CHANGELOG.md) || fail 2 "CHANGELOG.md has no heading of a version"
+[[ $newest =~ ^"## [$version] - "[0-9]{4}-[0-9]{2}-[0-9]{2}$ ]] ||
+    fail 2 "CHANGELOG.md begins with '$newest': write '## [$version] - $(date +%F)'"
+cited=$(sed -n 's/^version: //p' CITATION.cff)
+[ "$cited" = "$version" ] || fail 2 "CITATION.cff has version $cited: write $version"
+changed=$(git status --porcelain)
+[ -z "$changed" ] || fail 2 "not committed: $(echo "$changed" | cut -c4- | paste -sd ' ')"
+! git rev-parse --quiet --verify "refs/tags/v$version" >/dev/null || fail 2 "v$version is tagged already: raise __version__"
+
+out=$PWD/dist source=$(mktemp -d)
+trap 'rm -rf "$source"' EXIT
+git archive HEAD | tar -x -C "$source"
+rm -rf "$out"
+mkdir "$out"
+build="import sys, setuptools.build_meta as backend; backend.build_sdist(sys.argv[1])"
+log=$(cd "$source" && "$PYTHON" -c "$build" "$out" 2>&1) || { echo "$log" | tail -n 5 >&2; fail 3 "the sdist was not built"; }
+"$PYTHON" -m pip --quiet --disable-pip-version-check wheel --no-index --no-deps --no-build-isolation \
+    --wheel-dir "$out" "$out/openrlhf_sagc-$version.tar.gz" || fail 3 "the wheel was not built"
+(cd "$out" && sha256sum "openrlhf_sagc-$version.tar.gz" "openrlhf_sagc-$version-py3-none-any.whl")
+echo "release.sh: tests/run.sh should have passed on this commit; to tag it: git tag v$version"
