@@ -20,7 +20,8 @@ class Trace:
 
     Args:
         path: CSV with the columns prompt_id, sample_id, tokens, and optionally correct and truncated (0, 1 or empty;
-            correct in all rows or in none). Other columns are ignored.
+            correct in all rows or in none). Rows whose `stopped` is 1, in the trace of a run, are left out: their length
+            is not known. Other columns are ignored.
 
     Raises:
         ValueError: the file is no such trace; the message begins with the path and the line's number.
@@ -107,7 +108,7 @@ class LogNormal(NamedTuple):
 
 
 def read_trace(path: Path) -> list[tuple[str, int, bool | None]]:
-    """Rows of a trace file: prompt_id, tokens, and correct or None where the trace does not say.
+    """Rows of a trace file but the stopped ones: prompt_id, tokens, and correct or None where the trace does not say.
 
     Raises:
         ValueError: as Trace.
@@ -139,7 +140,9 @@ def read_trace(path: Path) -> list[tuple[str, int, bool | None]]:
                 raise ValueError(
                     f"prompt_id {row['prompt_id']}, sample_id {row['sample_id']} are those of line {line}"
                 )
-            correct, _ = (_flag(name, row.get(name, "")) for name in ("correct", "truncated"))
+            correct, _, stopped = (_flag(name, row.get(name, "")) for name in ("correct", "truncated", "stopped"))
+            if stopped:
+                continue
             if rows and (correct is None) != (rows[0][2] is None):
                 raise ValueError(f"correct is {row['correct'] or 'empty'}: give it in all lines or in none")
             rows.append((row["prompt_id"], _tokens(row["tokens"]), correct))
