@@ -2,6 +2,7 @@
 
 import csv
 import math
+from copy import copy
 from pathlib import Path
 from typing import NamedTuple
 
@@ -37,6 +38,24 @@ class Trace:
         self._tokens = np.array([tokens for tokens, _ in rollouts])
         self._correct = None if rollouts[0][1] is None else np.array([correct for _, correct in rollouts])
         self.has_correct = self._correct is not None
+
+    @property
+    def tokens_by_prompt(self) -> list[np.ndarray]:
+        """Response tokens of each prompt's rollouts."""
+        return [self._tokens[start : start + count] for start, count in zip(self._starts, self.samples_per_prompt)]
+
+    @property
+    def right_by_prompt(self) -> np.ndarray | None:
+        """Number of each prompt's rollouts that are correct, if known."""
+        if self._correct is None:
+            return None
+        return np.array([self._correct[s : s + n].sum() for s, n in zip(self._starts, self.samples_per_prompt)])
+
+    def resampled(self, generator: np.random.Generator) -> "Trace":
+        """A trace of as many prompts, drawn with replacement, each with all its rollouts."""
+        drawn, trace = generator.integers(len(self._starts), size=len(self._starts)), copy(self)
+        trace._starts, trace.samples_per_prompt = self._starts[drawn], self.samples_per_prompt[drawn]
+        return trace
 
     def draw_prompts(self, count: int, generator: np.random.Generator) -> list[int]:
         """`count` prompts, for `draw_rollouts`."""
