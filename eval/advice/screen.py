@@ -22,9 +22,11 @@ def describe_trace(path: Path, trace: Trace) -> str:
     """Its size and lengths in a line."""
     tokens, counts_P = np.concatenate(trace.tokens_by_prompt), trace.samples_per_prompt
     median, high, longest = np.quantile(tokens, [0.5, 0.99, 1])
+    fewest, most = counts_P.min(), counts_P.max()
+    rollouts = f"{fewest}" if fewest == most else f"{fewest} to {most}"
     right = "" if trace.right_by_prompt is None else f", {trace.right_by_prompt.sum() / counts_P.sum():.0%} correct"
     return (
-        f"{path.name}: {len(counts_P):,} prompts with {counts_P.min()} to {counts_P.max()} rollouts, {len(tokens):,} in all"
+        f"{path.name}: {len(counts_P):,} prompts with {rollouts} rollouts, {len(tokens):,} in all"
         f"{right}; tokens: median {median:,.0f}, p99 {high:,.0f}, longest {longest:,.0f}"
     )
 
@@ -49,7 +51,7 @@ def describe_step(base: pd.Series, arguments: Namespace) -> str:
     waits = base["idle_fraction"] * base["generation_seconds"] / base["seconds"]
     others = ", ".join(f"{part} {base[f'{part}_seconds']:.3g}" for part in list(PARTS)[1:])
     return (
-        f"On {arguments.gpus} GPUs ({arguments.engine.name}) a step of {arguments.batch_size} prompts x "
+        f"On {arguments.gpus} GPU{'s' * (arguments.gpus > 1)} ({arguments.engine.name}) a step of {arguments.batch_size} prompts x "
         f"{arguments.n_samples_per_prompt} takes {base['seconds']:.3g} s: generation {base['generation_seconds']:.3g}, "
         f"{others}. Its rollouts wait for the last one for {waits:.0%} of it on average."
     )

@@ -98,7 +98,7 @@ def test_the_trace_of_a_run_is_advised_on(advised, make_generator, tmp_path):
     for _ in range(15):
         generator.generate_samples()
     found, screen = advised(tmp_path / "run.csv", "--n_samples_per_prompt", "4", "--gpus", "2")
-    assert "run.csv: 60 prompts with 4 to 4 rollouts, 240 in all, 50% correct" in screen
+    assert "run.csv: 60 prompts with 4 rollouts, 240 in all, 50% correct" in screen
     assert found["tail"]["stragglers"] == pytest.approx(1 / 3, abs=0.1) and len(screen.splitlines()) < 40
 
 

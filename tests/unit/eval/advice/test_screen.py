@@ -45,7 +45,7 @@ def test_the_shares_of_the_tail_add_up(tmp_path):
     )
     assert second.startswith("20% of the groups of 8 have a straggler")
     trace = Trace(write_trace(tmp_path / "t.csv", prompts=5, samples=4))
-    assert describe_trace(tmp_path / "t.csv", trace).startswith("t.csv: 5 prompts with 4 to 4 rollouts, 20 in all, ")
+    assert describe_trace(tmp_path / "t.csv", trace).startswith("t.csv: 5 prompts with 4 rollouts, 20 in all, ")
 
 
 def test_the_plot_is_drawn(tmp_path):
