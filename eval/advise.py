@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 from advice.calibration import calibration_of
-from advice.data import doubts, read
+from advice.data import can_filter, doubts, read
 from advice.replay import gains, replay
 from advice.run_log import bound_of, lines_of
 from advice.screen import describe_step, describe_tail, describe_trace, plot, print_screen
@@ -77,7 +77,7 @@ def advise(arguments: argparse.Namespace) -> dict:
     if arguments.dynamic_sampling and not trace.has_correct:
         raise ValueError("--dynamic_sampling needs a --trace with the column correct: drop one of them")
     arguments.group_sizes, doubtful = sizes, doubts(marks, trace, sizes, arguments)
-    switches = switches_of(arguments, sizes, trace.has_correct)
+    switches = switches_of(arguments, sizes, can_filter(trace, arguments))
     for switch in switches:
         check_sizes(parse_policy(switch.policy), arguments)
     runs = {}

@@ -7,9 +7,11 @@ from typing import NamedTuple
 
 import numpy as np
 from advice.switches import KNOWN_SHARE, known_sizes
+from advice.tail import signal_share
 from simulation.lengths import Trace
 
 LEAST_PROMPTS = 50  # of a trace: with fewer the longest of a step is one of a handful, which no bootstrap varies
+ROOM = 2  # times the groups of a step that --max_gen_batches has to allow at the trace's share of groups with a signal
 DRIFT = 1.25  # ratio of median lengths of which is told
 
 
@@ -69,6 +71,12 @@ def _drift(rows: list[dict]) -> float | None:
     return float(np.median(after) / max(np.median(before), 1)) if last > first else None
 
 
+def can_filter(trace: Trace, arguments: Namespace) -> bool:
+    """Whether the trace says which rollouts are correct, and dynamic sampling would fill its steps with room to spare."""
+    share = signal_share(trace, arguments.n_samples_per_prompt)
+    return share is not None and share * arguments.max_gen_batches >= ROOM
+
+
 def doubts(marks: Marks, trace: Trace, sizes: list[int], arguments: Namespace) -> list[str]:
     """What makes this trace tell less than it seems to, a line each."""
     lines = []
@@ -78,6 +86,12 @@ def doubts(marks: Marks, trace: Trace, sizes: list[int], arguments: Namespace) -
         lines.append(
             f"group sizes {', '.join(map(str, left_out))} are not tried: the trace has {most} rollouts of most prompts, or "
             "they do not divide a step"
+        )
+    if trace.has_correct and not can_filter(trace, arguments):
+        share = signal_share(trace, arguments.n_samples_per_prompt)
+        lines.append(
+            f"dynamic sampling is not tried: {share:.0%} of the groups have a signal, too few for --max_gen_batches "
+            f"{arguments.max_gen_batches}"
         )
     if marks.stopped:
         lines.append(

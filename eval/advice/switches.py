@@ -29,13 +29,13 @@ def known_sizes(trace: Trace, sizes: list[int], samples: int | None) -> list[int
     return sorted(size for size in fitting if (trace.samples_per_prompt >= size).mean() >= KNOWN_SHARE)
 
 
-def switches_of(arguments: Namespace, sizes: list[int], has_correct: bool) -> list[Switch]:
+def switches_of(arguments: Namespace, sizes: list[int], can_filter: bool) -> list[Switch]:
     """The run as it is, then every switch.
 
     Args:
         arguments: of advise.py.
         sizes: that the trace knows, with the run's own.
-        has_correct: whether the trace says which rollouts are correct.
+        can_filter: whether dynamic sampling can be replayed.
     """
     n, filtered = arguments.n_samples_per_prompt, arguments.dynamic_sampling
     tail = f"{TAIL}enable {TAIL}response_ratio 1{_changed(arguments, ['prompt_ratio'])}"
@@ -55,7 +55,7 @@ def switches_of(arguments: Namespace, sizes: list[int], has_correct: bool) -> li
         found.append(Switch("group control and tail batching", "sagc+tail:1", f"{control} {tail}", filtered))
     lengths = f"{PREFIX}enable {PREFIX}group_sizes {n} {LENGTH_AWARE}"
     found.append(Switch("length-aware dispatch", f"fixed:{n}+lengths", lengths, filtered))
-    if has_correct and not filtered:
+    if can_filter and not filtered:
         alone = f"{PREFIX}enable {PREFIX}group_sizes {n} {FILTER}enable"
         found.append(Switch("dynamic sampling", f"fixed:{n}", alone, True))
         found.append(Switch("dynamic sampling and tail batching", f"fixed:{n}+tail:1", f"{tail} {FILTER}enable", True))

@@ -3,13 +3,14 @@
 from argparse import Namespace
 
 import pytest
-from advice.data import LEAST_PROMPTS, Marks, doubts, marks_of, read
+from advice.data import LEAST_PROMPTS, Marks, can_filter, doubts, marks_of, read
 from made_traces import write_trace
 from simulation.lengths import Trace
 
 
 def arguments(path, **changes):
     usual = {"trace": path, "n_samples_per_prompt": 8, "batch_size": 16, "group_sizes": [4, 8, 16], "hold": "samples"}
+    usual["max_gen_batches"] = 10
     return Namespace(**usual | changes)
 
 
@@ -50,4 +51,15 @@ def test_what_is_missing_is_said(tmp_path):
     assert lines[1].startswith("10% of the rollouts were stopped or failed")
     assert lines[2].startswith("2.0% of the rollouts were cut off")
     assert lines[3].startswith("median lengths were 1.5 times as long in the run's last third")
+    assert can_filter(trace, arguments(None)) and not can_filter(trace, arguments(None, max_gen_batches=2))
+    right = Trace(write_trace(tmp_path / "right.csv", prompts=5, samples=8, success=0.999))
+    assert not can_filter(right, arguments(None))
+    (line,) = doubts(Marks(0.0, 0.0, None), right, [4, 8, 16], arguments(None))
+    assert line.startswith(
+        "dynamic sampling is not tried: 0% of the groups have a signal, too few for --max_gen_batches 10"
+    )
+    unknown = Trace(write_trace(tmp_path / "unknown.csv", prompts=5, samples=8, success=None))
+    assert not can_filter(unknown, arguments(None)) and not doubts(
+        Marks(0.0, 0.0, None), unknown, [4, 8, 16], arguments(None)
+    )
     assert not doubts(Marks(0.0, 0.0, 1.1), trace, [4, 8, 16], arguments(None))

@@ -34,7 +34,7 @@ def parsed(flags):
 @pytest.mark.parametrize("changes", [{}, {"max_straggler_rate": 0.3, "hold": "prompts", "prompt_ratio": 1.5}])
 def test_the_flags_of_a_switch_make_the_run_that_is_replayed(arguments, changes):
     vars(arguments).update(changes, group_sizes=[4, 8, 16])
-    for switch in switches_of(arguments, [4, 8, 16], has_correct=True):
+    for switch in switches_of(arguments, [4, 8, 16], can_filter=True):
         flags = parsed(switch.flags)
         arguments.dynamic_sampling = switch.dynamic_sampling
         replayed = training_arguments(parse_policy(switch.policy), arguments)
@@ -54,13 +54,13 @@ def test_the_flags_of_a_switch_make_the_run_that_is_replayed(arguments, changes)
 
 
 def test_the_run_as_it_is_comes_first_and_every_switch_once(arguments):
-    switches = switches_of(arguments, [4, 8], has_correct=True)
+    switches = switches_of(arguments, [4, 8], can_filter=True)
     assert switches[0][:3] == ("as it is", "fixed:8", "")
     names = [switch.name for switch in switches]
     assert len(set(names)) == len(names) == 9 and [x for x in switches if x.dynamic_sampling] == switches[-2:]
-    assert "dynamic sampling" not in [switch.name for switch in switches_of(arguments, [4, 8], has_correct=False)]
+    assert "dynamic sampling" not in [switch.name for switch in switches_of(arguments, [4, 8], can_filter=False)]
     arguments.dynamic_sampling = True  # the run has it already
-    filtered = switches_of(arguments, [8], has_correct=True)
+    filtered = switches_of(arguments, [8], can_filter=True)
     assert [switch.name for switch in filtered] == ["as it is", "tail batching", "length-aware dispatch"]
     assert all(switch.dynamic_sampling for switch in filtered)
 
