@@ -5,6 +5,7 @@ OpenRLHF's making of samples take is not.
 """
 
 import argparse
+import gc
 import statistics
 import time
 from pathlib import Path
@@ -121,6 +122,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5, help="timed steps")
     parser.add_argument("--csv", type=Path, help="file for the figures")
     arguments = parser.parse_args()
+    gc.freeze()  # as in the trainer's process
     rows = pd.DataFrame(
         {"placement": "by length" if predicts else "OpenRLHF's"}
         | measure(groups, arguments.engines, predicts, arguments.repeats)

@@ -36,7 +36,7 @@ from pathlib import Path
 
 MODULES = (
     "torch transformers deepspeed peft datasets torch.utils.tensorboard torchdata.stateful_dataloader vllm "
-    "vllm.v1.engine.async_llm vllm.v1.engine.core vllm.v1.worker.cpu_worker pandas pytest"
+    "vllm.v1.engine.async_llm vllm.v1.engine.core vllm.v1.worker.cpu_worker pandas pytest math_verify"
 ).split()
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
 

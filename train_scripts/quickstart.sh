@@ -30,7 +30,8 @@ if [ "$(cat "$out/warm_start.done" 2>/dev/null)" = "$made_by" ]; then
 else
     note "1/4 set-up, and beside it the supervised warm start of a small model"
     rm -f "$out/warm_start.done"
-    warm_start=(env DS_ACCELERATOR=cpu .venv/bin/python "$task/warm_start.py" --output "$out" --seed "$SEED" --steps "$WARM_START_STEPS" --heldout "$HELDOUT")
+    # A thread that waits leaves its core to the set-up.
+    warm_start=(env DS_ACCELERATOR=cpu OMP_WAIT_POLICY=passive .venv/bin/python "$task/warm_start.py" --output "$out" --seed "$SEED" --steps "$WARM_START_STEPS" --heldout "$HELDOUT")
 fi
 bash train_scripts/setup.sh "${warm_start[@]}"
 echo "$made_by" >"$out/warm_start.done"

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from itertools import repeat
 
 from openrlhf_sagc.decisions.records import Group, Prompt, Rollout
 from openrlhf_sagc.decisions.step import Step
@@ -42,10 +43,17 @@ class GroupsInFlight:
         """Number of groups whose prompts must finish."""
         return self._must_finish_running + self._must_finish_accepted
 
-    def new_groups(self, step: Step, prompts: list[Prompt]) -> list[Group]:
-        """A numbered group for each prompt; none of them runs yet."""
-        first, self._dispatched = self._dispatched, self._dispatched + len(prompts)
-        return [Group(number, step.number, prompt) for number, prompt in enumerate(prompts, first)]
+    def new_groups(
+        self,
+        step: Step,
+        prompts: Sequence[Prompt],
+        engines: Iterable[int] = repeat(-1),
+        expected_tokens: Iterable[int] = repeat(0),
+    ) -> list[Group]:
+        """A numbered group for each prompt, with its engine and the tokens expected of it; none of them runs yet."""
+        numbers = range(self._dispatched, self._dispatched + len(prompts))
+        self._dispatched = numbers.stop
+        return list(map(Group, numbers, repeat(step.number), prompts, engines, expected_tokens))
 
     def run(self, groups: Iterable[Group]) -> None:
         """These groups are dispatched."""

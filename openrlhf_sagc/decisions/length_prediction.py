@@ -8,6 +8,7 @@ import hashlib
 import heapq
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 
 SHRINKAGE = 0.5  # rollouts that the average weighs as much as: variance within prompts over that between them
 DISCOUNT = 0.5  # factor by which a prompt's history fades with every new group of it, since the policy changes
@@ -19,7 +20,7 @@ class LengthPredictor:
 
     def __init__(self) -> None:
         self._total, self._weight = 0.0, 0.0  # discounted sum of log lengths, and number of rollouts
-        self._prompts: dict[str, list[float]] = {}  # the same by prompt, see `key_of`
+        self._prompts: dict[str, tuple[float, float]] = {}  # the same by prompt, see `key_of`
 
     def observe(self, prompt: str, tokens_G: Sequence[float], unfinished_G: Sequence[bool]) -> None:
         """Learn from a group.
@@ -39,7 +40,7 @@ class LengthPredictor:
         self._total = AVERAGE_DISCOUNT * self._total + logs
         self._weight = AVERAGE_DISCOUNT * self._weight + len(lengths_G)
         total, weight = self._prompts.get(key, (0.0, 0.0))
-        self._prompts[key] = [DISCOUNT * total + logs, DISCOUNT * weight + len(lengths_G)]
+        self._prompts[key] = DISCOUNT * total + logs, DISCOUNT * weight + len(lengths_G)
 
     def predict(self, prompt: str) -> float:
         """Expected tokens, as a geometric mean; 1 before anything was observed."""
@@ -54,14 +55,18 @@ class LengthPredictor:
 
     def state_dict(self) -> dict:
         """What `load_state_dict` needs to go on; JSON-serialisable, about 60 bytes a prompt."""
-        return {"average": [self._total, self._weight], "prompts": dict(self._prompts)}
+        return {
+            "average": [self._total, self._weight],
+            "prompts": {key: list(sums) for key, sums in self._prompts.items()},
+        }
 
     def load_state_dict(self, state: dict) -> None:
         """Go on from `state_dict()`."""
         self._total, self._weight = state["average"]
-        self._prompts = dict(state["prompts"])
+        self._prompts = {key: (total, weight) for key, (total, weight) in state["prompts"].items()}
 
 
+@lru_cache(2**14)
 def key_of(prompt: str) -> str:
     """16 hexadecimal digits that stand for a prompt."""
     return hashlib.blake2b(prompt.encode(), digest_size=8).hexdigest()
@@ -80,8 +85,10 @@ def balance(loads_E: Sequence[float], expected_P: Sequence[float]) -> list[tuple
     heap = [(load, engine) for engine, load in enumerate(loads_E)]
     heapq.heapify(heap)
     assigned = []
-    for prompt in sorted(range(len(expected_P)), key=lambda prompt: (-expected_P[prompt], prompt)):
-        load, engine = heapq.heappop(heap)
+    for prompt in sorted(
+        range(len(expected_P)), key=expected_P.__getitem__, reverse=True
+    ):  # equal ones keep their order
+        load, engine = heap[0]
+        heapq.heapreplace(heap, (load + expected_P[prompt], engine))
         assigned.append((prompt, engine))
-        heapq.heappush(heap, (load + expected_P[prompt], engine))
     return assigned

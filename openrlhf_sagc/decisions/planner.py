@@ -14,6 +14,7 @@ Training and the simulator call the same verbs, in this order:
 """
 
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Any, Protocol
 
 from openrlhf_sagc.decisions.controller import StragglerAwareGroupController
@@ -123,19 +124,17 @@ class StepPlanner:
 
     def dispatch(self, step: Step, flight: GroupsInFlight, prompts: list[Prompt]) -> list[Group]:
         """The groups of these prompts, which run from now on; with a predictor each has its engine, the longest first."""
-        groups = flight.new_groups(step, prompts)
-        step.dispatched += len(groups)
+        step.dispatched += len(prompts)
         if self.predictor is None:
+            groups = flight.new_groups(step, prompts)
             flight.run(groups)
             return groups
         loads = [flight.loads[engine] for engine in range(self._num_engines)]
-        expected = [step.round.rollouts * round(self.predictor.predict(group.prompt.text)) for group in groups]
-        placed = [
-            Group(groups[place].number, step.number, groups[place].prompt, engine, expected[place])
-            for place, engine in balance(loads, expected)
-        ]
-        flight.run(sorted(placed, key=lambda group: group.engine))  # engine by engine, as they are sent
-        return placed
+        expected = [step.round.rollouts * round(self.predictor.predict(prompt.text)) for prompt in prompts]
+        placed = balance(loads, expected)
+        groups = flight.new_groups(step, prompts, [engine for _, engine in sorted(placed)], expected)
+        flight.run(sorted(groups, key=attrgetter("engine")))  # engine by engine, as they are sent
+        return [groups[place] for place, _ in placed]
 
     def receive(
         self, step: Step, flight: GroupsInFlight, queue: PromptQueue, number: int, rollouts: Sequence[Rollout]

@@ -1,12 +1,12 @@
 """The vLLM engines in their Ray actors: groups are sent to them, waited for and stopped."""
 
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import partial
 from queue import Empty, SimpleQueue
-from typing import Any
+from typing import Any, TypeVar
 
 import ray
 from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
@@ -18,6 +18,7 @@ from openrlhf_sagc.decisions.records import ROLLOUT, Group, Rollout
 from openrlhf_sagc.driver.step_seconds import RunningRollouts
 
 logger = init_logger(__name__)
+T = TypeVar("T")
 
 WAIT = 10.0  # seconds to wait for a group before looking around
 STOP_WAIT = 1.0  # seconds to wait for stopped groups before stopping again
@@ -174,10 +175,10 @@ class Engines:
             return []
         engine = self._running.pop(number)
         self._calls[engine] -= 1
-        with _named_death():
-            responses = future.result()
+        responses = _naming_death(future.result)
         self.rollouts.take_back(number, [response[ROLLOUT] for response in responses])
-        self._send(engine)
+        if self._held[engine]:
+            self._send(engine)
         return [(number, responses)]
 
     def _are_decoding(self) -> bool:
@@ -189,15 +190,13 @@ class Engines:
 
     @staticmethod
     def _get(refs: list, timeout: float | None = None) -> list:
-        with _named_death():
-            return ray.get(refs, timeout=timeout)
+        return _naming_death(partial(ray.get, refs, timeout=timeout))
 
 
-@contextmanager
-def _named_death() -> Iterator[None]:
-    """Say in one line that an engine has died, and how to go on."""
+def _naming_death(call: Callable[[], T]) -> T:
+    """What `call` returns; if an engine has died, one line says so, and how to go on."""
     try:
-        yield
+        return call()
     except ray.exceptions.RayActorError as error:
         reason = next(iter(str(error).splitlines()), "")
         raise RuntimeError(

@@ -1,5 +1,6 @@
 """OpenRLHF's trainers with the samples generator and the experience maker of this package."""
 
+import gc
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,6 +29,7 @@ class GroupSampling:
         self.samples_generator = StragglerAwareSamplesGenerator(
             theirs.strategy, theirs.prompts_dataloader, theirs.eval_dataloader, theirs.tokenizer, theirs.vllm_engines
         )
+        gc.freeze()  # what is imported lives as long as the run: no collection of garbage has to look at it again
 
 
 class GroupTraining(BasePPOTrainer):

@@ -87,7 +87,7 @@ def test_clip_higher(args, advantage):
 
 
 def test_token_level_loss(args):
-    """A sample of 1 token and one of 4; whole steps, and why not dynamic batches under ZeRO-2: test_dapo_ranks.py."""
+    """A sample of 1 token and one of 4; whole steps and ZeRO's ranks: tests/deepspeed/test_dapo_ranks.py."""
     advantages, mask = torch.tensor([[1.0], [3.0]]).expand(2, 4), torch.tensor([[1, 0, 0, 0], [1, 1, 1, 1]])
     loss = policy_loss(args)(torch.zeros(2, 4), torch.zeros(2, 4), advantages, mask)[0]
     assert loss.item() == pytest.approx(-(1 + 4 * 3) / 5)

@@ -13,8 +13,9 @@ HANGS = "9^{9^{9^{9}}}"
 
 
 @pytest.fixture
-def new_pool():
-    """The next comparison starts processes, which end with the test."""
+def new_pool(monkeypatch):
+    """The next comparison starts two processes, which end with the test."""
+    monkeypatch.setattr(algebra, "PROCESSES", 2)
     algebra._started_pool.cache_clear()
     algebra.equal_by_algebra.cache_clear()
     yield
@@ -26,7 +27,8 @@ def new_pool():
     algebra.equal_by_algebra.cache_clear()
 
 
-def test_threads_get_verdicts_and_a_comparison_that_hangs_is_stopped(new_pool):
+def test_threads_get_verdicts_and_a_comparison_that_hangs_is_stopped(new_pool, monkeypatch):
+    monkeypatch.setattr(algebra, "COMPARISON_SECONDS", 4)
     pairs = {("1", r"\frac{2}{2}"): True, ("1", "2-2"): False, ("1", HANGS): None, ("x+1", "1+x"): True}
     with concurrent.futures.ThreadPoolExecutor(16) as threads:
         verdicts = threads.map(lambda pair: algebra.equal_by_algebra(*pair), list(pairs) * 2)

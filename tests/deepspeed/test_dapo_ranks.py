@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+pytestmark = pytest.mark.xdist_group("dapo ranks")  # one worker trains
 LENGTHS = [[2, 30, 1, 5], [17, 3, 28, 4]]  # of the samples on each rank; the first two are one micro-batch
 CASES = [  # --actor.loss_agg_mode, --train.dynamic_batch_enable, --ds.zero_stage
     ("token-mean", False, 2),
