@@ -12,6 +12,7 @@ and calibration.png, and the costs fitted on all sizes to --engine.
 
 import argparse
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -207,7 +208,10 @@ def main() -> None:
     (arguments.results / "calibration.md").write_text(report(table))
     plot(table, arguments.results / "calibration.png")
     about = "Two CPU cores and the quickstart's model: made by eval/calibrate.py, see eval/results/simulate/README.md."
-    arguments.engine.write_text(json.dumps({"about": about, **vars(costs)}, indent=2) + "\n")
+    calibration = os.path.relpath((arguments.results / "calibration.csv").resolve(), ROOT)
+    arguments.engine.write_text(
+        json.dumps({"about": about, "calibration": calibration, **vars(costs)}, indent=2) + "\n"
+    )
     print(report(table))
 
 

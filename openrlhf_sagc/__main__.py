@@ -19,8 +19,10 @@ def main() -> None:
     if not enabled(args):
         return train_ppo_ray.train(args)
     from openrlhf_sagc.driver import trainers
+    from openrlhf_sagc.driver.trace import check_trace
 
     with held_folders(args):
+        check_trace(args)
         choose_checkpoint(args)
         try:
             train_ppo_ray.train(args, trainers.GroupTrainerAsync if args.train.async_enable else trainers.GroupTrainer)

@@ -15,6 +15,7 @@ FILTER = "--algo.dynamic_filtering_"
 REWARD = "--reward."
 LENGTH_AWARE = "--rollout.length_aware_dispatch"
 AGENT_TIMEOUT = "--rollout.agent_timeout"
+TRACE = "--rollout.trace"
 
 
 def refuse(condition: object, message: str) -> None:

@@ -15,6 +15,7 @@ from openrlhf_sagc.argument_checks import (
     PREFIX,
     REWARD,
     TAIL,
+    TRACE,
     check_agent,
     check_batch,
     check_modes,
@@ -36,6 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser.add_argument_group("dynamic sampling and rewards, with group control or tail batching (openrlhf_sagc)")
     )
     _add_training(parser.add_argument_group("training step, with group control or tail batching (openrlhf_sagc)"))
+    _add_trace(parser.add_argument_group("trace, with group control or tail batching (openrlhf_sagc)"))
     for action in parser._actions:
         if action.dest == "algo.advantage.estimator":
             action.choices = [*(action.choices or ()), "median"]
@@ -181,6 +183,15 @@ def _add_training(group: argparse._ArgumentGroup) -> None:
     )
 
 
+def _add_trace(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        TRACE,
+        default=None,
+        metavar="FILE",
+        help="CSV file that gets a row a rollout (tokens, seconds, correct, ...) for eval/advise.py and eval/simulate.py",
+    )
+
+
 def check_arguments(args: SimpleNamespace) -> None:
     """Check the flags against the run's.
 
@@ -255,6 +266,8 @@ def describe(args: SimpleNamespace) -> str:
         "share of prompts used"
     )
     parts.append(describe_savings(args))
+    if args.rollout.trace is not None:
+        parts.append(f"a row of every rollout goes to {args.rollout.trace}")
     return "; ".join(parts)
 
 

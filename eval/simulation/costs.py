@@ -8,6 +8,10 @@ from pydantic import ConfigDict, Field, ValidationError
 from pydantic.dataclasses import dataclass
 
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+OTHERS = (
+    "about",
+    "calibration",
+)  # where the numbers are from, and the file of what they predict against measured steps
 Count = Annotated[int, Field(ge=1)]
 
 
@@ -38,7 +42,7 @@ class CostModel:
 
     @classmethod
     def load(cls, path: Path) -> "CostModel":
-        """Read a JSON object with these fields, and `about`.
+        """Read a JSON object with these fields; what it says besides (OTHERS) is for readers and advise.py.
 
         Raises:
             ValueError: it is no such file; the message is one line and begins with the path.
@@ -50,7 +54,7 @@ class CostModel:
         if not isinstance(fields, dict):
             raise ValueError(f"{path} holds no JSON object; see eval/engines")
         try:
-            return cls(**{name: value for name, value in fields.items() if name != "about"})
+            return cls(**{name: value for name, value in fields.items() if name not in OTHERS})
         except ValidationError as error:
             faults = [(fault["loc"][0], fault["msg"], fields.get(fault["loc"][0])) for fault in error.errors()]
             wrong = "; ".join(f"{name}: {message}, got {value}" for name, message, value in faults)

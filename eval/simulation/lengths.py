@@ -2,6 +2,7 @@
 
 import csv
 import math
+from copy import copy
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,7 +21,8 @@ class Trace:
 
     Args:
         path: CSV with the columns prompt_id, sample_id, tokens, and optionally correct and truncated (0, 1 or empty;
-            correct in all rows or in none). Other columns are ignored.
+            correct in all rows or in none). Rows whose `stopped` is 1, in the trace of a run, are left out: their length
+            is not known. Other columns are ignored.
 
     Raises:
         ValueError: the file is no such trace; the message begins with the path and the line's number.
@@ -36,6 +38,24 @@ class Trace:
         self._tokens = np.array([tokens for tokens, _ in rollouts])
         self._correct = None if rollouts[0][1] is None else np.array([correct for _, correct in rollouts])
         self.has_correct = self._correct is not None
+
+    @property
+    def tokens_by_prompt(self) -> list[np.ndarray]:
+        """Response tokens of each prompt's rollouts."""
+        return [self._tokens[start : start + count] for start, count in zip(self._starts, self.samples_per_prompt)]
+
+    @property
+    def right_by_prompt(self) -> np.ndarray | None:
+        """Number of each prompt's rollouts that are correct, if known."""
+        if self._correct is None:
+            return None
+        return np.array([self._correct[s : s + n].sum() for s, n in zip(self._starts, self.samples_per_prompt)])
+
+    def resampled(self, generator: np.random.Generator) -> "Trace":
+        """A trace of as many prompts, drawn with replacement, each with all its rollouts."""
+        drawn, trace = generator.integers(len(self._starts), size=len(self._starts)), copy(self)
+        trace._starts, trace.samples_per_prompt = self._starts[drawn], self.samples_per_prompt[drawn]
+        return trace
 
     def draw_prompts(self, count: int, generator: np.random.Generator) -> list[int]:
         """`count` prompts, for `draw_rollouts`."""
@@ -107,7 +127,7 @@ class LogNormal(NamedTuple):
 
 
 def read_trace(path: Path) -> list[tuple[str, int, bool | None]]:
-    """Rows of a trace file: prompt_id, tokens, and correct or None where the trace does not say.
+    """Rows of a trace file but the stopped ones: prompt_id, tokens, and correct or None where the trace does not say.
 
     Raises:
         ValueError: as Trace.
@@ -139,7 +159,9 @@ def read_trace(path: Path) -> list[tuple[str, int, bool | None]]:
                 raise ValueError(
                     f"prompt_id {row['prompt_id']}, sample_id {row['sample_id']} are those of line {line}"
                 )
-            correct, _ = (_flag(name, row.get(name, "")) for name in ("correct", "truncated"))
+            correct, _, stopped = (_flag(name, row.get(name, "")) for name in ("correct", "truncated", "stopped"))
+            if stopped:
+                continue
             if rows and (correct is None) != (rows[0][2] is None):
                 raise ValueError(f"correct is {row['correct'] or 'empty'}: give it in all lines or in none")
             rows.append((row["prompt_id"], _tokens(row["tokens"]), correct))

@@ -30,6 +30,7 @@ from openrlhf_sagc.driver.reward_failures import RewardFailures
 from openrlhf_sagc.driver.saved_state import FORMAT, check_saved_state
 from openrlhf_sagc.driver.step_seconds import IDLE_TAIL
 from openrlhf_sagc.driver.streaming import Stream
+from openrlhf_sagc.driver.trace import RunTrace
 from openrlhf_sagc.policies import build_planner
 
 logger = init_logger(__name__)
@@ -65,6 +66,7 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
         self.queue = PromptQueue(DataloaderPrompts(self.prompts_dataloader, self.args.train.seed))
         self.engines = Engines(self.strategy, self.tokenizer, self.vllm_engines)
         self.failures = RewardFailures(self.args, logger.warning)
+        self.trace = RunTrace(self.args.rollout.trace, logger.warning)
         self.metrics: dict[str, float] = {}
         self._keep_surplus = self.args.algo.dynamic_filtering_surplus == "keep"
         self._prompts_of_run = len(self.prompts_dataloader) * self.args.train.num_episodes
@@ -103,6 +105,7 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
         for group in unused:
             self.queue.put_back(group.prompt)
         self.planner.finish(step, waiting=len(self.queue))
+        self.trace.write()
         self._log(step, trained, unused, lengths)
         stream = self.stream if self.stream and self.stream.has_sent else None
         share = stream.share if stream else StepShare(progress, sum(group.size for group in trained))
@@ -146,6 +149,7 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
             **self.queue.state_dict(running),
             **flight,
             **self.planner.state_dict(),
+            **self.trace.state_dict(),
             "prompts_consumed": self._prompts_consumed,
         }
         dataloader = None if state["drained"] else self.prompts_dataloader.state_dict()
@@ -175,6 +179,7 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
         accepted = [[*group, [Experience(**fields) for fields in samples]] for *group, samples in state["accepted"]]
         self.flight.load_state_dict({**state, "accepted": accepted})
         self.queue.load_state_dict(state)
+        self.trace.load_state_dict(state)
         self._prompts_consumed = state["prompts_consumed"]
 
     def _roll_out(self, step: Step, prompts: list[Prompt], **generate_kwargs) -> None:
@@ -214,6 +219,7 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
         """Judge a group that is back, unless it was stopped."""
         rollouts, given_up = [response[ROLLOUT] for response in responses], len(step.given_up)
         group, members, was_stopped = self.planner.receive(step, self.flight, self.queue, number, rollouts)
+        self.trace.add(step, group, rollouts, responses)
         for place, rollout in enumerate(rollouts):
             if rollout.failure and place not in members:
                 self.failures.observe(rollout.failure, group.prompt.text)

@@ -3,6 +3,7 @@
 import shutil
 from collections import Counter
 
+import pandas as pd
 import pytest
 from real_runs import AGENTS
 
@@ -32,6 +33,7 @@ def test_resumed_run_goes_on_as_the_uninterrupted_one(train, tmp_path, monkeypat
         "algo__advantage__is_correction_level": None,
         "actor__lr_scheduler": "linear",
         "actor__lr_warmup_ratio": 0,
+        "rollout__trace": tmp_path / "run.csv",
     }
 
     def run(name, **more):
@@ -40,7 +42,13 @@ def test_resumed_run_goes_on_as_the_uninterrupted_one(train, tmp_path, monkeypat
         scalars = train("cpu-patched", **flags, **more).scalars
         return scalars, log.read_text().split()
 
+    def traced():
+        rows = pd.read_csv(tmp_path / "run.csv")
+        assert not rows.duplicated(["prompt_id", "sample_id"]).any()
+        return Counter(rows[["step", "prompt_id", "tokens"]].itertuples(index=False, name=None))
+
     straight, all_rollouts = run("straight")
+    straight_trace = traced()
     dispatched = straight["rollout/num_samples"].astype(int)
     prompts = (dispatched / straight["sagc/group_size"]).cumsum()
     saved = int((prompts >= PROMPTS).idxmax())
@@ -61,3 +69,4 @@ def test_resumed_run_goes_on_as_the_uninterrupted_one(train, tmp_path, monkeypat
         assert Counter(first) == Counter(all_rollouts[start : start + count])
         start += count
     assert not last_rollouts
+    assert traced() == straight_trace  # which had the rows of later steps already

@@ -1,9 +1,11 @@
 import hashlib
 
 import numpy as np
+import pandas as pd
 import pytest
 from real_runs import AGENTS
 from safetensors.torch import load_file
+from simulation.lengths import Trace
 
 pytestmark = pytest.mark.stack
 PROMPTS, SAMPLES, SIZES = 48, 64, [4, 8, 16]
@@ -18,6 +20,20 @@ def assert_vllm_serves_the_trained_weights(run, dtype):
     moved = run.scalars["kl"].tail(3)
     assert moved.min() > 0.03
     assert run.scalars["vllm_kl"].abs().max() < 1e-3 < 0.05 * moved.min()
+
+
+def assert_the_trace_has_every_rollout(file, run):
+    """A row a rollout, step by step; the simulator reads it."""
+    rows, steps = pd.read_csv(file), run.scalars
+    assert rows["step"].value_counts().sort_index().tolist() == steps["rollout/num_samples"].tolist()
+    sizes = rows.groupby("step")["group_size"].agg(["min", "max"])
+    assert (sizes["min"] == sizes["max"]).all() and sizes["min"].tolist() == steps["sagc/group_size"].tolist()
+    longest = rows.groupby("step")["tokens"].max()
+    assert longest.tolist() == steps["rollout/response_length_max"].tolist()
+    assert (rows["seconds"] >= 0).all() and rows["seconds"].max() > 0 and not rows["stopped"].any()
+    trace = Trace(file)
+    assert trace.has_correct and sum(trace.samples_per_prompt) == len(rows)
+    assert len(trace.samples_per_prompt) == PROMPTS
 
 
 def test_group_control_trains_on_whole_groups_of_the_chosen_size(train, task, tmp_path):
@@ -35,7 +51,9 @@ def test_group_control_trains_on_whole_groups_of_the_chosen_size(train, task, tm
         eval__n_samples_per_prompt=2,
         ckpt__save_steps=4,
         ckpt__path=tmp_path / "checkpoints",
+        rollout__trace=tmp_path / "run.csv",
     )
+    assert_the_trace_has_every_rollout(tmp_path / "run.csv", run)
     steps = run.scalars
     assert set(steps["sagc/group_size"]) <= set(map(float, SIZES))
     assert (steps["rollout/num_samples"] == SAMPLES).all()
@@ -61,7 +79,7 @@ def test_group_control_trains_on_whole_groups_of_the_chosen_size(train, task, tm
 
 
 @pytest.mark.parametrize("asynchronous", [False, True], ids=["sync, 2 actors", "async, partial rollouts"])
-def test_a_constant_number_of_prompts_has_one_optimizer_step_of_all_its_samples(train, asynchronous):
+def test_a_constant_number_of_prompts_has_one_optimizer_step_of_all_its_samples(train, asynchronous, tmp_path):
     """`--rollout.sagc.hold prompts`: sizes that micro-batches and actors do not divide, a schedule over the prompts."""
     modes = {"train__async_enable": True, "train__partial_rollout_enable": True}
     run = train(
@@ -76,8 +94,10 @@ def test_a_constant_number_of_prompts_has_one_optimizer_step_of_all_its_samples(
         train__micro_batch_size=8,
         actor__lr_scheduler="linear",
         actor__lr_warmup_ratio=0,
+        rollout__trace=tmp_path / "run.csv",
         **(modes if asynchronous else {"actor__num_gpus_per_node": 2}),
     )
+    assert_the_trace_has_every_rollout(tmp_path / "run.csv", run)
     steps = run.scalars
     assert len(steps) == PROMPTS / 8
     assert (steps["rollout/num_samples"] == 8 * steps["sagc/group_size"]).all()

@@ -41,6 +41,7 @@ EVAL = {
     "simulation": {"common"},
     "evaluation": {"common"},
     "benchmarks": {"common"},
+    "advice": {"common", "simulation"},
 }
 
 

@@ -28,6 +28,8 @@ HEADER = "prompt_id,sample_id,tokens,correct,truncated\n"
         (HEADER + "a,0,5,2,0\n", "line 2: correct must be 0 or 1, got 2"),
         (HEADER + "a,0,5,1,yes\n", "line 2: truncated must be 0 or 1, got yes"),
         (HEADER + "a,0,5,1,\na,1,5,,0\n", "line 3: correct is empty: give it in all lines or in none"),
+        (HEADER.replace("truncated", "stopped") + "a,0,5,1,no\n", "line 2: stopped must be 0 or 1, got no"),
+        (HEADER.replace("truncated", "stopped") + "a,0,5,,1\n", "line 3: no rollouts below the header"),
         (HEADER + "a,0,5,1\n", "line 2: not 5 fields as in line 1"),
         (HEADER + "a,0,5,1,0,7\n", "line 2: not 5 fields as in line 1"),
     ],
@@ -60,6 +62,30 @@ def test_groups_of_a_trace_are_of_one_prompt_with_its_verdicts(tmp_path):
     assert all(len(set(group)) == 1 for group in trace.draw_rollouts([1], 4, generator)[0])  # b has a single sample
     of_c, _ = trace.draw_rollouts([2] * 50, 3, generator)
     assert all(len(set(group)) == 3 for group in of_c.tolist()) and len({*map(tuple, of_c.tolist())}) == 6
+
+
+def test_stopped_rollouts_of_a_runs_trace_are_left_out(tmp_path):
+    path = tmp_path / "trace.csv"
+    path.write_text("prompt_id,sample_id,tokens,correct,stopped\na,0,5,1,0\na,1,99,,1\nb,0,98,,1\na,2,7,0,0\n")
+    trace, generator = Trace(path), np.random.default_rng(0)
+    assert trace.samples_per_prompt.tolist() == [2] and trace.has_correct
+    assert set(trace.draw_rollouts([0], 2, generator)[0].ravel().tolist()) == {5, 7}
+
+
+def test_a_resampled_trace_has_as_many_prompts_with_all_their_rollouts(tmp_path):
+    path = tmp_path / "trace.csv"
+    lines = [f"{prompt},{i},{10 * prompt + i},{i % 2}" for prompt in range(20) for i in range(prompt % 3 + 1)]
+    path.write_text("prompt_id,sample_id,tokens,correct\n" + "\n".join(lines))
+    trace, generator = Trace(path), np.random.default_rng(0)
+    groups = [tuple(tokens) for tokens in trace.tokens_by_prompt]
+    assert groups[4:6] == [(40, 41), (50, 51, 52)] and trace.right_by_prompt.tolist()[3:6] == [0, 1, 1]
+    drawn = trace.resampled(generator)
+    again = [tuple(tokens) for tokens in drawn.tokens_by_prompt]
+    assert len(again) == 20 and set(again) < set(groups)
+    assert drawn.right_by_prompt.tolist() == [trace.right_by_prompt[groups.index(group)] for group in again]
+    assert [tuple(tokens) for tokens in trace.tokens_by_prompt] == groups  # as it was
+    tokens_BG, _ = drawn.draw_rollouts([0] * 50, 1, generator)
+    assert set(tokens_BG.ravel().tolist()) == set(again[0])
 
 
 def test_lognormal_lengths_have_their_moments_and_cap():

@@ -1,0 +1,244 @@
+"""The trace of a run, on the engines of fake_engines.py: what its rows say, and that a resumed run has none twice."""
+
+import csv
+import json
+import os
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+from cpu_stack import ROOT
+from fake_engines import MIXED, ONE_SIZE, prompts_of
+from simulation.lengths import Trace
+
+from openrlhf_sagc.decisions.records import Group, Prompt, Rollout
+from openrlhf_sagc.decisions.step import Step
+from openrlhf_sagc.driver.trace import COLUMNS, HEADER, RunTrace, check_trace, prompt_id
+
+LOST = pytest.fail  # as `warn` where no row may be lost
+
+
+@pytest.fixture
+def file(tmp_path):
+    return tmp_path / "traces" / "run.csv"  # whose folder the run makes
+
+
+def rows_of(file):
+    return list(csv.DictReader(file.read_text().splitlines()))
+
+
+def mixed(prompt, size):
+    """Prompt 1 has a straggler; the first of every two rollouts is correct."""
+    return [(40 if prompt == 1 and not place else 5 + place, MIXED[place % 4]) for place in range(size)]
+
+
+def test_a_row_a_rollout(make_generator, file):
+    generator = make_generator(8, mixed, rollout__trace=str(file), **ONE_SIZE)
+    trained = generator.generate_samples()[0]
+    rows = rows_of(file)
+    assert list(rows[0]) == list(COLUMNS) and len(rows) == len(trained) == 16
+    (straggler,) = [row for row in rows if row["tokens"] == "40"]
+    text = {"truncated": "0", "step": "1", "group_size": "4", "seconds": "40", "stopped": "0"}
+    assert straggler == {"prompt_id": prompt_id(Prompt("1", "", None, 1)), "sample_id": "1-0"} | {
+        "tokens": "40",
+        "correct": "1",
+        **text,
+    }
+    generator.generate_samples()
+    assert [row["step"] for row in rows_of(file)] == ["1"] * 16 + ["2"] * 16
+    assert file.stat().st_size < 50 * 32  # bytes
+
+
+def test_a_prompt_has_one_id_in_all_episodes_and_its_label_counts():
+    first = Prompt("2 + 2", "4", None, 1)
+    assert prompt_id(first) == prompt_id(first._replace(episode=2, must_finish=True, stops=1))
+    assert len({prompt_id(first), prompt_id(first._replace(label="5")), prompt_id(first._replace(text="2 + 3"))}) == 3
+    assert prompt_id(first._replace(text="\ud800"))  # which no file could hold
+
+
+def test_the_simulator_reads_all_but_stopped_rollouts(make_generator, file):
+    """Under tail batching, whose short rounds stop the slowest; a rollout that no engine has begun has no row."""
+    flags = {"rollout__tail_batching__enable": True, "rollout__tail_batching__response_ratio": 1.0, **ONE_SIZE}
+
+    def respond(prompt, size):
+        return [(90 if prompt == 1 else 5 + prompt, float(place % 2)) for place in range(size)]
+
+    generator = make_generator(40, respond, rollout__trace=str(file), **flags)
+    generator.generate_samples()
+    rows = rows_of(file)
+    stopped = [row for row in rows if row["stopped"] == "1"]
+    assert len(stopped) == 4 and {(row["correct"], row["truncated"]) for row in stopped} == {("", "")}
+    assert all(0 < int(row["tokens"]) < 90 for row in stopped)
+    trace = Trace(file)
+    assert trace.has_correct and sum(trace.samples_per_prompt) == len(rows) - 4
+
+
+def trace_of(file, rollouts, responses, warn=LOST):
+    trace = RunTrace(str(file), warn)
+    step = Step(0, len(rollouts), 1, None, 1.0, 1)
+    trace.add(step, Group(0, 0, Prompt("text", "label", None, 1)), rollouts, responses)
+    trace.write()
+    return rows_of(file)
+
+
+@pytest.mark.parametrize(
+    "response, correct",
+    [
+        ({"reward": 0.2, "scores": 1.0}, "1"),  # the score, before anything is taken off
+        ({"reward": 1.0}, "1"),
+        ({"reward": -1.0, "scores": None}, "0"),
+        ({"reward": 0.5}, "0"),  # the form alone was right
+        ({"reward": None, "scores": None}, ""),  # a reward model's comes later
+    ],
+)
+def test_correct_is_a_score_above_one_half(file, response, correct):
+    rollout = Rollout(7, 1.5, 0.25, finished=True, stopped=False, failure=None)
+    (row,) = trace_of(file, [rollout], [response | {"truncated": True}])
+    assert (row["correct"], row["truncated"], row["seconds"]) == (correct, "1", "1.25")
+
+
+def test_a_rollout_without_a_reward_counts_as_stopped_and_one_that_never_began_not_at_all(file):
+    failed = Rollout(7, 1.5, 0.0, finished=True, stopped=False, failure="timeout")
+    fell = Rollout(3, 0.5, 0.0, finished=False, stopped=False, failure="ValueError")
+    waited = Rollout(0, 0.0, 0.0, finished=False, stopped=True, failure=None)
+    right = Rollout(9, 2.0, 0.0, finished=True, stopped=False, failure=None)
+    rows = trace_of(file, [failed, waited, fell, right], [{"reward": None}, {}, {}, {"reward": 1.0}])
+    assert [(row["sample_id"], row["tokens"], row["correct"], row["stopped"]) for row in rows] == [
+        ("0-0", "7", "", "1"),
+        ("0-2", "3", "", "1"),
+        ("0-3", "9", "1", "0"),
+    ]
+    assert Trace(file).samples_per_prompt.tolist() == [1]
+
+
+@pytest.mark.parametrize("flags", [{}, {"algo__dynamic_filtering_surplus": "keep"}], ids=["discard", "keep"])
+@pytest.mark.parametrize("saved, ran", [(1, 1), (2, 4), (3, 4)])
+def test_a_resumed_run_has_the_rows_of_the_uninterrupted_one(make_generator, tmp_path, saved, ran, flags):
+    """The run is killed after step `ran`, and begun again from the checkpoint of step `saved`."""
+
+    def respond(prompt, size):
+        return [(5 + prompt * 37 % 83, float(place % 2 and prompt % 3)) for place in range(size)]
+
+    def make(name):
+        return make_generator(30, respond, True, rollout__trace=str(tmp_path / name), **ONE_SIZE, **flags)
+
+    straight, killed, resumed = make("straight.csv"), make("run.csv"), make("run.csv")
+    for _ in range(6):
+        straight.generate_samples()
+    for step in range(1, ran + 1):
+        killed.generate_samples()
+        if step == saved:
+            state = killed.state_dict()
+    resumed.load_state_dict(state)
+    for _ in range(6 - saved):
+        resumed.generate_samples()
+    rows = rows_of(tmp_path / "run.csv")
+    names = [(row["prompt_id"], row["sample_id"]) for row in rows]
+    assert len(set(names)) == len(names)
+    if not flags:  # what ran at the checkpoint is rolled out again
+        assert rows == rows_of(tmp_path / "straight.csv")
+
+
+def test_a_run_that_begins_anew_keeps_no_rows_of_the_start_before(make_generator, file):
+    """It was killed before its first checkpoint was whole, or its checkpoints are of a time without a trace."""
+    for state in (None, make_generator(8, **ONE_SIZE).state_dict()):
+        generator = make_generator(8, rollout__trace=str(file), **ONE_SIZE)
+        if state:
+            generator.load_state_dict(state | {"data_loader_state_dict": {"next": 0}})
+        generator.generate_samples()
+        assert len(rows_of(file)) == 16
+
+
+def test_without_the_flag_nothing_is_noted_or_saved(make_generator):
+    generator = make_generator(8, **ONE_SIZE)
+    generator.generate_samples()
+    assert not generator.trace._rows and "trace_bytes" not in generator.state_dict()["samples_generator"]
+
+
+def test_a_file_that_has_lost_rows_goes_on_with_whole_ones_and_one_that_is_gone_begins_anew(file):
+    rollout = Rollout(7, 1.0, 0.0, finished=True, stopped=False, failure=None)
+    warnings = []
+    trace = RunTrace(str(file), warnings.append)
+    step = Step(0, 1, 1, None, 1.0, 1)
+
+    def roll_out(number):
+        trace.add(step, Group(number, 0, Prompt("text", "", None, 1)), [rollout], [{"reward": 1.0}])
+        trace.write()
+
+    for number in range(3):
+        roll_out(number)
+    assert not warnings
+    content = file.read_bytes()
+    file.write_bytes(content[:-5])
+    roll_out(3)
+    assert [row["sample_id"] for row in rows_of(file)] == ["0-0", "1-0", "3-0"]
+    whole = content[:-5].rfind(b"\n") + 1
+    assert warnings.pop().endswith(f"has {whole} of {len(content)} bytes: rows of earlier steps are missing")
+    file.unlink()
+    roll_out(4)
+    assert [row["sample_id"] for row in rows_of(file)] == ["4-0"] and len(warnings) == 1
+
+
+def test_a_full_disk_ends_the_trace_and_not_the_run(make_generator, monkeypatch):
+    warnings = []
+    monkeypatch.setattr("openrlhf_sagc.driver.rollout.logger.warning", warnings.append)
+    generator = make_generator(20, rollout__trace="/dev/full", **ONE_SIZE)
+    steps = [prompts_of(generator.generate_samples()[0]) for _ in range(3)]
+    assert len(steps) == 3 and len(warnings) == 1
+    assert warnings[0].startswith("--rollout.trace /dev/full cannot be written to (")
+
+
+# --- before Ray starts -----------------------------------------------------------------------------------------------
+
+
+def arguments(path, load_enable=False):
+    return SimpleNamespace(rollout=SimpleNamespace(trace=path), ckpt=SimpleNamespace(load_enable=load_enable))
+
+
+def test_the_path_is_made_absolute_and_may_be_of_a_run_that_goes_on(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    args = arguments("new/run.csv")
+    check_trace(args)
+    assert args.rollout.trace == str(tmp_path / "new/run.csv")
+    (tmp_path / "new/run.csv").write_bytes(HEADER + b"a,0-0,7,1,0,1,4,1,0\n")
+    check_trace(arguments("new/run.csv", load_enable=True))
+    assert len((tmp_path / "new/run.csv").read_bytes().splitlines()) == 2
+    check_trace(arguments(None))
+
+
+@pytest.mark.parametrize(
+    "name, content, load_enable, line",
+    [
+        ("", None, False, "{} is a folder: give a file"),
+        ("run.csv/x.csv", b"text", False, "{} cannot be written to: "),
+        ("run.csv", HEADER, False, "{} has the rows of another run: give a file of its own, or --ckpt.load_enable"),
+        ("run.csv", b"prompt_id,tokens\n", True, "{} is not the trace of a run, its first line is 'prompt_id,tokens'"),
+    ],
+)
+def test_a_bad_path_is_one_line(tmp_path, name, content, load_enable, line):
+    if content:
+        (tmp_path / name.split("/")[0]).write_bytes(content)
+    path = str(tmp_path / name)
+    with pytest.raises(SystemExit) as ended:
+        check_trace(arguments(path, load_enable))
+    assert str(ended.value).startswith(f"openrlhf_sagc: --rollout.trace {line.format(path)}")
+    assert len(str(ended.value).splitlines()) == 1
+
+
+def test_a_bad_path_ends_the_run_before_ray_starts(run_trainer, tmp_path):
+    with pytest.raises(SystemExit, match=f"--rollout.trace {tmp_path} is a folder: give a file"):
+        run_trainer("--rollout.sagc.enable", "--rollout.trace", str(tmp_path))
+    with pytest.raises(SystemExit, match="--rollout.trace run.csv does nothing without --rollout.sagc.enable"):
+        run_trainer("--rollout.trace", "run.csv")
+    assert not os.path.exists("run.csv")
+
+
+def test_the_simulator_runs_on_a_trace(make_generator, file, tmp_path):
+    generator = make_generator(40, mixed, rollout__trace=str(file), **ONE_SIZE)
+    for _ in range(5):
+        generator.generate_samples()
+    command = [sys.executable, ROOT / "eval/simulate.py", "--trace", file, "--policies", "fixed:4", "--steps", "2"]
+    command += ["--dynamic_sampling", "--json", tmp_path / "out.json"]
+    subprocess.run(list(map(str, command)), check=True, capture_output=True)
+    assert json.loads((tmp_path / "out.json").read_text())["rows"][0]["steps"] == 2
