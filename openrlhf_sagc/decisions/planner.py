@@ -244,7 +244,8 @@ class StepPlanner:
         model.observe(size, self._num_groups(size), tokens, running)
         if not model.has_seen:
             return None
+        ratio = getattr(self.batcher, "prompt_ratio", 1.0)
         return [
-            model.forecast(size, self._num_groups(size), self.sampler.acceptance_rate(size))
+            model.forecast(size, self._num_groups(size), self.sampler.acceptance_rate(size), ratio)
             for size in self.controller.group_sizes
         ]

@@ -118,15 +118,18 @@ class StepModel:
         """Whether it can forecast: it has seen a group whose responses all finished."""
         return bool(self._prompts)
 
-    def forecast(self, size: int, num_groups: int, acceptance_rate: float = 1.0) -> Forecast:
+    def forecast(
+        self, size: int, num_groups: int, acceptance_rate: float = 1.0, prompt_ratio: float = 1.0
+    ) -> Forecast:
         """What a step is expected to take, in seconds if any step was timed.
 
         Args:
             size, num_groups: of the groups that it trains.
             acceptance_rate: share of the groups rolled out that it trains, in (0, 1].
+            prompt_ratio: prompts of a short round over those that it needs, at least 1; 1 without tail batching.
         """
         samples = num_groups * size
-        relative_F = self._relative(self._features_of(size, num_groups / acceptance_rate, samples))
+        relative_F = self._relative(self._features_of(size, num_groups / acceptance_rate, samples, prompt_ratio))
         expected = float(relative_F @ self._shares_F)
         steps, fit = self._fit_of(size)
         steps += self._variance / SIZE_ERROR**2
@@ -171,22 +174,38 @@ class StepModel:
         busiest = [largest + others * average for largest, average in zip(most[1:], mean)]
         return np.array([1.0, most[0], *busiest, samples * self._mean_tokens])
 
-    def _features_of(self, size: int, groups: float, samples: int) -> np.ndarray:
-        """[FEATURES] that a step of other responses to the prompts that were seen is expected to have."""
+    def _features_of(self, size: int, groups: float, samples: int, prompt_ratio: float) -> np.ndarray:
+        """[FEATURES] that a step of other responses to the prompts that were seen is expected to have.
+
+        A short round dispatches `prompt_ratio` times the groups and ends when all but these are back; what it leaves
+        behind makes up long rounds. The features are means over both.
+        """
         mean_P, count_P = np.array(self._prompts).T
         within2 = self._within[0] / max(self._within[1], 1.0)
         # The fewer responses, the more of a mean's deviation is chance.
         between2 = max(mean_P.var() - within2 * (1 / count_P).mean(), 0.0)
         kept_P = np.sqrt(between2 / np.maximum(between2 + within2 / count_P, 1e-12))
         log_P = mean_P.mean() + kept_P * (mean_P - mean_P.mean())
-        tops_PK = log_P[:, None] + math.sqrt(within2) * _normal_tops(size)
-        longest = math.log(self._longest)
-        tops_PK, tokens_P, squares_P = (
-            np.exp(np.minimum(logs, power * longest))
-            for logs, power in ((tops_PK, 1), (log_P + within2 / 2, 1), (2 * log_P + 2 * within2, 2))
+        logs = (
+            log_P[:, None] + math.sqrt(within2) * _normal_tops(size),
+            np.repeat(log_P + within2 / 2, len(QUANTILES_K)),
+            np.repeat(2 * log_P + 2 * within2, len(QUANTILES_K)),
         )
-        most = (_expected_most(tops_PK, groups), *(size * _expected_most(x, groups) for x in (tokens_P, squares_P)))
-        return self._features(groups, samples, most, (size * tokens_P.mean(), size * squares_P.mean()))
+        longest = math.log(self._longest)
+        groups_3N = np.array([np.minimum(x.ravel(), power * longest) for x, power in zip(logs, (1, 1, 2))])
+        groups_3N = np.exp(groups_3N) * [[1], [size], [size]]  # longest response, tokens and squares of each group
+        groups_3N = groups_3N[:, np.argsort(groups_3N[0])]
+        last = max(round(groups_3N.shape[1] / prompt_ratio), 1)
+        limit = groups_3N[0, last - 1]
+        short_3N = np.minimum(groups_3N, [[limit], [size * limit], [size * limit**2]])
+        rounds = [(1 / prompt_ratio, short_3N, groups * prompt_ratio)]
+        if last < groups_3N.shape[1]:
+            rounds.append((1 - 1 / prompt_ratio, groups_3N[:, last:], groups))
+        features_RF = [
+            self._features(count, samples, [_expected_most(x, count) for x in of_3N], of_3N[1:].mean(axis=1).tolist())
+            for _, of_3N, count in rounds
+        ]
+        return np.average(features_RF, axis=0, weights=[share for share, *_ in rounds])
 
     def _relative(self, features_F: np.ndarray) -> np.ndarray:
         """Features in units of the first step's."""
