@@ -24,6 +24,7 @@ from openrlhf_sagc.argument_checks import (
     refuse,
     samples_per_step,
 )
+from openrlhf_sagc.decisions.objectives import OBJECTIVES
 from openrlhf_sagc.policies import build_batcher, build_controller, build_sampler
 from openrlhf_sagc.redaction import RewardUrl, Secret
 from openrlhf_sagc.step_savings import LOG_PROBS, MICRO_BATCHES, STREAM, describe_savings
@@ -79,6 +80,12 @@ def _add_control(group: argparse._ArgumentGroup) -> None:
         type=float,
         default=0.98,
         help="factor by which a step's evidence on stragglers fades with every later step",
+    )
+    group.add_argument(
+        PREFIX + "objective",
+        choices=OBJECTIVES,
+        default="size",
+        help="within the limit: groups as large as it allows, or the most effective samples a second",
     )
     group.add_argument(
         PREFIX + "hold",

@@ -7,6 +7,7 @@ from openrlhf_sagc.decisions.controller import StragglerAwareGroupController
 from openrlhf_sagc.decisions.dynamic_sampling import DynamicSampler
 from openrlhf_sagc.decisions.length_prediction import LengthPredictor
 from openrlhf_sagc.decisions.planner import Batcher, StepPlanner
+from openrlhf_sagc.decisions.step_model import StepModel
 from openrlhf_sagc.decisions.tail_batching import NoTailBatching, TailBatcher
 
 ANY_MEAN = (0, 1)  # OpenRLHF's default of the filter's range
@@ -31,6 +32,7 @@ def build_controller(args: SimpleNamespace) -> StragglerAwareGroupController:
         tradeoff=flags.tradeoff,
         discount=flags.discount,
         initial_group_size=args.rollout.n_samples_per_prompt,
+        objective=flags.objective,
     )
 
 
@@ -61,6 +63,14 @@ def build_batcher(args: SimpleNamespace) -> Batcher:
     return TailBatcher(prompt_ratio=flags.prompt_ratio, response_ratio=flags.response_ratio)
 
 
+def build_step_model(args: SimpleNamespace, num_engines: int) -> StepModel | None:
+    """What the objective throughput needs to choose a size; None for another one, or where there is no choice."""
+    flags = args.rollout.sagc
+    if flags.objective != "throughput" or len(set(flags.group_sizes)) == 1:
+        return None
+    return StepModel(num_engines, flags.discount)
+
+
 def build_planner(args: SimpleNamespace, num_engines: int) -> StepPlanner:
     """The planner with all policies that the flags describe.
 
@@ -78,4 +88,5 @@ def build_planner(args: SimpleNamespace, num_engines: int) -> StepPlanner:
         prompts=rollout.batch_size,
         signal=rollout.sagc.signal,
         num_engines=num_engines,
+        step_model=build_step_model(args, num_engines),
     )

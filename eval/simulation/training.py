@@ -104,6 +104,7 @@ class SimulatedTraining:
         generation, samples = cluster.now - start, step.num_groups * step.group_size
         response_tokens = sum(sum(group.samples) for group in trained)
         parts = self._seconds(generation, response_tokens + samples * self.prompt_tokens)
+        planner.timed(sum(parts.values()))
         return {
             "seconds": sum(parts.values()),
             **{f"{part}_seconds": seconds for part, seconds in parts.items()},

@@ -15,10 +15,11 @@ abstract only. The event, the hazard model, the utility and the rule below are o
 - The *virtual queue* Q <- max(Q + s - limit, 0) bounds the sum of s - limit over the run, where s is a step's share of
   groups with an event. The *balance* Z <- max(Z + s - limit, -limit / (1 - discount)) is the same sum with credit for
   steps under the limit; the credit is at most the limit times the steps that the evidence remembers. Z <= Q.
-- The next size maximises V * U(G) - W * q_G with V = `tradeoff` and U(G) = log(G / G_min) / log(G_max / G_min); ties go
-  to the smaller size (drift plus penalty). The *price* is W = max(Z + max(V * p - V / 2, 0), 0), where V * p is the
+- The next size maximises V * U(G) - W * q_G with V = `tradeoff`; ties go to the smaller size (drift plus penalty). The
+  utility U is that of the `objective`: `size` is log(G / G_min) / log(G_max / G_min), `throughput` follows the effective
+  samples a second that are expected at each size (objectives.py). The *price* is W = max(Z + max(V * p - V / 2, 0), 0), where V * p is the
   Lagrange multiplier of the limit in the estimated problem: p is the slope, at the limit, of the concave hull of the
-  points (q_G, U(G)), 0 if the largest size meets the limit. Z alone would have to grow to V * p, which is an excess over
+  points (q_G, U(G)), 0 if it falls there or the largest size meets the limit. Z alone would have to grow to V * p, which is an excess over
   the limit. With this place-holder backlog (Huang and Neely, "Delay reduction via Lagrange multipliers in stochastic
   network optimization") it only has to grow to V / 2.
 """
@@ -29,6 +30,8 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from openrlhf_sagc.decisions.group_lengths import is_finite
+from openrlhf_sagc.decisions.objectives import OBJECTIVES, Forecast, size_utilities, throughput_utilities
 from openrlhf_sagc.decisions.straggler_model import StragglerModel, refuse_bad_numbers
 
 BACKLOG_LEFT = 0.5  # part of V that the balance itself has to hold: below it, the noise of single steps moves the size
@@ -48,6 +51,8 @@ class StragglerAwareGroupController:
         tradeoff: weight V of the utility against the limit, > 0; larger follows the limit more slowly.
         discount: factor by which a step's evidence on the hazard fades with every later step, in (0, 1].
         initial_group_size: size of the first step, one of `group_sizes`; the smallest if None.
+        objective: "size", as large as the limit allows, or "throughput", the most effective samples a second within the
+            limit, for which `observe` needs forecasts.
 
     Raises:
         ValueError: an argument is out of its range; the message names it.
@@ -61,6 +66,7 @@ class StragglerAwareGroupController:
         tradeoff: float = 2.0,
         discount: float = 0.98,
         initial_group_size: int | None = None,
+        objective: str = "size",
     ) -> None:
         sizes = sorted(set(group_sizes))
         if not sizes:
@@ -77,14 +83,15 @@ class StragglerAwareGroupController:
             raise ValueError(f"discount must lie in (0, 1], got {discount}")
         if initial_group_size is not None and initial_group_size not in sizes:
             raise ValueError(f"initial_group_size must be one of {sizes}, got {initial_group_size}")
+        if objective not in OBJECTIVES:
+            raise ValueError(f"objective must be one of {', '.join(OBJECTIVES)}, got {objective}")
 
         self.group_sizes = tuple(int(size) for size in sizes)
         self.straggler_ratio = float(straggler_ratio)
         self.max_straggler_rate = float(max_straggler_rate)
         self.tradeoff = float(tradeoff)
         self.discount = float(discount)
-        span = math.log(sizes[-1] / sizes[0]) or 1.0
-        self._utilities = [math.log(size / sizes[0]) / span for size in self.group_sizes]
+        self.objective = objective
         self._most_credit = self.max_straggler_rate / (1 - self.discount) if self.discount < 1 else math.inf
 
         self._group_size = int(initial_group_size or self.group_sizes[0])
@@ -94,6 +101,7 @@ class StragglerAwareGroupController:
         self._steps = 0
         self._rate = 0.0
         self._rate_sum = 0.0
+        self._price = 0.0
 
     @property
     def group_size(self) -> int:
@@ -110,7 +118,12 @@ class StragglerAwareGroupController:
         """False once groups of the smallest size are seen to break the limit, beyond chance."""
         return self._model.least_rate(self.group_sizes[0], INFEASIBLE_Z) <= self.max_straggler_rate
 
-    def observe(self, groups: Iterable[Sequence[float]], running: Iterable[Sequence[bool]] | None = None) -> None:
+    def observe(
+        self,
+        groups: Iterable[Sequence[float]],
+        running: Iterable[Sequence[bool]] | None = None,
+        forecasts: Sequence[Forecast] | None = None,
+    ) -> None:
         """Learn from one step and choose the size of the next.
 
         Args:
@@ -118,11 +131,14 @@ class StragglerAwareGroupController:
                 A group counts with the size it has here. A step without groups changes nothing.
             running: for each of these groups, which rollouts did not finish: they were stopped, or their agent failed,
                 at the length given. None where all have finished.
+            forecasts: what the next step is expected to give and to take at each of `group_sizes`. They are for the
+                objective throughput, which is that of size without them.
 
         Raises:
-            ValueError: a length is negative, NaN or infinite, a group is empty, or `running` has another shape than
-                `groups`; the state is unchanged.
+            ValueError: a length is negative, NaN or infinite, a group is empty, `running` has another shape than
+                `groups`, or a forecast is no number above 0; the state is unchanged.
         """
+        self._check(forecasts)
         rate = self._model.observe(groups, running)
         if rate is None:
             return
@@ -132,7 +148,7 @@ class StragglerAwareGroupController:
         self._rate = rate
         self._rate_sum += rate
         self._steps += 1
-        self._group_size = self._best_size()
+        self._group_size, self._price = self._best_size(forecasts)
 
     def metrics(self) -> dict[str, float]:
         """State after the last `observe`, for the log.
@@ -148,7 +164,7 @@ class StragglerAwareGroupController:
             "straggler_rate_mean": self._rate_sum / max(self._steps, 1),
             "virtual_queue": self._queue,
             "balance": self._balance,
-            "price": self._price(self._model.event_probabilities(self.group_sizes)),
+            "price": self._price,
             "hazard": self.hazard,
             "clustering": self._model.clustering,
             "feasible": float(self.feasible),
@@ -164,6 +180,7 @@ class StragglerAwareGroupController:
             "steps": self._steps,
             "rate": self._rate,
             "rate_sum": self._rate_sum,
+            "price": self._price,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -178,24 +195,33 @@ class StragglerAwareGroupController:
             raise ValueError(f"controller state lacks {sorted(missing)}")
         if state["group_size"] not in self.group_sizes:
             raise ValueError(f"saved group_size {state['group_size']} is not one of {list(self.group_sizes)}")
-        names = ("virtual_queue", "balance", "steps", "rate", "rate_sum")
+        names = ("virtual_queue", "balance", "steps", "rate", "rate_sum", "price")
         refuse_bad_numbers({name: state[name] for name in names}, {"balance": -sys.float_info.max})
         self._model.load_state_dict(state)  # the last to raise
         self._group_size, self._steps = int(state["group_size"]), int(state["steps"])
         self._queue, self._balance = float(state["virtual_queue"]), float(state["balance"])
         self._rate, self._rate_sum = float(state["rate"]), float(state["rate_sum"])
+        self._price = float(state["price"])
 
-    def _best_size(self) -> int:
+    def _best_size(self, forecasts: Sequence[Forecast] | None) -> tuple[int, float]:
+        """The next size, and the weight W of the event probability with which it was chosen."""
         probabilities = self._model.event_probabilities(self.group_sizes)
-        price = self._price(probabilities)
-        values = [self.tradeoff * u - price * q for u, q in zip(self._utilities, probabilities)]
+        if forecasts is None or self.objective == "size":
+            utilities = size_utilities(self.group_sizes)
+        else:
+            utilities = throughput_utilities(forecasts, probabilities, self.max_straggler_rate)
+        slope = _slope_at_limit(probabilities, utilities, self.max_straggler_rate)
+        price = max(self._balance + self.tradeoff * max(slope - BACKLOG_LEFT, 0.0), 0.0)
+        values = [self.tradeoff * u - price * q for u, q in zip(utilities, probabilities)]
         tied = max(values) - TIE * self.tradeoff
-        return next(size for size, value in zip(self.group_sizes, values) if value >= tied)
+        return next(size for size, value in zip(self.group_sizes, values) if value >= tied), price
 
-    def _price(self, probabilities: list[float]) -> float:
-        """Weight W of the event probability, from the candidates' q_G."""
-        slope = _slope_at_limit(probabilities, self._utilities, self.max_straggler_rate)
-        return max(self._balance + self.tradeoff * max(slope - BACKLOG_LEFT, 0.0), 0.0)
+    def _check(self, forecasts: Sequence[Forecast] | None) -> None:
+        if forecasts is not None and len(forecasts) != len(self.group_sizes):
+            raise ValueError(f"forecasts must be one for each of {list(self.group_sizes)}, got {len(forecasts)}")
+        for size, forecast in zip(self.group_sizes, forecasts or ()):
+            if not all(is_finite(number, 0.0) for number in forecast) or not min(forecast[:2]):
+                raise ValueError(f"the forecast at size {size} must have finite numbers above 0, got {forecast}")
 
 
 def _slope_at_limit(probabilities: list[float], utilities: list[float], limit: float) -> float:

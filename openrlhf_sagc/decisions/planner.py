@@ -11,6 +11,7 @@ Training and the simulator call the same verbs, in this order:
     planner.observe(flight.take_lengths())                                          # which chooses the next group size
     trained, unused = flight.close(step, keep=...)
     planner.finish(step, waiting=len(queue))
+    planner.timed(seconds)                                                          # of the step; before the next plan
 """
 
 from collections.abc import Sequence
@@ -21,9 +22,11 @@ from openrlhf_sagc.decisions.controller import StragglerAwareGroupController
 from openrlhf_sagc.decisions.dynamic_sampling import DynamicSampler
 from openrlhf_sagc.decisions.in_flight import GroupsInFlight
 from openrlhf_sagc.decisions.length_prediction import LengthPredictor, balance
+from openrlhf_sagc.decisions.objectives import Forecast
 from openrlhf_sagc.decisions.prompt_queue import PromptQueue
 from openrlhf_sagc.decisions.records import Group, Prompt, Rollout, Round, first_to_finish
 from openrlhf_sagc.decisions.step import Step
+from openrlhf_sagc.decisions.step_model import StepModel
 
 
 class Batcher(Protocol):
@@ -69,6 +72,7 @@ class StepPlanner:
         samples, prompts: of a step, where they are held.
         signal: a rollout's length as the controller sees it, "tokens" or "seconds".
         num_engines: engines to place groups on.
+        step_model: expects a step's seconds at each size, for a controller whose objective is throughput.
 
     `steps` is the number of steps that are closed.
     """
@@ -85,11 +89,13 @@ class StepPlanner:
         prompts: int,
         signal: str,
         num_engines: int,
+        step_model: StepModel | None = None,
     ) -> None:
         self.controller = controller
         self.sampler = sampler
         self.batcher = batcher
         self.predictor = predictor
+        self.step_model = step_model
         self._hold, self._samples, self._prompts = hold, samples, prompts
         self._signal = signal
         self._num_engines = num_engines
@@ -98,7 +104,7 @@ class StepPlanner:
     def plan(self, flight: GroupsInFlight, queue: PromptQueue) -> Step:
         """The next step."""
         size = self.controller.group_size
-        num_groups = self._prompts if self._hold == "prompts" else self._samples // size
+        num_groups = self._num_groups(size)
         return Step(
             number=self.steps,
             group_size=size,
@@ -181,11 +187,17 @@ class StepPlanner:
 
     def observe(self, lengths: list[list[Rollout]]) -> None:
         """Show the controller the groups that came back; it chooses the size of the next step."""
-        in_seconds = self._signal == "seconds"
-        self.controller.observe(
-            [[rollout.running_seconds if in_seconds else rollout.tokens for rollout in group] for group in lengths],
-            [[not rollout.finished for rollout in group] for group in lengths],
-        )
+        tokens = [[rollout.tokens for rollout in group] for group in lengths]
+        running = [[not rollout.finished for rollout in group] for group in lengths]
+        shown: Sequence[Sequence[float]] = tokens
+        if self._signal == "seconds":
+            shown = [[rollout.running_seconds for rollout in group] for group in lengths]
+        self.controller.observe(shown, running, self._forecasts(tokens, running))
+
+    def timed(self, seconds: float) -> None:
+        """The step that is closed took so long from the beginning of its rollouts to that of the next step's."""
+        if self.step_model:
+            self.step_model.timed(seconds)
 
     def finish(self, step: Step, waiting: int) -> None:
         """The step is closed, and `waiting` prompts are left behind."""
@@ -201,10 +213,11 @@ class StepPlanner:
             "sampler": self.sampler.state_dict(),
             "batcher": self.batcher.state_dict(),
             "predictor": self.predictor.state_dict() if self.predictor else None,
+            "step_model": self.step_model.state_dict() if self.step_model else None,
         }
 
     def load_state_dict(self, state: dict) -> None:
-        """Go on from `state_dict()`; tail batching and length prediction may have been switched on or off.
+        """Go on from `state_dict()`; tail batching, length prediction and the objective may be others.
 
         Raises:
             ValueError: the controller's state does not fit.
@@ -214,4 +227,24 @@ class StepPlanner:
         self.batcher.load_state_dict(state["batcher"])
         if self.predictor and state["predictor"]:
             self.predictor.load_state_dict(state["predictor"])
+        if self.step_model and state["step_model"]:
+            self.step_model.load_state_dict(state["step_model"])
         self.steps = state["steps"]
+
+    def _num_groups(self, size: int) -> int:
+        """Groups that a step of this size trains."""
+        return self._prompts if self._hold == "prompts" else self._samples // size
+
+    def _forecasts(self, tokens: list[list[int]], running: list[list[bool]]) -> list[Forecast] | None:
+        """What the next step is expected to take at each size; None without a model, or as long as it has seen nothing."""
+        model, size = self.step_model, self.controller.group_size
+        if model is None:
+            return None
+        model.observe(size, self._num_groups(size), tokens, running)
+        if not model.has_seen:
+            return None
+        ratio = getattr(self.batcher, "prompt_ratio", 1.0)
+        return [
+            model.forecast(size, self._num_groups(size), self.sampler.acceptance_rate(size), ratio)
+            for size in self.controller.group_sizes
+        ]

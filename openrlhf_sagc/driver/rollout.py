@@ -28,7 +28,7 @@ from openrlhf_sagc.driver.prompt_excerpt import excerpt
 from openrlhf_sagc.driver.prompts import DataloaderPrompts
 from openrlhf_sagc.driver.reward_failures import RewardFailures
 from openrlhf_sagc.driver.saved_state import FORMAT, check_saved_state
-from openrlhf_sagc.driver.step_seconds import IDLE_TAIL
+from openrlhf_sagc.driver.step_seconds import IDLE_TAIL, StepClock
 from openrlhf_sagc.driver.streaming import Stream
 from openrlhf_sagc.driver.trace import RunTrace
 from openrlhf_sagc.policies import build_planner
@@ -67,6 +67,7 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
         self.engines = Engines(self.strategy, self.tokenizer, self.vllm_engines)
         self.failures = RewardFailures(self.args, logger.warning)
         self.trace = RunTrace(self.args.rollout.trace, logger.warning)
+        self.clock = StepClock()
         self.metrics: dict[str, float] = {}
         self._keep_surplus = self.args.algo.dynamic_filtering_surplus == "keep"
         self._prompts_of_run = len(self.prompts_dataloader) * self.args.train.num_episodes
@@ -83,6 +84,9 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
         Raises:
             RuntimeError: too many rewards failed, or the groups that a step may dispatch did not fill it.
         """
+        seconds = self.clock.next_step()
+        if seconds is not None:
+            self.planner.timed(seconds)
         step = self.planner.plan(self.flight, self.queue)
         prompts = self.planner.draw(step, self.flight, self.queue)
         if not prompts and not self.flight:
@@ -125,7 +129,8 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
         """
         self.failures.begin()
         self.engines.resume(None)
-        samples = super().generate_eval_samples(**generate_kwargs)
+        with self.clock.left_out():
+            samples = super().generate_eval_samples(**generate_kwargs)
         self.engines.pause()
         self.failures.check(len(samples))
         size = generate_kwargs.get("n_samples_per_prompt", self.args.rollout.n_samples_per_prompt)

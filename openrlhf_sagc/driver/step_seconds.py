@@ -1,7 +1,8 @@
 """Where the seconds of a step go: the parts of the log's `timing/step_total`, and the engines' idle tail."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 
@@ -37,6 +38,32 @@ def step_seconds(scalars: Mapping[str, float]) -> dict[str, float]:
         "other": left - generation,
     }
     return {f"step_seconds/{name}": seconds for name, seconds in parts.items()}
+
+
+class StepClock:
+    """Seconds from the beginning of one step's rollouts to that of the next, training included, evaluation left out.
+
+    Args:
+        clock: seconds that only go up.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._clock = clock
+        self._began: float | None = None
+
+    def next_step(self) -> float | None:
+        """A step's rollouts begin: the seconds of the step before, None if there was none."""
+        now, began = self._clock(), self._began
+        self._began = now
+        return None if began is None else now - began
+
+    @contextmanager
+    def left_out(self) -> Iterator[None]:
+        """What is done here belongs to no step."""
+        started = self._clock()
+        yield
+        if self._began is not None:
+            self._began += self._clock() - started
 
 
 class RunningRollouts:

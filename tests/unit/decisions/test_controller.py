@@ -253,6 +253,7 @@ def test_bad_lengths_are_named_and_change_nothing(groups, words):
         ("discount", 0),
         ("discount", 1.5),
         ("initial_group_size", 5),
+        ("objective", "speed"),
     ],
 )
 def test_bad_arguments_are_named(argument, value):

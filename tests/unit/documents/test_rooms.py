@@ -20,7 +20,7 @@ PACKAGE = {
     "actors": {"decisions", "advantages", "argument_checks", "redaction", "step_savings"},
     "argument_checks": {"advantages"},
     "policies": {"argument_checks", "decisions"},
-    "arguments": {"argument_checks", "policies", "redaction", "step_savings"},
+    "arguments": {"argument_checks", "decisions", "policies", "redaction", "step_savings"},
     "driver": {"decisions", "actors", "advantages", "argument_checks", "policies", "redaction", "step_savings"},
     "output_folders": {"argument_checks"},
     "__main__": {"arguments", "driver", "output_folders"},
@@ -29,11 +29,21 @@ PACKAGE = {
 }
 # Modules of decisions, each with what it may import there besides records.py. A policy imports no other policy.
 DECISIONS = {
-    "controller": {"straggler_model"},
+    "controller": {"group_lengths", "objectives", "straggler_model"},
     "straggler_model": {"group_lengths", "stopped_rollouts"},
     "step": {"dynamic_sampling"},
     "in_flight": {"step"},
-    "planner": {"controller", "dynamic_sampling", "in_flight", "length_prediction", "prompt_queue", "step"},
+    "step_model": {"group_lengths", "objectives"},
+    "planner": {
+        "controller",
+        "dynamic_sampling",
+        "in_flight",
+        "length_prediction",
+        "objectives",
+        "prompt_queue",
+        "step",
+        "step_model",
+    },
 }
 EVAL = {
     "common": set(),

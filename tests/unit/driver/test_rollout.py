@@ -11,6 +11,7 @@ from openrlhf.trainer.ppo_utils.experience import Experience
 from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 
 from openrlhf_sagc.driver.experience import GROUP_SIZE, STEP, group_sizes_of
+from openrlhf_sagc.driver.step_seconds import StepClock
 
 
 def test_first_step_has_the_flags_size_and_the_next_the_controllers(make_generator):
@@ -164,3 +165,34 @@ def test_state_is_made_of_those_steps_alone_that_are_saved(make_generator):
         5,
         6,
     ]  # the best one is saved later, with the state of any step
+
+
+def test_the_seconds_from_step_to_step_teach_the_model_and_evaluation_does_not(make_generator, monkeypatch):
+    generator = make_generator(40, objective="throughput")
+    ticks = iter([100.0, 130.0, 140.0, 150.0, 175.0])
+    generator.clock = StepClock(lambda: next(ticks))
+    timed, model = [], generator.planner.step_model
+    monkeypatch.setattr(
+        model, "timed", lambda seconds, timed_by=model.timed: (timed.append(seconds), timed_by(seconds))
+    )
+    monkeypatch.setattr(SamplesGenerator, "generate_eval_samples", lambda self, **_: [])
+    generator.generate_samples()
+    generator.generate_samples()
+    generator.generate_eval_samples()
+    generator.generate_samples()
+    assert timed == [30.0, 175.0 - 130.0 - 10.0]
+    assert model.state_dict()["unit"] == 30.0
+
+
+def test_the_objective_decides_between_sizes(make_generator):
+    """All responses take equally long, so that size costs nothing; or twice as long each step that the size is 8."""
+    for cost, chosen in ((1.0, 8), (3.0, 4)):
+        generator = make_generator(400, objective="throughput")
+        now, sizes = [0.0], []
+        generator.clock = StepClock(lambda: now[0])
+        for _ in range(20):
+            samples, *_ = generator.generate_samples()
+            sizes += group_sizes_of(samples)[:1]
+            now[0] += 10 * (cost if sizes[-1] == 8 else 1.0)
+        assert sizes[-10:] == [chosen] * 10
+        assert {4, 8} == set(sizes)

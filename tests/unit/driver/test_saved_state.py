@@ -20,10 +20,10 @@ def entries_of(state, prefix=""):
 # fmt: off
 ENTRIES = {
     "format", "drained", "drawn_episode", "episode", "returned", "dispatched", "accepted", "unobserved", "steps",
-    "controller", "sampler", "batcher", "predictor", "prompts_consumed",
+    "controller", "sampler", "batcher", "predictor", "step_model", "prompts_consumed",
     "controller.group_size", "controller.hazard_a", "controller.hazard_b", "controller.seen", "controller.stopped",
     "controller.stopped.entered", "controller.stopped.ended", "controller.virtual_queue", "controller.balance",
-    "controller.steps", "controller.rate", "controller.rate_sum",
+    "controller.steps", "controller.rate", "controller.rate_sum", "controller.price",
     "sampler.seen", "sampler.groups", "sampler.right", "sampler.pairs",
     "batcher.waited", "batcher.rounds", "predictor.average", "predictor.prompts",
 }
@@ -42,7 +42,7 @@ def saved_state(make_generator):
 def test_the_number_stands_for_these_entries(make_generator):
     """If this fails, something that is saved has changed: add 1 to FORMAT, and write the new entries here."""
     saved = saved_state(make_generator)["samples_generator"]
-    assert (FORMAT, entries_of(saved), Prompt._fields, Rollout._fields) == (1, ENTRIES, PROMPT, ROLLOUT)
+    assert (FORMAT, entries_of(saved), Prompt._fields, Rollout._fields) == (2, ENTRIES, PROMPT, ROLLOUT)
     assert len(saved["returned"][0]) == len(PROMPT)
 
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from openrlhf_sagc.decisions.records import Rollout
-from openrlhf_sagc.driver.step_seconds import IDLE_TAIL, RunningRollouts, step_seconds
+from openrlhf_sagc.driver.step_seconds import IDLE_TAIL, RunningRollouts, StepClock, step_seconds
 
 
 def scalars(total, generation, experience=0.0, training=0.0, sync=0.0, other=0.0, idle_tail=0.0, **more):
@@ -139,3 +139,17 @@ def test_the_tail_is_the_count_of_small_steps(groups):
     peak = max(counts)
     idle = sum(2 * count < peak for count in counts[counts.index(peak) :]) / 10 if peak else 0.0
     assert not peak or running.idle_tail() == pytest.approx(idle, abs=1e-3)
+
+
+def test_a_step_lasts_until_the_next_one_begins_without_what_is_left_out(clock):
+    steps = StepClock(clock)
+    with steps.left_out():  # before the first step
+        clock.now = 103.0
+    assert steps.next_step() is None
+    clock.now = 110.0
+    with steps.left_out():
+        clock.now = 115.0
+    clock.now = 116.0
+    assert steps.next_step() == pytest.approx(116 - 103 - 5)
+    clock.now = 118.5
+    assert steps.next_step() == pytest.approx(2.5)

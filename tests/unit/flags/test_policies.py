@@ -55,3 +55,12 @@ def test_the_filter_drops_only_where_it_is_switched_on(switch, reason):
 def test_a_first_size_that_is_no_group_size_is_named():
     with pytest.raises(ValueError, match="group_sizes 4 16 do not hold --rollout.n_samples_per_prompt 8"):
         build_controller(args_of("--rollout.sagc.group_sizes", "4", "16"))
+
+
+def test_the_objective_throughput_has_a_model_of_the_steps_seconds():
+    assert build_planner(args_of(), 3).step_model is None
+    words = ["--rollout.sagc.objective", "throughput"]
+    assert build_controller(args_of(*words)).objective == "throughput"
+    assert build_planner(args_of(*words), 3).step_model is not None
+    one_size = [*words, "--rollout.sagc.group_sizes", "8"]
+    assert build_planner(args_of(*one_size), 3).step_model is None
