@@ -53,7 +53,7 @@ class RunTrace:
                 "" if ended_early else _is_correct(response),
                 "" if ended_early else int(bool(response.get("truncated"))),
                 step.number + 1,
-                step.group_size,
+                group.size,
                 f"{rollout.running_seconds:.4g}",
                 int(ended_early),
             )

@@ -32,7 +32,8 @@ def test_steps_are_full_and_nothing_is_lost_put_off_twice_or_trained_late(make):
             step, trained, unused = found
             assert (step.number, step.group_size, len(trained)) == (steps, size, step.num_groups)
             steps += 1
-            assert all(len(group.samples) == size for group in [*trained, *run.flight.accepted])
+            for group in [*trained, *run.flight.accepted]:
+                assert len(group.samples) == group.size and (group.size == size or group.step < step.number)
             assert all(step.number - group.step <= run.keep_surplus for group in trained)
             assert not any(group.prompt.must_finish for group in [*unused, *run.flight.running.values()])
             assert all(group.step == step.number for group in [*run.flight.accepted, *run.flight.running.values()])

@@ -77,7 +77,7 @@ def test_the_simulator_reads_all_but_stopped_rollouts(make_generator, file):
 def trace_of(file, rollouts, responses, warn=LOST):
     trace = RunTrace(str(file), warn)
     step = Step(0, len(rollouts), 1, None, 1.0, 1)
-    trace.add(step, Group(0, 0, Prompt("text", "label", None, 1)), rollouts, responses)
+    trace.add(step, Group(0, 0, Prompt("text", "label", None, 1), 4, 4), rollouts, responses)
     trace.write()
     return rows_of(file)
 
@@ -163,7 +163,7 @@ def test_a_file_that_has_lost_rows_goes_on_with_whole_ones_and_one_that_is_gone_
     step = Step(0, 1, 1, None, 1.0, 1)
 
     def roll_out(number):
-        trace.add(step, Group(number, 0, Prompt("text", "", None, 1)), [rollout], [{"reward": 1.0}])
+        trace.add(step, Group(number, 0, Prompt("text", "", None, 1), 4, 4), [rollout], [{"reward": 1.0}])
         trace.write()
 
     for number in range(3):
@@ -226,7 +226,8 @@ def test_a_bad_path_is_one_line(tmp_path, name, content, load_enable, line):
     assert len(str(ended.value).splitlines()) == 1
 
 
-def test_a_bad_path_ends_the_run_before_ray_starts(run_trainer, tmp_path):
+def test_a_bad_path_ends_the_run_before_ray_starts(run_trainer, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit, match=f"--rollout.trace {tmp_path} is a folder: give a file"):
         run_trainer("--rollout.sagc.enable", "--rollout.trace", str(tmp_path))
     with pytest.raises(SystemExit, match="--rollout.trace run.csv does nothing without --rollout.sagc.enable"):
