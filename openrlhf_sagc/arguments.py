@@ -241,9 +241,10 @@ def describe(args: SimpleNamespace) -> str:
             f"every step has {args.rollout.batch_size} prompts (--rollout.batch_size), at group size {combinations} samples"
         ]
     if len(sizes) > 1:
+        aim = "the largest that pays" if flags.objective == "size" else "that with the most effective samples a second"
         unit = "response tokens" if flags.signal == "tokens" else "seconds"
         parts.append(
-            f"the first size is {args.rollout.n_samples_per_prompt}, each next one the largest that pays while in the long "
+            f"the first size is {args.rollout.n_samples_per_prompt}, each next one {aim} while in the long "
             f"run at most {100 * flags.max_straggler_rate:g} % of the groups have a straggler, a rollout of "
             f"{flags.straggler_ratio:g} times the group's median {unit}"
         )
