@@ -252,10 +252,11 @@ def describe(args: SimpleNamespace) -> str:
             f"every step has {args.rollout.batch_size} prompts (--rollout.batch_size), at group size {combinations} samples"
         ]
     if len(sizes) > 1:
+        aim = "as large as it can be" if flags.objective == "size" else "that with the most effective samples a second"
         unit = "response tokens" if flags.signal == "tokens" else "seconds"
         parts.append(
-            f"the first group size is {args.rollout.n_samples_per_prompt}; each later one is as large as it can be if, in the "
-            f"long run, at most {100 * flags.max_straggler_rate:g} % of the groups may have a straggler (a rollout of "
+            f"the first group size is {args.rollout.n_samples_per_prompt}; each later one is {aim} if, in the long run, at "
+            f"most {100 * flags.max_straggler_rate:g} % of the groups may have a straggler (a rollout of "
             f"{flags.straggler_ratio:g} times the group's median {unit})"
         )
     if tail.enable:

@@ -32,7 +32,7 @@ class Cluster:
             work[place % self.engines] += self.squares * float(np.square(group).sum())
         return self.base * groups.max() + max(work) + self.trained * groups.sum()
 
-    def mean_seconds(self, size, steps=120):
+    def mean_seconds(self, size, steps=300):
         return np.mean([self.seconds(self.groups(size)) for _ in range(steps)])
 
 
