@@ -114,7 +114,8 @@ def flags_of_the_readme() -> list[list[str]]:
 
 
 @pytest.mark.parametrize("flags", flags_of_the_readme(), ids=" ".join)
-def test_the_snippets_of_the_readme_start_a_run(flags, run_trainer):
+def test_the_snippets_of_the_readme_start_a_run(flags, run_trainer, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # a run may write a file
     if not any(flag.endswith(".enable") for flag in flags):
         flags = [*flags, "--rollout.sagc.enable"]  # "one of the switches below"
     with pytest.raises(RayStarted):
