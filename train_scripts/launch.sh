@@ -141,7 +141,7 @@ flags=(
     --rollout.batch_size "$PROMPTS"
     --rollout.n_samples_per_prompt "$SAMPLES"
     --train.batch_size "$TRAIN_BATCH"
-    --train.num_episodes 10
+    --train.num_episodes "${EPISODES:-10}"
     --actor.adam.lr 1e-6
     --actor.lr_scheduler constant_with_warmup
     "${source_of_rewards[@]}"
