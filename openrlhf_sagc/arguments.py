@@ -245,7 +245,9 @@ def describe(args: SimpleNamespace) -> str:
     samples, product = samples_per_step(args)
     if flags.hold == "samples":
         combinations = ", ".join(f"{samples // size} x {size}" for size in sizes)
-        parts = [f"every step has {samples} samples ({product}), as prompts x group size {combinations}"]
+        kept = len(sizes) > 1 and args.algo.dynamic_filtering_surplus == "keep"
+        but = ", but for groups that are kept from another size" if kept else ""
+        parts = [f"every step has {samples} samples ({product}), as prompts x group size {combinations}{but}"]
     else:
         combinations = ", ".join(f"{size} = {args.rollout.batch_size * size}" for size in sizes)
         parts = [

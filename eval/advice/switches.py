@@ -41,7 +41,7 @@ def switches_of(arguments: Namespace, sizes: list[int], can_filter: bool) -> lis
     tail = f"{TAIL}enable {TAIL}response_ratio 1{_changed(arguments, ['prompt_ratio'])}"
     control = f"{PREFIX}enable {PREFIX}group_sizes {words(sizes)}"
     control += _changed(
-        arguments, ["straggler_ratio", "max_straggler_rate", "tradeoff", "discount", "hold", "objective"]
+        arguments, ["straggler_ratio", "max_straggler_rate", "tradeoff", "discount", "hold", "objective", "signal"]
     )
     found = [Switch("as it is", f"fixed:{n}", "", filtered)]
     for size in sizes:
@@ -56,9 +56,10 @@ def switches_of(arguments: Namespace, sizes: list[int], can_filter: bool) -> lis
     lengths = f"{PREFIX}enable {PREFIX}group_sizes {n} {LENGTH_AWARE}"
     found.append(Switch("length-aware dispatch", f"fixed:{n}+lengths", lengths, filtered))
     if can_filter and not filtered:
-        alone = f"{PREFIX}enable {PREFIX}group_sizes {n} {FILTER}enable"
-        found.append(Switch("dynamic sampling", f"fixed:{n}", alone, True))
-        found.append(Switch("dynamic sampling and tail batching", f"fixed:{n}+tail:1", f"{tail} {FILTER}enable", True))
+        alone = f"{PREFIX}enable {PREFIX}group_sizes {n}"
+        filtering = f"{FILTER}enable{_changed(arguments, ['max_gen_batches'])}"
+        found.append(Switch("dynamic sampling", f"fixed:{n}", f"{alone} {filtering}", True))
+        found.append(Switch("dynamic sampling and tail batching", f"fixed:{n}+tail:1", f"{tail} {filtering}", True))
     return found
 
 

@@ -154,16 +154,18 @@ def follow_schedule(model_actor, progress: float) -> None:
 def keep_number_of_steps(model_actor, num_samples: int) -> None:
     """Larger groups than n_samples_per_prompt are trained in larger optimizer steps, not in more of them.
 
-    More steps would train the last ones on rollouts of a policy that is further behind.
+    More steps would train the last ones on rollouts of a policy that is further behind. The steps of a rollout are about
+    equal, so that none of them has a few samples alone.
     """
     strategy = model_actor.strategy
     rollout, train = strategy.args.rollout, strategy.args.train
-    times = math.ceil(num_samples / (rollout.batch_size * rollout.n_samples_per_prompt))
+    usual = rollout.batch_size * rollout.n_samples_per_prompt
     if train.dynamic_batch_enable:
-        train.batch_size = times * strategy.train_batch_size
+        train.batch_size = math.ceil(num_samples / usual) * strategy.train_batch_size
         return
-    actors = data_parallel_actors(strategy.args)
-    strategy.accumulated_gradient = times * strategy.train_batch_size // (train.micro_batch_size * actors)
+    micro_batches = math.ceil(num_samples / (train.micro_batch_size * data_parallel_actors(strategy.args)))
+    steps = min(math.ceil(num_samples / strategy.train_batch_size), usual // strategy.train_batch_size)
+    strategy.accumulated_gradient = math.ceil(micro_batches / steps)
     engine = model_actor.actor.model
     micro_batches = strategy.accumulated_gradient * engine.dp_world_size
     engine.set_train_batch_size(micro_batches * engine.train_micro_batch_size_per_gpu())

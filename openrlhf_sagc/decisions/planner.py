@@ -114,6 +114,7 @@ class StepPlanner:
             max_dispatched=self.sampler.max_gen_batches * num_groups,
             carried_accepted=len(flight.accepted),
             carried_running=len(flight.running),
+            carried_rollouts=sum(group.rollouts for group in flight.running.values()),
         )
 
     def draw(self, step: Step, flight: GroupsInFlight, queue: PromptQueue) -> list[Prompt]:

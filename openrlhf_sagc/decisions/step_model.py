@@ -28,6 +28,7 @@ ERROR, ERROR_STEPS = (
     0.1,
     4.0,
 )  # what a step is off the model, of log seconds, and the steps that this weighs as much as
+MOST_ERROR = 1.0  # of the log seconds: lengths far beyond all that were seen say nothing of a size
 SIZE_ERROR = 0.1  # standard deviation of what a size is off the model, of log seconds, before any step
 MOST_OFF = 3.0  # factor by which a step may be off the model; more, as with a checkpoint that is saved, counts as that
 PROMPTS = 1024  # recent prompts that the model knows
@@ -135,6 +136,7 @@ class StepModel:
         steps += self._variance / SIZE_ERROR**2
         off = -math.log(fit) * (1 - self._variance / SIZE_ERROR**2 / steps)
         error = math.sqrt(self._variance * (relative_F @ self._covariance_FF @ relative_F / expected**2 + 1 / steps))
+        error = min(error, MOST_ERROR)
         seconds = (self._unit or 1.0) * expected * math.exp(off)
         return Forecast(samples * (size - 1) / size, seconds, error)
 

@@ -69,7 +69,7 @@ class RunTrace:
             with open(self._path, "ab+") as file:
                 self._cut_back(file)
                 file.write(rows if self._length else HEADER + rows)
-                self._length = file.tell()
+                self._length = file.seek(0, os.SEEK_END)  # tell() knows nothing of a cut in append mode
         except OSError as error:
             self._warn(f"{TRACE} {self._path} cannot be written to ({error.strerror}): the trace ends here")
             self._path = None

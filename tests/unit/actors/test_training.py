@@ -26,9 +26,15 @@ def test_learning_rate_follows_the_share_of_prompts_used(schedule):
 
 
 @pytest.mark.parametrize("dynamic", [False, True], ids=["", "dynamic batches"])
-@pytest.mark.parametrize("samples, times", [(32, 1), (64, 1), (65, 2), (128, 2), (256, 4)])
-def test_larger_groups_are_trained_in_larger_optimizer_steps(dynamic, samples, times):
-    """8 prompts x 8 samples in steps of 32 on two actors in micro-batches of 4: a step is 4 micro-batches on each."""
+@pytest.mark.parametrize(
+    "samples, micro_batches, times",
+    [(32, 4, 1), (40, 3, 1), (64, 4, 1), (65, 5, 2), (128, 8, 2), (132, 9, 3), (256, 16, 4)],
+)
+def test_larger_groups_are_trained_in_larger_optimizer_steps(dynamic, samples, micro_batches, times):
+    """8 prompts x 8 samples in steps of 32 on two actors in micro-batches of 4: two steps of 4 micro-batches on each.
+
+    With 132 samples an actor has 17 micro-batches: steps of 9 and 8, and none of the one that is left over.
+    """
     sizes = []
     engine = SimpleNamespace(
         dp_world_size=2, train_micro_batch_size_per_gpu=lambda: 4, set_train_batch_size=sizes.append
@@ -46,7 +52,7 @@ def test_larger_groups_are_trained_in_larger_optimizer_steps(dynamic, samples, t
         if dynamic:
             assert args.train.batch_size == 32 * times and not sizes
         else:
-            assert strategy.accumulated_gradient == 4 * times and sizes.pop() == 32 * times
+            assert strategy.accumulated_gradient == micro_batches and sizes.pop() == 8 * micro_batches
 
 
 @pytest.mark.parametrize(

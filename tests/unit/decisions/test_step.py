@@ -79,7 +79,7 @@ def test_every_verdict_is_counted_once(reasons):
 
 def test_rollouts_dispatched_are_at_least_those_of_a_step_without_a_drop():
     assert step_of(16, 8, dispatched=3).rollouts_dispatched == 16 * 8
-    assert step_of(16, 8, dispatched=20, carried_running=5).rollouts_dispatched == 25 * 8
+    assert step_of(16, 8, dispatched=20, carried_running=5, carried_rollouts=20).rollouts_dispatched == 180
     assert step_of(16, 8, round=Round(False, 1.25, 10)).rollouts_dispatched == 16 * 10
 
 

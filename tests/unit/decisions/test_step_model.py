@@ -202,3 +202,13 @@ def test_rounds_that_close_early_take_longer_with_larger_groups():
     plain = [model.forecast(size, SAMPLES // size).seconds for size in (4, 32)]
     assert all(early < late for early, late in zip(expected, plain))
     assert plain[1] / plain[0] < expected[1] / expected[0]
+
+
+def test_lengths_beyond_all_that_were_seen_leave_the_forecasts_finite():
+    model = StepModel(1)
+    for tokens in (10, 10, 10, 10**8):
+        model.observe(8, 4, [[tokens] * 8] * 4, [[False] * 8] * 4)
+        model.timed(tokens / 10)
+    for size in SIZES:
+        forecast = model.forecast(size, 32 // size)
+        assert 0 < forecast.seconds < math.inf and 0 <= forecast.error <= 1

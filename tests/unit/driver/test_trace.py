@@ -140,6 +140,24 @@ def test_a_resumed_run_has_the_rows_of_the_uninterrupted_one(make_generator, tmp
         assert rows == rows_of(tmp_path / "straight.csv")
 
 
+def test_a_run_that_is_resumed_twice_knows_the_length_of_its_file(make_generator, file):
+    """It is killed in step 4, resumed at step 1, killed in step 3 and resumed at step 2."""
+    make = lambda: make_generator(30, mixed, rollout__trace=str(file), **ONE_SIZE)  # noqa: E731
+    lost = []
+    state = None
+    for steps, saved in ((4, 1), (3, 2), (1, None)):
+        generator = make()
+        generator.trace._warn = lost.append
+        if state:
+            generator.load_state_dict(state)
+        for _ in range(steps):
+            generator.generate_samples()
+            assert generator.trace.state_dict() == {"trace_bytes": file.stat().st_size}
+            if generator.planner.steps == saved:
+                state = generator.state_dict()
+    assert [row["step"] for row in rows_of(file)] == ["1"] * 16 + ["2"] * 16 + ["3"] * 16 and not lost
+
+
 def test_a_run_that_begins_anew_keeps_no_rows_of_the_start_before(make_generator, file):
     """It was killed before its first checkpoint was whole, or its checkpoints are of a time without a trace."""
     for state in (None, make_generator(8, **ONE_SIZE).state_dict()):
