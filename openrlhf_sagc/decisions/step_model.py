@@ -24,10 +24,8 @@ from openrlhf_sagc.decisions.objectives import Forecast
 
 SHARES_F = np.array([0.1, 0.4, 0.1, 0.2, 0.2])  # of the first step's seconds, before any is known
 PRIOR_STEPS = 0.3  # steps that each of these shares weighs as much as
-ERROR, ERROR_STEPS = (
-    0.1,
-    4.0,
-)  # what a step is off the model, of log seconds, and the steps that this weighs as much as
+ERROR = 0.1  # what a step is off the model, of log seconds
+ERROR_STEPS = 4.0  # steps that this weighs as much as
 MOST_ERROR = 1.0  # of the log seconds: lengths far beyond all that were seen say nothing of a size
 SIZE_ERROR = 0.1  # standard deviation of what a size is off the model, of log seconds, before any step
 MOST_OFF = 3.0  # factor by which a step may be off the model; more, as with a checkpoint that is saved, counts as that
@@ -53,9 +51,7 @@ class StepModel:
         self._unit = 0.0  # seconds of the first step that was timed
         self._pending: tuple[int, np.ndarray] | None = None  # size and features of the step that is not timed yet
         self._squares_FF = np.zeros((len(SHARES_F), len(SHARES_F)))
-        self._seen: dict[int, tuple[float, np.ndarray]] = (
-            {}
-        )  # by size: steps, sum of their features over their seconds
+        self._seen: dict[int, tuple[float, np.ndarray]] = {}  # by size: steps, sum of features over seconds
         self._fit()
 
     def observe(

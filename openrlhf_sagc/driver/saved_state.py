@@ -1,8 +1,7 @@
 """The format of what a checkpoint holds of the scheduler, checked before any of it is loaded."""
 
-FORMAT = (
-    3  # add 1 whenever the entries of a `state_dict` of the scheduler or its parts change, or those of a record in it
-)
+# Add 1 whenever the entries of a `state_dict` of the scheduler or its parts change, or those of a record in it.
+FORMAT = 3
 
 
 def check_saved_state(state: dict, path: str) -> None:
