@@ -67,7 +67,7 @@ install() {
 
 # shellcheck disable=SC2046 # a requirement has no spaces
 install_packages() {
-    note "making .venv (about a minute, and one more to compile DeepSpeed's part)"
+    note "making .venv (2 to 4 minutes, most of them to compile a part of DeepSpeed)"
     rm -rf .venv build/torch_extensions
     "$(python_311)" -m venv .venv
     # Python compiles what it imports; pip would compile all there is.
