@@ -10,7 +10,7 @@ from unittest import mock
 import pytest
 from cpu_stack import ROOT
 
-UNPATCHED = ROOT / "build/base/openrlhf/cli/train_ppo_ray.py"  # which holds the parser
+SCRIPT = "openrlhf/cli/train_ppo_ray.py"  # which holds the parser
 FLAGS = {
     "--actor.model_name_or_path": "model",
     "--reward.remote_url": "reward.py",
@@ -25,9 +25,9 @@ FLAGS = {
 
 @pytest.fixture(scope="session")
 def start_trainer():
-    """start_trainer(flags, unpatched=False) -> args, models, ref, cls: the trainer that a run starts, and of what.
+    """start_trainer(flags, unpatched="") -> args, models, ref, cls: the trainer that a run starts, and of what.
 
-    Through `python -m openrlhf_sagc`, or the script of unpatched OpenRLHF.
+    Through `python -m openrlhf_sagc`, or the script of the tree `unpatched` of build/: base, or cpu-base.
 
     Flags have to be written out: argparse alone takes the beginning of a name as well.
     """
@@ -44,7 +44,7 @@ def start_trainer():
     }
     whole_names = functools.partialmethod(argparse.ArgumentParser.__init__, allow_abbrev=False)
 
-    def start(flags, unpatched=False):
+    def start(flags, unpatched=""):
         groups, trainer, strategy = mock.Mock(), mock.Mock(), SimpleNamespace(print=mock.Mock())
         trainer.remote.side_effect = InterruptedError
         make_actor = mock.Mock(return_value=trainer)
@@ -66,7 +66,7 @@ def start_trainer():
                 stack.enter_context(mock.patch("openrlhf.trainer.ppo_trainer_async.PPOTrainerAsync", trainer))
             stack.enter_context(pytest.raises(InterruptedError))
             if unpatched:
-                runpy.run_path(str(UNPATCHED), run_name="__main__")
+                runpy.run_path(str(ROOT / "build" / unpatched / SCRIPT), run_name="__main__")
             else:
                 runpy.run_module("openrlhf_sagc", run_name="__main__")
         models = [call.args[2] for call in groups.call_args_list]

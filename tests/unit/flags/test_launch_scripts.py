@@ -85,7 +85,7 @@ def test_twin(flags_of, start_trainer, script, sagc):
     flags, twin = (pairs(flags_of(script, SAGC=value, RUN_NAME="run")) for value in (sagc, "off"))
     assert twin == [pair for pair in flags if pair[0] not in package] and flags != twin
     assert ("--algo.dynamic_filtering_enable",) in twin
-    args = start_trainer([word for pair in twin for word in pair], unpatched=True).args
+    args = start_trainer([word for pair in twin for word in pair], unpatched="base").args
     assert not hasattr(args.rollout, "sagc") and args.rollout.n_samples_per_prompt > 1
     assert args.data.prompt_dataset.count("/") == args.actor.model_name_or_path.count("/") == 1
 
@@ -197,7 +197,7 @@ def test_smoke_form(commands, start_trainer, prompts, script, sagc):
     assert checked[:2] == started[:2] == ["bash", str(SCRIPTS / "on_cpu.sh")]
     tree, module = ("cpu-base", TWIN) if sagc == "off" else ("cpu-patched", "openrlhf_sagc")
     assert started[2:6] == [tree, "python", str(SCRIPTS / "train_on_cpu.py"), module]
-    args = start_trainer(started[6:], unpatched=sagc == "off").args
+    args = start_trainer(started[6:], unpatched="cpu-base" if sagc == "off" else "").args
     assert not args.ds.packing_samples and not args.vllm.enable_sleep and args.vllm.sync_backend == "gloo"
     assert args.actor.num_nodes * args.actor.num_gpus_per_node == args.vllm.num_engines == 1
     assert args.ckpt.save_steps == 10 and args.train.async_enable == ("async" in script)
