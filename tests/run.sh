@@ -6,6 +6,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
+unset PYTHONDONTWRITEBYTECODE # some images set it; then every process would compile torch and vLLM anew
 bash train_scripts/setup.sh
 export DS_ACCELERATOR=cpu OMP_NUM_THREADS=1 PYTHONPATH=$PWD/build/cpu-patched
 export TORCH_EXTENSIONS_DIR=$PWD/build/torch_extensions # what the set-up has compiled of DeepSpeed

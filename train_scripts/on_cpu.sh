@@ -19,6 +19,7 @@ export TORCHDYNAMO_DISABLE=1            # vLLM would compile its sampler during 
 export OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1
 export PYTHONPATH=$tree PATH=$root/.venv/bin:$PATH
 unset RAY_ADDRESS
+unset PYTHONDONTWRITEBYTECODE # some images set it; then every process would compile torch and vLLM anew
 RAY_TMPDIR=$(mktemp -d /tmp/ray.XXXXXX) # short whatever TMPDIR is: Ray's socket paths are limited to 107 characters
 export RAY_TMPDIR
 

@@ -5,6 +5,7 @@
 # patches/build.sh.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+unset PYTHONDONTWRITEBYTECODE # some images set it; then every process would compile torch and vLLM anew
 
 DISK_GB=10
 fail() { echo "train_scripts/setup.sh: $2" >&2; exit "$1"; }

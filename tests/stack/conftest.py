@@ -17,6 +17,7 @@ from one_engine import engine, make_scheduler  # noqa: F401
 from real_runs import TIMEOUT, kill, logged_steps, training
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the marks
 def pytest_collection_modifyitems(items):
     for item in items:
         if "engine" in getattr(item, "fixturenames", ()):  # they share it, so one worker runs them all
