@@ -230,7 +230,9 @@ def check_arguments(args: SimpleNamespace) -> None:
     check_prompts(args)
     print(f"openrlhf_sagc: {describe(args)}")
     args.logger.wandb.key = args.logger.wandb.key and Secret(args.logger.wandb.key)
-    args.reward.remote_url = args.reward.remote_url and [RewardUrl(url) for url in args.reward.remote_url]
+    # A file stays a plain string: Python could not write the bytecode of a module whose path is of another type.
+    urls = args.reward.remote_url and [url if url.endswith(".py") else RewardUrl(url) for url in args.reward.remote_url]
+    args.reward.remote_url = urls
 
 
 def enabled(args: SimpleNamespace) -> bool:

@@ -201,9 +201,7 @@ def run(job: dict, python: str) -> None:
     how, program, arguments = split(job["arguments"])
     first = {"-m": job["folder"], "-c": ""}.get(how, str(Path(program).resolve().parent))
     sys.path[:1] = [first, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
-    multiprocessing.spawn.set_executable(
-        sys.executable
-    )  # the real one: its parent expects the pid that it has started
+    multiprocessing.spawn.set_executable(python)
     sys.executable, sys.argv = python, [how or program, *arguments]
     main = sys.modules["__main__"] = types.ModuleType("__main__")
     vars(main)["__builtins__"] = builtins

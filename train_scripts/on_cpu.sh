@@ -18,6 +18,7 @@ export VLLM_ENABLE_V1_MULTIPROCESSING=0 # an engine's worker in the engine's pro
 export TORCHDYNAMO_DISABLE=1            # vLLM would compile its sampler during the first step, for 5 s
 export OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1
 export PYTHONPATH=$tree PATH=$root/.venv/bin:$PATH
+[ -z "${WARM_PYTHON:-}" ] || PATH=$(dirname "$WARM_PYTHON"):$PATH # of the tests: a python that starts at once
 unset RAY_ADDRESS
 unset PYTHONDONTWRITEBYTECODE # some images set it; then every process would compile torch and vLLM anew
 RAY_TMPDIR=$(mktemp -d /tmp/ray.XXXXXX) # short whatever TMPDIR is: Ray's socket paths are limited to 107 characters

@@ -123,6 +123,7 @@ class StragglerAwareGroupController:
         groups: Iterable[Sequence[float]],
         running: Iterable[Sequence[bool]] | None = None,
         forecasts: Sequence[Forecast] | None = None,
+        frame_ends: bool = True,
     ) -> None:
         """Learn from one step and choose the size of the next.
 
@@ -133,6 +134,8 @@ class StragglerAwareGroupController:
                 at the length given. None where all have finished.
             forecasts: what the next step is expected to give and to take at each of `group_sizes`. They are for the
                 objective throughput, which is that of size without them.
+            frame_ends: whether the next step may have any size. Within a frame, such as the short rounds of tail batching
+                and their long round, the size stays. It may fall, though, while the balance is above V / 2.
 
         Raises:
             ValueError: a length is negative, NaN or infinite, a group is empty, `running` has another shape than
@@ -148,7 +151,9 @@ class StragglerAwareGroupController:
         self._rate = rate
         self._rate_sum += rate
         self._steps += 1
-        self._group_size, self._price = self._best_size(forecasts)
+        size, self._price = self._best_size(forecasts)
+        if frame_ends or (size < self._group_size and self._balance > BACKLOG_LEFT * self.tradeoff):
+            self._group_size = size
 
     def metrics(self) -> dict[str, float]:
         """State after the last `observe`, for the log.

@@ -45,6 +45,11 @@ class Batcher(Protocol):
     def observe(self, waiting: int) -> None:
         """The step is closed, and `waiting` prompts are left behind."""
 
+    @property
+    def frame_ends(self) -> bool:
+        """Whether the round that was decided last leaves nothing behind that a later round makes up for."""
+        ...
+
     def metrics(self) -> dict[str, float]:
         """Scalars of the last step, logged as `tail_batching/*`; `long_round` is 1 if it was a long round."""
         ...
@@ -193,7 +198,7 @@ class StepPlanner:
         shown: Sequence[Sequence[float]] = tokens
         if self._signal == "seconds":
             shown = [[rollout.running_seconds for rollout in group] for group in lengths]
-        self.controller.observe(shown, running, self._forecasts(tokens, running))
+        self.controller.observe(shown, running, self._forecasts(tokens, running), self.batcher.frame_ends)
 
     def timed(self, seconds: float) -> None:
         """The step that is closed took so long from the beginning of its rollouts to that of the next step's."""

@@ -305,3 +305,24 @@ def test_a_single_size_stays_and_is_measured():
         assert controller.group_size == 8
     assert controller.metrics()["straggler_rate_mean"] == pytest.approx(2 / 3)
     assert all(map(math.isfinite, controller.metrics().values()))
+
+
+def test_within_a_frame_the_size_stays_but_falls_while_the_balance_is_above_half_of_v():
+    quiet, events = [[1, 1, 1, 1]] * 4, [[1, 1, 1, 9]] * 4
+    controller = StragglerAwareGroupController(initial_group_size=8, tradeoff=2.0)
+    controller.observe(quiet, frame_ends=False)
+    assert controller.group_size == 8
+    for _ in range(3):
+        controller.observe(quiet)
+    assert controller.group_size == 32
+    sizes = []
+    for _ in range(20):
+        controller.observe(events, frame_ends=False)
+        sizes.append((controller.group_size, controller.metrics()["balance"] > 1))
+    assert {above for size, above in sizes if size == 32} == {False}
+    assert {above for size, above in sizes if size < 32} == {True} and sizes[-1][0] == 4
+    for _ in range(20):
+        controller.observe(quiet, frame_ends=False)
+    assert controller.group_size == 4
+    controller.observe(quiet)
+    assert controller.group_size > 4

@@ -72,15 +72,16 @@ def test_without_forecasts_it_is_the_objective_size():
 
 numbers = st.floats(1e-3, 1e3)
 forecasts = st.lists(st.builds(Forecast, numbers, numbers, st.floats(0, 2)), min_size=4, max_size=4)
-plans = st.lists(st.tuples(forecasts, st.lists(st.booleans(), min_size=1, max_size=8)), max_size=40)
+steps = st.tuples(forecasts, st.lists(st.booleans(), min_size=1, max_size=8), st.booleans())
+plans = st.lists(steps, max_size=40)
 
 
 @given(plans, st.floats(0.01, 0.99))
 def test_excess_over_the_limit_never_exceeds_the_queue(plan, limit):
     controller, excess = controller_of(max_straggler_rate=limit), 0.0
-    for expected, events in plan:
+    for expected, events, ends in plan:
         groups = [[1] * (controller.group_size - 1) + [9 if event else 1] for event in events]
-        controller.observe(groups, forecasts=expected)
+        controller.observe(groups, forecasts=expected, frame_ends=ends)
         metrics = controller.metrics()
         excess += metrics["straggler_rate"] - limit
         assert excess <= metrics["balance"] + 1e-9
@@ -91,13 +92,14 @@ def test_excess_over_the_limit_never_exceeds_the_queue(plan, limit):
 @pytest.mark.parametrize("limit", [0.1, 0.2, 0.3])
 @pytest.mark.parametrize("seconds", [(1, 1, 1, 1), (4, 3, 2, 1), (1, 2, 3, 4), (1, 0.5, 0.5, 1)])
 @pytest.mark.parametrize("least", [8, 16, 32])
-def test_limit_holds_when_lengths_react_and_some_size_meets_it(least, seconds, limit):
+@pytest.mark.parametrize("frame", [1, 5])
+def test_limit_holds_when_lengths_react_and_some_size_meets_it(least, seconds, limit, frame):
     """Groups from `least` on always have an event, which no model foresees: the balance alone finds it."""
     controller = controller_of(max_straggler_rate=limit)
-    for _ in range(STEPS):
+    for step in range(STEPS):
         size = controller.group_size
         groups = [[1] * (size - 1) + [9 if size >= least else 1]] * (SAMPLES // size)
-        controller.observe(groups, forecasts=forecasts_of(seconds))
+        controller.observe(groups, forecasts=forecasts_of(seconds), frame_ends=step % frame == 0)
     assert controller.metrics()["straggler_rate_mean"] <= limit + 0.03
 
 
@@ -106,9 +108,9 @@ def test_restored_controller_continues_identically(plan, cut):
     straight, restored = controller_of(), controller_of()
 
     def run(controller, steps):
-        for expected, events in steps:
+        for expected, events, ends in steps:
             groups = [[1] * (controller.group_size - 1) + [9 if event else 1] for event in events]
-            controller.observe(groups, forecasts=expected)
+            controller.observe(groups, forecasts=expected, frame_ends=ends)
 
     run(straight, plan[:cut])
     restored.load_state_dict(json.loads(json.dumps(straight.state_dict())))

@@ -1,5 +1,7 @@
 """Flags and bad input, through the command itself: what fails must fail before Ray starts."""
 
+import sys
+
 import pytest
 from up_to_ray import RayStarted
 
@@ -301,6 +303,20 @@ def test_flags_are_in_the_help(run_trainer, capsys):
         assert f"--algo.dynamic_filtering_{flag}" in text
     for flag in "timeout retries max_failure_share".split():
         assert f"--reward.{flag}" in text
+
+
+def test_a_reward_file_is_imported_as_any_module(run_trainer, tmp_path, monkeypatch):
+    """Also where Python writes its bytecode, which takes no path of another type than str."""
+    from openrlhf.utils.agent import SingleTurnAgentExecutor
+
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    file = tmp_path / "reward.py"
+    file.write_text("def reward_func(queries, prompts, labels):\n    return 7\n")
+    with pytest.raises(RayStarted) as started:
+        run_trainer("--rollout.sagc.enable", "--reward.remote_url", str(file))
+    args = next(frame.frame.f_locals["args"] for frame in started.traceback if frame.name == "train")
+    assert SingleTurnAgentExecutor(args.reward.remote_url).reward_func([], [], []) == 7
+    assert list(tmp_path.rglob("*.pyc"))
 
 
 def test_the_arguments_are_printed_without_secrets(run_trainer):
