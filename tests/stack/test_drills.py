@@ -68,7 +68,8 @@ def test_runs_that_lose_a_part_go_on_and_train_every_prompt_once(train, tmp_path
             server.wait()
         assert not run.scalars.size or run.scalars.index[0] == saved + 1, fault
         assert SECRET not in run.output
-        assert not any(map(psutil.pid_exists, process_ids(run.output, "EngineCore"))), fault
+        cores = [psutil.Process(pid) for pid in process_ids(run.output, "EngineCore") if psutil.pid_exists(pid)]
+        assert not psutil.wait_procs(cores, timeout=60)[1], fault
         if fault:
             assert re.search(line, run.output, re.MULTILINE), (fault, run.output[-5000:])
         before, saved = saved, int(latest.read_text().removeprefix("global_step"))
