@@ -28,8 +28,9 @@ MAX_LEN = 256
 
 
 @pytest.fixture(scope="session")
-def engine(task, python):
+def engine(task, python, session_folder):
     """A vLLM engine with the untrained model, in a Ray cluster of its own."""
+    (session_folder / "engine").mkdir()  # or another worker has one too: see pytest_collection_modifyitems
     folder = tempfile.mkdtemp(prefix="ray.", dir="/tmp")  # short: Ray's socket paths are limited to 107 characters
     with pytest.MonkeyPatch.context() as patch:
         for name in [name for name in os.environ if name.startswith("RAY_")]:
