@@ -5,7 +5,8 @@ what a step keeps, and tail batching or not. N samples in groups of G count as N
 its first step on, so that learning counts. With the limit out of the way (0.95) a share of 1 is the best of all fixed
 sizes; with the limit in force (0.2) it is the best of those that keep it, or the smallest size where none does.
 
-It writes runs.csv, a row a run, and cells.csv, a row a cell, and prints the table.
+It writes runs.csv, a row a run, and cells.csv, a row a cell, and prints the table. Started again, it keeps the runs of
+runs.csv that had the same settings: delete the file after a change of the code.
 """
 
 import argparse
@@ -76,8 +77,8 @@ def runs_of(cell: Cell, seeds: list[int]) -> Iterator[Run]:
             yield Run(cell, objective, limit, seed)
 
 
-def measure(run: Run, steps: int, batch_size: int, flags: dict) -> dict:
-    """One simulated run: effective samples a second, mean straggler rate and group size."""
+def measure(run: Run, steps: int, batch_size: int, tradeoff: float) -> dict:
+    """One simulated run: effective samples a second, mean straggler rate and group size, and with what it was made."""
     parser = argparse.ArgumentParser()
     add_package_flags(parser)
     settings = vars(parser.parse_args([])) | {
@@ -90,7 +91,7 @@ def measure(run: Run, steps: int, batch_size: int, flags: dict) -> dict:
         "dynamic_sampling": run.cell.filter,
         "max_gen_batches": 1000,
         "max_straggler_rate": run.limit,
-        **flags,
+        "tradeoff": tradeoff,
     }
     fixed = run.policy.startswith("fixed")
     settings["objective"] = "size" if fixed else run.policy
@@ -121,7 +122,16 @@ def measure(run: Run, steps: int, batch_size: int, flags: dict) -> dict:
         "straggler_rate": table["straggler_rate"].mean(),
         "group_size": table["group_size"].mean(),
         "changes": (table["group_size"].diff().iloc[1:] != 0).mean(),
+        "steps": steps,
+        "batch_size": batch_size,
+        "tradeoff": tradeoff,
     }
+
+
+def finished_runs(file: Path, settings: dict) -> list[dict]:
+    """The rows of `file` that were simulated with these settings."""
+    rows = pd.read_csv(file).to_dict("records") if file.exists() else []
+    return [row for row in rows if settings.items() <= row.items()]
 
 
 def shares(runs: pd.DataFrame) -> pd.DataFrame:
@@ -171,20 +181,27 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=RESULTS / "objectives", help="folder")
     arguments = parser.parse_args()
     arguments.output.mkdir(parents=True, exist_ok=True)
-    steps = arguments.steps or (30 if arguments.quick else 100)
-    flags = {"tradeoff": arguments.tradeoff}
+    settings = {
+        "steps": arguments.steps or (30 if arguments.quick else 100),
+        "batch_size": arguments.batch_size,
+        "tradeoff": arguments.tradeoff,
+    }
+    file = arguments.output / "runs.csv"
+    rows = finished_runs(file, settings)
+    done = {tuple(row[key] for key in (*CELL, "policy", "limit", "seed")) for row in rows}
     runs = [run for cell in cells(arguments.gpus, arguments.quick) for run in runs_of(cell, arguments.seeds)]
+    left = [run for run in runs if (*run.cell, *run[1:]) not in done]
     with (
         ProcessPoolExecutor(arguments.processes, initializer=os.nice, initargs=(19,)) as pool,
         Progress(console=Console(stderr=True), transient=True) as progress,
     ):
-        several = ([value] * len(runs) for value in (steps, arguments.batch_size, flags))
-        rows = list(progress.track(pool.map(measure, runs, *several), total=len(runs), description="simulating"))
-    table = pd.DataFrame(rows)
-    table.to_csv(arguments.output / "runs.csv", index=False, float_format="%.5g")
-    of_cells = shares(table)
+        measured = pool.map(measure, left, *([value] * len(left) for value in settings.values()))
+        for row in progress.track(measured, total=len(left), description="simulating"):
+            rows.append(row)
+            pd.DataFrame(rows).to_csv(file, index=False, float_format="%.5g")
+    of_cells = shares(pd.read_csv(file))  # rounded, as a later start reads it
     of_cells.to_csv(arguments.output / "cells.csv", index=False, float_format="%.4g")
-    show(f"share of the best fixed size's effective samples a second, {steps} steps", of_cells.round(3))
+    show(f"share of the best fixed size's effective samples a second, {settings['steps']} steps", of_cells.round(3))
     show("over all cells", summary(of_cells).round(3))
 
 

@@ -231,7 +231,9 @@ def check_arguments(args: SimpleNamespace) -> None:
     print(f"openrlhf_sagc: {describe(args)}")
     args.logger.wandb.key = args.logger.wandb.key and Secret(args.logger.wandb.key)
     # A file stays a plain string: Python could not write the bytecode of a module whose path is of another type.
-    urls = args.reward.remote_url and [url if url.endswith(".py") else RewardUrl(url) for url in args.reward.remote_url]
+    urls = args.reward.remote_url and [
+        url if url.endswith(".py") else RewardUrl(url) for url in args.reward.remote_url
+    ]
     args.reward.remote_url = urls
 
 

@@ -47,9 +47,9 @@ def test_every_cell_has_another_setting_and_every_workload_occurs():
 
 def test_slow_engines_make_a_run_slower(monkeypatch):
     run = objectives.Run(objectives.Cell(8, "mid", False, "samples", False), "fixed:8", 0.95, 0)
-    plain = objectives.measure(run, 2, 8, {})
+    plain = objectives.measure(run, 2, 8, 2.0)
     monkeypatch.setitem(objectives.WORKLOADS, "mid", objectives.Workload(slow_share=0.5))
-    slow = objectives.measure(run, 2, 8, {})
+    slow = objectives.measure(run, 2, 8, 2.0)
     assert slow["effective_per_second"] < plain["effective_per_second"]
     assert slow["straggler_rate"] == plain["straggler_rate"] and slow["group_size"] == 8
 
@@ -61,4 +61,9 @@ def test_the_command_writes_runs_and_cells(monkeypatch, tmp_path, capsys):
     runs, cells = (pd.read_csv(tmp_path / name) for name in ("runs.csv", "cells.csv"))
     assert len(runs) == 4 * (4 + 4) and len(cells) == 4 * 2
     assert runs["effective_per_second"].gt(0).all()
-    assert "least share" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "least share" in printed
+    monkeypatch.setattr(objectives, "measure", None)  # all runs are kept
+    objectives.main()
+    assert capsys.readouterr().out == printed
+    assert objectives.finished_runs(tmp_path / "runs.csv", {"steps": 4}) == []
