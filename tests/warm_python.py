@@ -201,7 +201,7 @@ def run(job: dict, python: str) -> None:
     how, program, arguments = split(job["arguments"])
     first = {"-m": job["folder"], "-c": ""}.get(how, str(Path(program).resolve().parent))
     sys.path[:1] = [first, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
-    multiprocessing.spawn.set_executable(python)
+    warm_engine_cores(python)
     sys.executable, sys.argv = python, [how or program, *arguments]
     main = sys.modules["__main__"] = types.ModuleType("__main__")
     vars(main)["__builtins__"] = builtins
@@ -227,6 +227,17 @@ def run(job: dict, python: str) -> None:
     with contextlib.suppress(ValueError):  # closed
         sys.stdout.flush()
     os._exit(code)
+
+
+def warm_engine_cores(python: str) -> None:
+    """Let vLLM's EngineCore start at once; other spawned processes may be known by their ids, as those of pebble are."""
+    prepare, cold = multiprocessing.spawn.get_preparation_data, multiprocessing.spawn.get_executable()
+
+    def prepared(name: str) -> dict:
+        multiprocessing.spawn.set_executable(python if name.startswith("EngineCore") else cold)
+        return prepare(name)
+
+    multiprocessing.spawn.get_preparation_data = prepared
 
 
 if __name__ == "__main__":

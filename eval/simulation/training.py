@@ -93,7 +93,7 @@ class SimulatedTraining:
         for number, requests in cluster.stop().items():
             self._take_back(step, number, requests)
         lengths = flight.take_lengths()
-        planner.observe(lengths)
+        planner.observe(step, lengths)
         if len(flight.accepted) < step.num_groups:
             raise RuntimeError(step.shortfall(len(flight.accepted)))
         trained, unused = flight.close(step, keep=False)

@@ -85,9 +85,10 @@ def balance(loads_E: Sequence[float], expected_P: Sequence[float]) -> list[tuple
     heap = [(load, engine) for engine, load in enumerate(loads_E)]
     heapq.heapify(heap)
     assigned = []
-    for prompt in sorted(
+    longest_first = sorted(
         range(len(expected_P)), key=expected_P.__getitem__, reverse=True
-    ):  # equal ones keep their order
+    )  # equal ones keep their order
+    for prompt in longest_first:
         load, engine = heap[0]
         heapq.heapreplace(heap, (load + expected_P[prompt], engine))
         assigned.append((prompt, engine))

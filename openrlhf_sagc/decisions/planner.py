@@ -8,7 +8,7 @@ Training and the simulator call the same verbs, in this order:
     group, members, was_stopped = planner.receive(step, flight, queue, number, rollouts)
     planner.judge(step, flight, group, scores, samples)                             # unless it was stopped
     groups = flight.commit(step)                                                    # after draw, if groups are streamed
-    planner.observe(flight.take_lengths())                                          # which chooses the next group size
+    planner.observe(step, flight.take_lengths())                                    # which chooses the next group size
     trained, unused = flight.close(step, keep=...)
     planner.finish(step, waiting=len(queue))
     planner.timed(seconds)                                                          # of the step; before the next plan
@@ -44,11 +44,6 @@ class Batcher(Protocol):
 
     def observe(self, waiting: int) -> None:
         """The step is closed, and `waiting` prompts are left behind."""
-
-    @property
-    def frame_ends(self) -> bool:
-        """Whether the round that was decided last leaves nothing behind that a later round makes up for."""
-        ...
 
     def metrics(self) -> dict[str, float]:
         """Scalars of the last step, logged as `tail_batching/*`; `long_round` is 1 if it was a long round."""
@@ -160,12 +155,12 @@ class StepPlanner:
         members = first_to_finish(rollouts, flight.running[number].size)
         lengths = [rollouts[place] for place in members]
         group = flight.take_back(number, lengths)
-        tokens = [rollout.tokens for rollout in lengths]
+        tokens, _, _, finished, stopped, _ = zip(*lengths)
         if self.predictor:
-            self.predictor.observe(group.prompt.text, tokens, [not rollout.finished for rollout in lengths])
-        was_stopped = any([rollout.stopped for rollout in lengths])
-        step.unused_tokens += sum([rollout.tokens for rollout in rollouts])
+            self.predictor.observe(group.prompt.text, tokens, [not whole for whole in finished])
+        was_stopped = any(stopped)
         if was_stopped:
+            step.unused_tokens += sum([rollout.tokens for rollout in rollouts])
             step.stopped += 1
             prompt = group.prompt
             prompt = prompt._replace(stops=prompt.stops + prompt.must_finish)
@@ -173,8 +168,8 @@ class StepPlanner:
                 queue.put_back(prompt)
             else:
                 step.given_up.append(prompt)
-        else:
-            step.unused_tokens -= sum(tokens)
+        elif len(rollouts) > len(members):
+            step.unused_tokens += sum([rollout.tokens for rollout in rollouts]) - sum(tokens)
         return group, members, was_stopped
 
     def judge(
@@ -191,14 +186,14 @@ class StepPlanner:
         if verdict.reason is None:
             flight.accept(group, samples)
 
-    def observe(self, lengths: list[list[Rollout]]) -> None:
-        """Show the controller the groups that came back; it chooses the size of the next step."""
+    def observe(self, step: Step, lengths: list[list[Rollout]]) -> None:
+        """Show the controller the groups that came back in this step; it chooses the size of the next step."""
         tokens = [[rollout.tokens for rollout in group] for group in lengths]
         running = [[not rollout.finished for rollout in group] for group in lengths]
         shown: Sequence[Sequence[float]] = tokens
         if self._signal == "seconds":
             shown = [[rollout.running_seconds for rollout in group] for group in lengths]
-        self.controller.observe(shown, running, self._forecasts(tokens, running), self.batcher.frame_ends)
+        self.controller.observe(shown, running, self._forecasts(tokens, running), step.round.ends_frame)
 
     def timed(self, seconds: float) -> None:
         """The step that is closed took so long from the beginning of its rollouts to that of the next step's."""

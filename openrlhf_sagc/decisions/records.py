@@ -17,6 +17,11 @@ class Round(NamedTuple):
     prompt_ratio: float
     rollouts: int
 
+    @property
+    def ends_frame(self) -> bool:
+        """Whether no prompt is left behind for a later round, as in a long round, which ends a frame of short ones."""
+        return self.prompt_ratio == 1
+
 
 class Prompt(NamedTuple):
     """A training prompt, as it was drawn from the data.

@@ -53,11 +53,6 @@ class TailBatcher:
             return Round(True, 1.0, group_size)
         return Round(False, self.prompt_ratio, math.ceil(self.response_ratio * group_size - 1e-9))
 
-    @property
-    def frame_ends(self) -> bool:
-        """Whether the last round is a long one, which ends a frame; without a surplus of prompts each round is one."""
-        return self._long or self.prompt_ratio == 1
-
     def observe(self, waiting: int) -> None:
         """The round is over, and `waiting` prompts are left behind."""
         self._rounds[self._long] += 1
@@ -88,11 +83,6 @@ class NoTailBatching:
     def decide(self, num_groups: int, group_size: int, *, waiting: int, drained: bool) -> Round:
         """A long round, always."""
         return Round(True, 1.0, group_size)
-
-    @property
-    def frame_ends(self) -> bool:
-        """Every round is a frame of its own."""
-        return True
 
     def observe(self, waiting: int) -> None:
         """Nothing is learned."""

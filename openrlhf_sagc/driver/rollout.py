@@ -101,7 +101,7 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
         if not self._keep_surplus:
             self._stop(step, **generate_kwargs)  # counted in this step
         lengths = self.flight.take_lengths()
-        self.planner.observe(lengths)
+        self.planner.observe(step, lengths)
         self.engines.pause()
         self.engines.sleep()
         self._check_shortfall(step)

@@ -83,7 +83,7 @@ class Run:
         if not self.keep_surplus:
             self.stop(step)
         lengths = flight.take_lengths()
-        planner.observe(lengths)
+        planner.observe(step, lengths)
         assert len(lengths) == self.unobserved
         self.unobserved = 0
         check_account(self, step)

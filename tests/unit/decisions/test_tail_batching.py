@@ -36,12 +36,10 @@ def test_rollouts_of_a_short_round_are_rounded_up():
 def test_a_frame_ends_with_its_long_round():
     batcher, ends = TailBatcher(), []
     for waiting in (0, 4, 8, 12, 16, 0):
-        batcher.decide(16, 8, waiting=waiting, drained=False)
-        ends.append(batcher.frame_ends)
+        ends.append(batcher.decide(16, 8, waiting=waiting, drained=False).ends_frame)
     assert ends == [False, False, False, False, True, False]
     whole = TailBatcher(prompt_ratio=1, response_ratio=1.25)  # leaves no prompt behind
-    whole.decide(16, 8, waiting=0, drained=False)
-    assert whole.frame_ends
+    assert whole.decide(16, 8, waiting=0, drained=False).ends_frame
 
 
 @pytest.mark.parametrize("ratio", [0.99, 0, -1, math.nan, math.inf])
