@@ -46,6 +46,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--batch_size", type=int, default=128, help="prompts of a step as it is")
     parser.add_argument("--n_samples_per_prompt", type=int, default=8, help="the group size as it is")
     parser.add_argument("--dynamic_sampling", action="store_true", help="the run has it already")
+    parser.add_argument("--tail_batching", action="store_true", help="the run has it already, with response_ratio 1")
     parser.add_argument("--prompt_tokens", type=int, default=256, help="of every prompt")
     parser.add_argument("--steps", type=int, default=40, help="of a replay")
     parser.add_argument("--draws", type=int, default=12, help="of the bootstrap")

@@ -8,6 +8,8 @@ from simulation.lengths import Trace
 
 from openrlhf_sagc.argument_checks import FILTER, LENGTH_AWARE, PREFIX, TAIL, words
 
+BATCHED = "+tail:1"  # of a policy with tail batching
+WITHOUT_TAIL = f"(without {TAIL}enable)"  # in the place of flags, for a run that has it
 KNOWN_SHARE = 0.8  # of the prompts that must have as many rollouts as a group that is drawn from them
 
 
@@ -37,29 +39,37 @@ def switches_of(arguments: Namespace, sizes: list[int], can_filter: bool) -> lis
         sizes: that the trace knows, with the run's own.
         can_filter: whether dynamic sampling can be replayed.
     """
-    n, filtered = arguments.n_samples_per_prompt, arguments.dynamic_sampling
+    n, filtered, has_tail = arguments.n_samples_per_prompt, arguments.dynamic_sampling, arguments.tail_batching
     tail = f"{TAIL}enable {TAIL}response_ratio 1{_changed(arguments, ['prompt_ratio'])}"
+    scheduler = "" if has_tail else f"{PREFIX}enable {PREFIX}group_sizes {n} "
     control = f"{PREFIX}enable {PREFIX}group_sizes {words(sizes)}"
     control += _changed(
         arguments, ["straggler_ratio", "max_straggler_rate", "tradeoff", "discount", "hold", "objective", "signal"]
     )
-    found = [Switch("as it is", f"fixed:{n}", "", filtered)]
-    for size in sizes:
-        flags, name = _size_flags(arguments, size), f"groups of {size}"
-        if size != n:
-            found.append(Switch(name, f"fixed:{size}", flags, filtered))
-        both = name + " and tail batching" if size != n else "tail batching"
-        found.append(Switch(both, f"fixed:{size}+tail:1", f"{flags} {tail}".strip(), filtered))
+    ways = [("", f"fixed:{n}", "", filtered)]
+    ways += [
+        (f"groups of {size}", f"fixed:{size}", _size_flags(arguments, size), filtered) for size in sizes if size != n
+    ]
     if len(sizes) > 1:
-        found.append(Switch("group control", "sagc", control, filtered))
-        found.append(Switch("group control and tail batching", "sagc+tail:1", f"{control} {tail}", filtered))
-    lengths = f"{PREFIX}enable {PREFIX}group_sizes {n} {LENGTH_AWARE}"
-    found.append(Switch("length-aware dispatch", f"fixed:{n}+lengths", lengths, filtered))
+        ways.append(("group control", "sagc", control, filtered))
+    lengths = f"fixed:{n}+lengths{BATCHED * has_tail}"
+    ways.append(("length-aware dispatch", lengths, f"{scheduler}{LENGTH_AWARE}", filtered))
     if can_filter and not filtered:
-        alone = f"{PREFIX}enable {PREFIX}group_sizes {n}"
         filtering = f"{FILTER}enable{_changed(arguments, ['max_gen_batches'])}"
-        found.append(Switch("dynamic sampling", f"fixed:{n}", f"{alone} {filtering}", True))
-        found.append(Switch("dynamic sampling and tail batching", f"fixed:{n}+tail:1", f"{tail} {filtering}", True))
+        ways.append(("dynamic sampling", f"fixed:{n}", f"{scheduler}{filtering}", True))
+    found = []
+    for name, policy, flags, filters in ways:
+        found.append(Switch(name or "as it is", policy.removesuffix(BATCHED) + BATCHED * has_tail, flags, filters))
+        if policy == lengths or (has_tail and filters > filtered):
+            continue
+        if has_tail:
+            other, joined = f"{name} without tail batching" if name else "no tail batching", f"{flags} {WITHOUT_TAIL}"
+            found.append(Switch(other, policy, joined.strip(), filters))
+        else:
+            other, joined = (
+                f"{name} and tail batching" if name else "tail batching"
+            ), f"{flags.removeprefix(scheduler)} {tail}"
+            found.append(Switch(other, policy + BATCHED, joined.strip(), filters))
     return found
 
 

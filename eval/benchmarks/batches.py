@@ -3,7 +3,6 @@
 from collections.abc import Callable
 
 import torch
-from openrlhf.models.utils import compute_reward
 
 PROMPT = 256  # tokens, an eighth of a row where rows are short
 KL_COEF = 0.05
@@ -25,6 +24,7 @@ def draw_batch(rows: int, tokens: int, generator: torch.Generator, device: str =
 
 def openrlhf_path(get_cumulative_returns: Callable) -> Callable:
     """OpenRLHF's way from samples' advantages to those of tokens, with one of its versions of the sum."""
+    from openrlhf.models.utils import compute_reward  # not there on a machine with PyTorch and Triton alone
 
     def path(batch: dict[str, torch.Tensor], kl_coef: float) -> torch.Tensor:
         reward = compute_reward(batch["advantages"], kl_coef, batch["kl"], action_mask=batch["mask"])

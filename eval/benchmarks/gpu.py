@@ -1,5 +1,6 @@
 """The GPU's half of the benchmark: the kernel against eager torch, torch.compile and OpenRLHF's loop."""
 
+import importlib.util
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,7 +9,6 @@ from pathlib import Path
 import pandas as pd
 import torch
 from benchmarks.batches import KL_COEF, PROMPT, draw_batch, openrlhf_path
-from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
 
 from openrlhf_sagc.advantages.kernel import BLOCK_T, fused_group_advantages, reference_group_advantages
 
@@ -16,6 +16,7 @@ SHAPES = [(16, 512), (16, 8192), (256, 2048), (1024, 8192), (4096, 8192), (8192,
 GROUP_SIZES = (4, 8, 16, 32)
 LOOP_ELEMENTS = 256 * 2048  # OpenRLHF's loop launches three kernels a token: it is timed up to this size
 LOOP_ROWS = 16
+HAS_OPENRLHF = importlib.util.find_spec("openrlhf") is not None  # without it the others are timed alone
 
 
 @dataclass(frozen=True)
@@ -115,6 +116,8 @@ def parity(rows: int, tokens: int, variant: Variant, device: str = "cuda") -> fl
 
 def time_loop(rows: int, tokens: int, kl_coef: float) -> float:
     """Milliseconds of OpenRLHF's path for all rows, from samples' advantages on: one micro-batch times their number."""
+    from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
+
     path = openrlhf_path(RemoteExperienceMaker.get_cumulative_returns)
     batch = draw_batch(LOOP_ROWS, tokens, torch.Generator().manual_seed(0), "cuda")
     path(batch, kl_coef)
@@ -149,7 +152,7 @@ def measure(rows: int, tokens: int, variant: Variant, rate: float) -> list[dict]
         row = {**shape, "way": way, "ms": median, "ms_20": fast, "ms_80": slow, "ms_graph_warm_l2": graph}
         row |= {"gb_s": moved / median / 1e6, "copy_share": moved / (1e-3 * median) / rate, "extrapolated": False}
         found.append(row)
-    if variant.mask == torch.int64 and rows * tokens <= LOOP_ELEMENTS:
+    if HAS_OPENRLHF and variant.mask == torch.int64 and rows * tokens <= LOOP_ELEMENTS:
         loop_ms = time_loop(rows, tokens, KL_COEF * variant.kl)
         found.append({**shape, "way": "OpenRLHF", "ms": loop_ms, "extrapolated": rows > LOOP_ROWS})
     return [{**row, "kernel_is_faster_by": row["ms"] / found[0]["ms"]} for row in found]
@@ -173,5 +176,6 @@ def run(results: Path, show: Callable[[str, pd.DataFrame], None]) -> None:
     rate = copy_rate()
     frame = pd.DataFrame([row for case in cases for row in measure(*case, rate)]).assign(copy_gb_s=rate / 1e9)
     name = torch.cuda.get_device_name()
+    results.mkdir(parents=True, exist_ok=True)
     show(f"{name}: copies {rate / 1e9:.0f} GB/s", frame.drop(columns="copy_gb_s"))
     frame.to_csv(results / f"{name.replace(' ', '-')}.csv", index=False, float_format="%.6g")

@@ -1,5 +1,6 @@
 """A release: what release.sh checks and builds, and its sdist and wheel installed where nothing else is."""
 
+import ast
 import hashlib
 import json
 import os
@@ -8,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import tomllib
 import zipfile
 from email.parser import HeaderParser
 from pathlib import Path
@@ -186,3 +188,17 @@ def test_going_back_to_openrlhfs_own_wheel_replaces_the_patched_one(tmp_path):
         run(*PIP, "--python", python, "install", "--no-index", "--find-links", tmp_path, "--no-deps", wheel)
     version = "from importlib.metadata import version; print(version('openrlhf'))"
     assert run(python, "-I", "-c", version).strip() == "0.11.2"
+
+
+def test_the_extra_reports_has_what_eval_imports_beside_the_training_stack():
+    stack = {"datasets", "numpy", "openrlhf", "openrlhf_sagc", "ray", "torch", "transformers", "triton", "vllm"}
+    own = {path.stem for path in (ROOT / "eval").iterdir()}
+    imported = set()
+    for file in (ROOT / "eval").rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Import):
+                imported |= {name.name.partition(".")[0] for name in node.names}
+            elif isinstance(node, ast.ImportFrom) and not node.level:
+                imported.add(node.module.partition(".")[0])
+    extra = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]["reports"]
+    assert {name.replace("-", "_") for name in extra} == imported - set(sys.stdlib_module_names) - stack - own

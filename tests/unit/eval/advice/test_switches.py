@@ -4,7 +4,7 @@ import argparse
 from argparse import Namespace
 
 import pytest
-from advice.switches import known_sizes, switches_of
+from advice.switches import WITHOUT_TAIL, known_sizes, switches_of
 from common.policies import parse_policy
 from made_traces import write_trace
 from simulation.flags import add_package_flags, training_arguments
@@ -17,7 +17,7 @@ from openrlhf_sagc.arguments import add_arguments
 def arguments():
     parser = argparse.ArgumentParser()
     add_package_flags(parser)
-    own = {"n_samples_per_prompt": 8, "batch_size": 16, "dynamic_sampling": False}
+    own = {"n_samples_per_prompt": 8, "batch_size": 16, "dynamic_sampling": False, "tail_batching": False}
     return Namespace(**vars(parser.parse_args([])) | own)
 
 
@@ -63,6 +63,19 @@ def test_the_run_as_it_is_comes_first_and_every_switch_once(arguments):
     filtered = switches_of(arguments, [8], can_filter=True)
     assert [switch.name for switch in filtered] == ["as it is", "tail batching", "length-aware dispatch"]
     assert all(switch.dynamic_sampling for switch in filtered)
+
+
+def test_a_run_that_has_tail_batching_keeps_or_drops_it(arguments):
+    arguments.tail_batching = True
+    switches = switches_of(arguments, [4, 8], can_filter=True)
+    assert switches[0] == ("as it is", "fixed:8+tail:1", "", False)
+    kept = ["groups of 4", "group control", "length-aware dispatch", "dynamic sampling"]
+    dropped = ["no tail batching", "groups of 4 without tail batching", "group control without tail batching"]
+    assert sorted(switch.name for switch in switches[1:]) == sorted(kept + dropped)
+    for switch in switches:
+        assert ("+tail:1" not in switch.policy) == (WITHOUT_TAIL in switch.flags) == (switch.name in dropped)
+        parsed(switch.flags.removesuffix(WITHOUT_TAIL))
+        parse_policy(switch.policy)
 
 
 def test_sizes_are_known_of_which_most_prompts_have_a_group(tmp_path):
