@@ -92,8 +92,7 @@ def run_step(planner: StepPlanner, flight: GroupsInFlight, queue: PromptQueue, e
             group, members, _ = planner.receive(step, flight, queue, number, rollouts)
             planner.judge(step, flight, group, MIXED if number % 2 else EQUAL, members)
     planner.observe(step, flight.take_lengths())
-    for group in flight.close(step, keep=False)[1]:
-        queue.put_back(group.prompt)
+    queue.put_back_unused([group.prompt for group in flight.close(step, keep=False)[1]])
     planner.finish(step, waiting=len(queue))
     return step.dispatched, most
 

@@ -97,8 +97,7 @@ class SimulatedTraining:
         if len(flight.accepted) < step.num_groups:
             raise RuntimeError(step.shortfall(len(flight.accepted)))
         trained, unused = flight.close(step, keep=False)
-        for group in unused:
-            queue.put_back(group.prompt)
+        queue.put_back_unused([group.prompt for group in unused])
         planner.finish(step, waiting=len(queue))
 
         generation, samples = cluster.now - start, step.num_groups * step.group_size

@@ -13,8 +13,8 @@ class GroupsInFlight:
 
     `running` holds groups by number, in the order of the steps that dispatched them. `accepted` holds groups with their
     samples. `unobserved` holds the rollouts of every group that is back, until `take_lengths` hands them over. `loads`
-    are the tokens expected of the groups that run on each engine. `committed_fresh` counts the committed groups whose
-    prompts need not finish. All is counted as it changes, so that a group costs the same however many are in flight.
+    are the tokens expected of the groups that run on each engine. `must_finish_running` counts the groups among them whose
+    prompts must finish. All is counted as it changes, so that a group costs the same however many are in flight.
     """
 
     def __init__(self) -> None:
@@ -22,11 +22,11 @@ class GroupsInFlight:
         self.accepted: list[Group] = []
         self.unobserved: list[list[Rollout]] = []
         self.loads: Counter[int] = Counter()
-        self.committed_fresh = 0
+        self._committed_fresh = 0  # committed groups whose prompts need not finish
         self._committed: set[int] = set()  # numbers
         self._uncommitted: list[Group] = []  # accepted ones, in order of acceptance
         self._dispatched = 0
-        self._must_finish_running = 0
+        self.must_finish_running = 0
         self._must_finish_accepted = 0
 
     def __bool__(self) -> bool:
@@ -41,7 +41,7 @@ class GroupsInFlight:
     @property
     def must_finish(self) -> int:
         """Number of groups whose prompts must finish."""
-        return self._must_finish_running + self._must_finish_accepted
+        return self.must_finish_running + self._must_finish_accepted
 
     def new_groups(
         self,
@@ -61,14 +61,14 @@ class GroupsInFlight:
         for group in groups:
             self.running[group.number] = group
             self.loads[group.engine] += group.expected_tokens
-            self._must_finish_running += group.prompt.must_finish
+            self.must_finish_running += group.prompt.must_finish
 
     def take_back(self, number: int, lengths: list[Rollout]) -> Group:
         """A group that ran is back, with these rollouts as its members."""
         self.unobserved.append(lengths)
         group = self.running.pop(number)
         self.loads[group.engine] -= group.expected_tokens
-        self._must_finish_running -= group.prompt.must_finish
+        self.must_finish_running -= group.prompt.must_finish
         return group
 
     def accept(self, group: Group, samples: Sequence) -> None:
@@ -86,23 +86,25 @@ class GroupsInFlight:
         """
         if len(self.accepted) < step.num_groups:
             return bool(self.running)
-        if self._must_finish_running:
+        if self.must_finish_running:
             return True
         return bool(self.running) and next(iter(self.running.values())).step < step.number
 
     def commit(self, step: Step) -> list[Group]:
         """Accepted groups, in order of acceptance, that the step trains whatever else comes back; each is given once.
 
-        A prompt that must finish always has its place. Places that no such prompt has or runs for are for the others. So
-        what is committed may be trained while groups still run, and none of it is ever surplus.
+        Places are for prompts that must finish as long as such prompts run; the others have what these leave. So what is
+        committed may be trained while groups still run, and none of it is ever surplus.
         """
-        committed, others = [], []
+        committed: list[Group] = []
+        others: list[Group] = []
         for group in self._uncommitted:
             fresh = not group.prompt.must_finish
-            if fresh and self.committed_fresh + self.must_finish >= step.num_groups:
+            taken = self._committed_fresh + self.must_finish if fresh else len(self._committed) + len(committed)
+            if taken >= step.num_groups:
                 others.append(group)
                 continue
-            self.committed_fresh += fresh
+            self._committed_fresh += fresh
             committed.append(group)
         self._uncommitted = others
         self._committed |= {group.number for group in committed}
@@ -140,7 +142,7 @@ class GroupsInFlight:
 
     def load_state_dict(self, state: dict) -> None:
         """Go on from `state_dict()`; nothing runs."""
-        self.running, self.loads, self._must_finish_running = {}, Counter(), 0
+        self.running, self.loads, self.must_finish_running = {}, Counter(), 0
         self._dispatched = state["dispatched"]
         self.accepted = [
             Group(number, step, Prompt(*prompt), len(samples), len(samples), samples=samples)
@@ -152,4 +154,4 @@ class GroupsInFlight:
     def _begin_account(self) -> None:
         """Count the groups that were accepted before the step, none of which is committed."""
         self._must_finish_accepted = sum(group.prompt.must_finish for group in self.accepted)
-        self._uncommitted, self._committed, self.committed_fresh = list(self.accepted), set(), 0
+        self._uncommitted, self._committed, self._committed_fresh = list(self.accepted), set(), 0

@@ -10,6 +10,7 @@ Training and the simulator call the same verbs, in this order:
     groups = flight.commit(step)                                                    # after draw, if groups are streamed
     planner.observe(step, flight.take_lengths())                                    # which chooses the next group size
     trained, unused = flight.close(step, keep=...)
+    queue.put_back_unused([group.prompt for group in unused])
     planner.finish(step, waiting=len(queue))
     planner.timed(seconds)                                                          # of the step; before the next plan
 """
@@ -120,13 +121,15 @@ class StepPlanner:
     def draw(self, step: Step, flight: GroupsInFlight, queue: PromptQueue) -> list[Prompt]:
         """The prompts to dispatch now.
 
-        Prompts that must finish are drawn in long rounds alone, and never more of them than the step can train.
+        Prompts that must finish are drawn in long rounds alone, and never more of them than are expected to fill the step.
         """
         count = step.groups_to_dispatch(len(flight.accepted), len(flight.running))
         if not count:
             return []
-        places = step.num_groups - flight.must_finish - flight.committed_fresh
-        max_put_back = max(places, 0) if step.round.long else 0
+        max_put_back = 0
+        if step.round.long:
+            needed = int((step.num_groups - len(flight.accepted)) / step.acceptance_rate + 1e-9)
+            max_put_back = max(needed - flight.must_finish_running, 0)
         return queue.draw(count, max_put_back=max_put_back, next_episode_allowed=step.has_groups)
 
     def dispatch(self, step: Step, flight: GroupsInFlight, prompts: list[Prompt]) -> list[Group]:

@@ -70,6 +70,16 @@ class PromptQueue:
         """The prompt was not trained: it is drawn again, and must finish then."""
         self._put_back.append(prompt._replace(must_finish=True))
 
+    def put_back_unused(self, prompts: list[Prompt]) -> None:
+        """Groups of these prompts are whole, but a step had no place for them.
+
+        Those that had waited before are drawn ahead of all others, so that no prompt is put off again and again.
+        """
+        self._put_back.extendleft([prompt for prompt in reversed(prompts) if prompt.must_finish])
+        for prompt in prompts:
+            if not prompt.must_finish:
+                self.put_back(prompt)
+
     def close_episode(self, in_flight: list[Prompt]) -> bool:
         """Whether the trainer's episode is over; if so, the next one begins.
 

@@ -126,7 +126,7 @@ class StepModel:
             prompt_ratio: prompts of a short round over those that it needs, at least 1; 1 without tail batching.
         """
         samples = num_groups * size
-        relative_F = self._relative(self._features_of(size, num_groups / acceptance_rate, samples, prompt_ratio))
+        relative_F = self._relative(self._features_of(size, num_groups, acceptance_rate, prompt_ratio))
         expected = float(relative_F @ self._shares_F)
         steps, fit = self._fit_of(size)
         steps += self._variance / SIZE_ERROR**2
@@ -172,12 +172,14 @@ class StepModel:
         busiest = [largest + others * average for largest, average in zip(most[1:], mean)]
         return np.array([1.0, most[0], *busiest, samples * self._mean_tokens])
 
-    def _features_of(self, size: int, groups: float, samples: int, prompt_ratio: float) -> np.ndarray:
+    def _features_of(self, size: int, num_groups: int, acceptance_rate: float, prompt_ratio: float) -> np.ndarray:
         """[FEATURES] that a step of other responses to the prompts that were seen is expected to have.
 
-        A short round dispatches `prompt_ratio` times the groups and ends when all but these are back; what it leaves
-        behind makes up long rounds. The features are means over both.
+        A short round dispatches `prompt_ratio` times the groups and ends when all but these are back. What short rounds
+        leave behind comes in a long round as soon as it is `num_groups` prompts; others fill that up. The features are
+        means over both.
         """
+        groups, samples = num_groups / acceptance_rate, num_groups * size
         mean_P, count_P = np.array(self._prompts).T
         within2 = self._within[0] / max(self._within[1], 1.0)
         # The fewer responses, the more of a mean's deviation is chance.
@@ -196,9 +198,13 @@ class StepModel:
         last = max(round(groups_3N.shape[1] / prompt_ratio), 1)
         limit = groups_3N[0, last - 1]
         short_3N = np.minimum(groups_3N, [[limit], [size * limit], [size * limit**2]])
-        rounds = [(1 / prompt_ratio, short_3N, groups * prompt_ratio)]
+        rounds = [(1.0, short_3N, groups * prompt_ratio)]
         if last < groups_3N.shape[1]:
-            rounds.append((1 - 1 / prompt_ratio, groups_3N[:, last:], groups))
+            left = (prompt_ratio - 1) / acceptance_rate  # by a short round, in steps of prompts
+            slow_3N = groups_3N[:, last:]
+            others = round(slow_3N.shape[1] * (1 / acceptance_rate - 1))
+            places = np.linspace(0, groups_3N.shape[1] - 1, others).round().astype(int)
+            rounds.append((left, np.concatenate([slow_3N, groups_3N[:, places]], axis=1), groups))
         features_RF = [
             self._features(count, samples, [_expected_most(x, count) for x in of_3N], of_3N[1:].mean(axis=1).tolist())
             for _, of_3N, count in rounds

@@ -106,8 +106,7 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
         self.engines.sleep()
         self._check_shortfall(step)
         trained, unused = self.flight.close(step, keep=self._keep_surplus)
-        for group in unused:
-            self.queue.put_back(group.prompt)
+        self.queue.put_back_unused([group.prompt for group in unused])
         self.planner.finish(step, waiting=len(self.queue))
         self.trace.write()
         self._log(step, trained, unused, lengths)

@@ -58,6 +58,7 @@ class Run:
     rng: random.Random
     keep_surplus: bool
     streams: bool
+    filters: bool
     flight: GroupsInFlight = field(default_factory=GroupsInFlight)
     trained: Counter = field(default_factory=Counter)  # of (prompt, episode)
     dropped: Counter = field(default_factory=Counter)
@@ -90,8 +91,7 @@ class Run:
         if len(flight.accepted) < step.num_groups:
             return None
         trained, unused = flight.close(step, keep=self.keep_surplus)
-        for group in unused:
-            queue.put_back(group.prompt)
+        queue.put_back_unused([group.prompt for group in unused])
         planner.finish(step, waiting=len(queue))
         assert len(set(committed)) == len(committed) and set(committed) <= {group.number for group in trained}
         self.trained.update((group.prompt.text, group.prompt.episode) for group in trained)
@@ -165,6 +165,6 @@ def runs(draw, keep_surplus=st.booleans()):
             signal="tokens",
             num_engines=ENGINES,
         )
-        return Run(planner, Source(prompts), chances, random.Random(seed), keep, streams)
+        return Run(planner, Source(prompts), chances, random.Random(seed), keep, streams, filtering)
 
     return make

@@ -29,3 +29,17 @@ def test_kept_groups_have_their_own_size_after_a_save():
     restored.load_state_dict(flight.state_dict())
     (kept,) = restored.accepted
     assert (kept.prompt.text, kept.size) == ("b", 4)
+
+
+def test_more_prompts_that_must_finish_than_places_are_not_all_committed():
+    flight, step = GroupsInFlight(), Step(1, 4, 2, Round(True, 1.0, 4), 0.5, 99)
+    prompts = [Prompt(text, "", None, 1, must_finish=text != "a") for text in "abcd"]
+    groups = flight.new_groups(step, prompts)
+    flight.run(groups)
+    committed = []
+    for group in groups:
+        flight.accept(flight.take_back(group.number, []), [])
+        committed += [group.prompt.text for group in flight.commit(step)]
+    trained, unused = flight.close(step, keep=False)
+    assert committed == [group.prompt.text for group in trained] == ["b", "c"]
+    assert [group.prompt.text for group in unused] == ["d", "a"]

@@ -1,6 +1,7 @@
 """The scheduler's pure parts as a whole: random policies, arrivals, drops, stops, failures, carried groups and resumes."""
 
 import json
+from collections import Counter
 
 import pytest
 from hypothesis import given, settings
@@ -20,7 +21,7 @@ from openrlhf_sagc.decisions.tail_batching import TailBatcher
 @given(runs())
 @settings(max_examples=150)
 def test_steps_are_full_and_nothing_is_lost_put_off_twice_or_trained_late(make):
-    run, steps = make(), 0
+    run, steps, put_off = make(), 0, Counter()
     prompts = {str(prompt) for prompt in range(run.source.count)}
     while run.queue.episode <= EPISODES:
         size = run.planner.controller.group_size
@@ -35,7 +36,12 @@ def test_steps_are_full_and_nothing_is_lost_put_off_twice_or_trained_late(make):
             for group in [*trained, *run.flight.accepted]:
                 assert len(group.samples) == group.size and (group.size == size or group.step < step.number)
             assert all(step.number - group.step <= run.keep_surplus for group in trained)
-            assert not any(group.prompt.must_finish for group in [*unused, *run.flight.running.values()])
+            assert not any(group.prompt.must_finish for group in run.flight.running.values())
+            again = [group.prompt for group in unused if group.prompt.must_finish]
+            assert run.queue.waiting[: len(again)] == again and (run.filters or not again)
+            assert not again or run.streams or all(group.prompt.must_finish for group in trained)
+            put_off.update((prompt.text, prompt.episode) for prompt in again)
+            assert max(put_off.values(), default=0) <= 3  # twice is rare already
             assert all(group.step == step.number for group in [*run.flight.accepted, *run.flight.running.values()])
             assert run.keep_surplus or not run.flight
             numbers = [group.number for group in trained]
@@ -95,3 +101,31 @@ def test_a_plan_follows_the_policies(hold, num_groups):
     planner = StepPlanner(controller, sampler, TailBatcher(prompt_ratio=1.5), None, **settings)
     step = planner.plan(GroupsInFlight(), PromptQueue(Source(9)))
     assert step == Step(0, 4, num_groups, Round(False, 1.5, 5), sampler.acceptance_rate(4), 3 * num_groups)
+
+
+@pytest.mark.parametrize(("right", "most"), [(0.5, 4), (0.0, 40)])
+def test_a_long_round_draws_as_many_waiting_prompts_as_are_expected_to_fill_it(right, most):
+    """At an acceptance rate of about 1 those that the step trains, at a low one many more."""
+    planner = StepPlanner(
+        StragglerAwareGroupController([32]),
+        DynamicSampler(max_gen_batches=1000),
+        TailBatcher(response_ratio=1.0),
+        None,
+        hold="prompts",
+        samples=0,
+        prompts=4,
+        signal="tokens",
+        num_engines=1,
+    )
+    flight, queue = GroupsInFlight(), PromptQueue(Source(200))
+    scores = [1.0] * int(32 * right) + [0.0] * (32 - int(32 * right))
+    planner.sampler.observe([planner.sampler.judge(scores)] * 200)
+    for prompt in queue.draw(60, max_put_back=0, next_episode_allowed=False):
+        queue.put_back(prompt)
+    step = planner.plan(flight, queue)
+    assert step.round.long
+    drawn = planner.draw(step, flight, queue)
+    owed = [prompt for prompt in drawn if prompt.must_finish]
+    assert len(owed) == min(60, int(4 / step.acceptance_rate)) and (len(owed) <= 4 if most == 4 else len(owed) > most)
+    planner.dispatch(step, flight, drawn)
+    assert not any(prompt.must_finish for prompt in planner.draw(step, flight, queue))

@@ -31,3 +31,13 @@ def test_a_step_goes_on_into_the_next_episode_only_behind_a_prompt_of_this_one()
     queue.draw(3, max_put_back=0, next_episode_allowed=False)
     assert not queue.close_episode([first[0]])  # one of its prompts is in flight
     assert queue.draw(1, max_put_back=0, next_episode_allowed=False)[0].episode == 2
+
+
+def test_unused_prompts_that_had_waited_are_drawn_ahead_of_all_others():
+    queue = PromptQueue(Source(9))
+    queue.put_back(Prompt("waits", "", None, 1))
+    prompts = [Prompt(text, "", None, 1, must_finish=text in "bd") for text in "abcd"]
+    queue.put_back_unused(prompts)
+    drawn = queue.draw(5, max_put_back=9, next_episode_allowed=False)
+    assert [prompt.text for prompt in drawn] == ["b", "d", "waits", "a", "c"]
+    assert all(prompt.must_finish for prompt in drawn)

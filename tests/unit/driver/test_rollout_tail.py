@@ -137,8 +137,8 @@ def test_rewards_that_fail_beyond_the_group_count(make_generator):
         generator.generate_samples()
 
 
-def test_prompts_that_must_finish_are_trained_by_the_round_that_waits_for_them(make_generator):
-    """Acceptance alternates, so that steps ask for many more prompts than they need: none is put back twice."""
+def test_prompts_that_must_finish_are_never_stopped(make_generator):
+    """Acceptance alternates, so that steps ask for many more prompts than they need."""
     put_back = []
 
     def respond(prompt, size):
