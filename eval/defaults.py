@@ -56,7 +56,7 @@ def arguments_of(setting: dict, hold: str, flags: dict[str, float], seed: int) -
     parser = argparse.ArgumentParser()
     add_package_flags(parser)
     taken = {name: setting[name] for name in ("batch_size", "prompt_tokens", "engine")}
-    taken |= {"n_samples_per_prompt": 8, "hold": hold, "dynamic_sampling": False, "seed": seed}
+    taken |= {"n_samples_per_prompt": 8, "hold": hold, "dynamic_sampling": False, "seed": seed, "objective": "size"}
     return argparse.Namespace(**{**vars(parser.parse_args([])), **taken, **flags})
 
 

@@ -1,12 +1,14 @@
-"""Group control against the fixed sizes 4, 8, 16 and 32, at a constant number of samples and of prompts a step.
+"""Group control against the fixed sizes 4, 8, 16 and 32, at a constant number of samples or of prompts a step.
 
-It trains the Countdown model ten times on the CPU stack with a learning rate of 0, so that all runs sample from the same
-policy and differ by their group sizes only. A fixed size is a run that has no other candidate. It needs a folder that
-train_scripts/quickstart.sh has made, and writes table.csv, table.md and group_sizes.png. Started again, it keeps the runs
-that are finished.
+It trains the Countdown model on the CPU stack with a learning rate of 0, so that all runs sample from the same policy and
+differ by their group sizes only. A fixed size is a run that has no other candidate; control is there with each objective
+at the limit, and with the objective throughput where the limit is out of the way. The repetitions take turns. N samples in
+groups of G count as N (G - 1) / G effective ones. It needs a folder that train_scripts/quickstart.sh has made, and writes
+table.csv, table.md and group_sizes.png. Started again, it keeps the runs that are finished.
 """
 
 import argparse
+import itertools
 import sys
 import time
 from pathlib import Path
@@ -27,26 +29,58 @@ COLUMNS = {
     "timing/generation": "rollout s a step",
     "timing/step_total": "s a step",
 }
-DIGITS = {"straggler rate": 3, "idle fraction": 3, "rollout s a step": 2, "s a step": 2}  # in the report
+EFFECTIVE = "effective samples a second"
+DIGITS = {"straggler rate": 3, "idle fraction": 3, "rollout s a step": 2, "s a step": 2, "share of the best": 3}
+NO_LIMIT = 0.95
+HOLDS = ("samples", "prompts")
 
 
-def summary(hold: str, policy: str, steps: pd.DataFrame) -> dict:
-    """One row of the table: means over the steps, medians of the seconds."""
-    row = {"hold": hold, "policy": policy, "steps": len(steps)}
+def summary(hold: str, policy: str, runs: list[pd.DataFrame]) -> dict:
+    """One row of the table: means over the steps of all repetitions, medians of the seconds."""
+    steps = pd.concat(runs)
+    row = {"hold": hold, "policy": policy, "runs": len(runs), "steps": len(steps)}
     for column, label in COLUMNS.items():
         row[label] = steps[column].median() if column.startswith("timing/") else steps[column].mean()
-    row["ms a sample"] = 1000 * row["s a step"] / row["samples a step"]
-    return row
+    effective = steps["rollout/num_samples"] * (1 - 1 / steps["sagc/group_size"])
+    return row | {EFFECTIVE: effective.sum() / steps["timing/step_total"].sum()}
+
+
+def arms(limit: float) -> dict[str, tuple[list[int], list[str]]]:
+    """Group sizes and flags of every policy."""
+    found = {f"fixed {size}": ([size], []) for size in SIZES}
+    for objective, most in (("throughput", NO_LIMIT), ("throughput", limit), ("size", limit)):
+        flags = ["--rollout.sagc.objective", objective, "--rollout.sagc.max_straggler_rate", str(most)]
+        found[f"{objective}, limit {most:g}"] = SIZES, flags
+    return found
+
+
+def with_shares(table: pd.DataFrame, limit: float) -> pd.DataFrame:
+    """The table with each policy's effective samples a second over those of the best fixed size that meets its limit.
+
+    Fixed sizes have none, and are compared with the best of all. The smallest stands in where none meets the limit.
+    """
+    shares = []
+    for _, row in table.iterrows():
+        fixed = table[(table["hold"] == row["hold"]) & table["policy"].str.startswith("fixed")]
+        if row["policy"].endswith(f"limit {limit:g}"):
+            fixed = fixed[fixed["straggler rate"] <= limit] if (fixed["straggler rate"] <= limit).any() else fixed[:1]
+        shares.append(row[EFFECTIVE] / fixed[EFFECTIVE].max())
+    return table.assign(**{"share of the best": shares})
 
 
 def plot(table: pd.DataFrame, limit: float, path: Path) -> None:
-    labels = ["straggler rate", "idle fraction", "step maximum (tokens)", "s a step"]
-    figure, axes = plt.subplots(2, len(labels), figsize=(13, 6), sharex=True, sharey="col", layout="constrained")
+    labels = ["straggler rate", "step maximum (tokens)", "s a step", EFFECTIVE]
+    holds = table["hold"].nunique()
+    figure, axes = plt.subplots(
+        holds, len(labels), figsize=(13, 3 * holds), sharex=True, sharey="col", layout="constrained", squeeze=False
+    )
     for row, (hold, runs) in zip(axes, table.groupby("hold", sort=False)):
-        fixed, control = runs[runs["policy"] != "sagc"], runs[runs["policy"] == "sagc"]
+        is_fixed = runs["policy"].str.startswith("fixed")
+        fixed = runs[is_fixed]
         for axis, label in zip(row, labels):
             axis.plot(fixed["mean group size"], fixed[label], "o-", color="gray", label="fixed size")
-            axis.plot(control["mean group size"], control[label], "D", color="C3", label="group control")
+            for color, (_, control) in zip(("C3", "C1", "C0"), runs[~is_fixed].iterrows()):
+                axis.plot(control["mean group size"], control[label], "D", color=color, label=control["policy"])
             if label == "straggler rate":
                 axis.axhline(limit, color="black", linestyle="--", linewidth=1, label="limit")
             axis.set_xscale("log", base=2)
@@ -60,17 +94,21 @@ def plot(table: pd.DataFrame, limit: float, path: Path) -> None:
 
 
 def measure(arguments: argparse.Namespace) -> pd.DataFrame:
-    """Every run; a row each."""
-    console, rows = Console(), []
-    for hold in ("samples", "prompts"):
-        for policy, sizes in [*((f"fixed {size}", [size]) for size in SIZES), ("sagc", SIZES)]:
-            started = time.monotonic()
-            flags = flags_of(hold, sizes, arguments.steps)
-            flags += ["--rollout.sagc.max_straggler_rate", str(arguments.max_straggler_rate)]
-            folder = arguments.output / f"{hold}-{policy.replace(' ', '-')}"
-            rows.append(summary(hold, policy, run(arguments.task.resolve(), folder.resolve(), flags)))
-            console.print(f"constant {hold}, {policy}: {rows[-1]['steps']} steps, {time.monotonic() - started:.0f} s")
-    return pd.DataFrame(rows)
+    """Every run, a row for each hold and policy."""
+    console, runs = Console(), {}
+    policies = arms(arguments.max_straggler_rate)
+    cases = [(hold, policy) for hold in arguments.holds for policy in policies]
+    total = len(cases) * arguments.repetitions
+    begun = time.monotonic()
+    for number, (repetition, (hold, policy)) in enumerate(itertools.product(range(arguments.repetitions), cases), 1):
+        sizes, flags = policies[policy]
+        folder = arguments.output / f"{hold}-{policy.replace(' ', '-').replace(',', '')}-{repetition}"
+        flags = [*flags_of(hold, sizes, arguments.steps), *flags, "--train.seed", str(repetition)]
+        steps = run(arguments.task.resolve(), folder.resolve(), flags)
+        runs.setdefault((hold, policy), []).append(steps)
+        left = (time.monotonic() - begun) / number * (total - number) / 60
+        console.print(f"constant {hold}, {policy}, repetition {repetition}: {len(steps)} steps; {left:.0f} min left")
+    return with_shares(pd.DataFrame([summary(*case, of) for case, of in runs.items()]), arguments.max_straggler_rate)
 
 
 def main() -> None:
@@ -78,6 +116,8 @@ def main() -> None:
     parser.add_argument("--task", type=Path, default=QUICKSTART, help="warm-started task folder")
     parser.add_argument("--output", type=Path, default=ROOT / "build/group_sizes", help="folder for logs and results")
     parser.add_argument("--steps", type=int, default=60, help="steps a run, about")
+    parser.add_argument("--repetitions", type=int, default=3)
+    parser.add_argument("--holds", nargs="+", choices=HOLDS, default=list(HOLDS))
     parser.add_argument("--max_straggler_rate", type=float, default=0.2)
     arguments = parser.parse_args()
     try:

@@ -112,7 +112,7 @@ def simulated(limit: float, source, seed: int, *, dynamic_sampling: bool = False
     parser = argparse.ArgumentParser()
     add_package_flags(parser)
     flags = {**vars(parser.parse_args([])), "max_straggler_rate": limit, "dynamic_sampling": dynamic_sampling}
-    flags |= {"batch_size": 16, "n_samples_per_prompt": 8, "prompt_tokens": 256, "seed": seed}
+    flags |= {"batch_size": 16, "n_samples_per_prompt": 8, "prompt_tokens": 256, "seed": seed, "objective": "size"}
     costs = CostModel.load(ENGINES / "h100-7b.json")
     return train(parse_policy("sagc"), 8, source, costs, argparse.Namespace(**flags))
 

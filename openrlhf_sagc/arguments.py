@@ -84,8 +84,8 @@ def _add_control(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         PREFIX + "objective",
         choices=OBJECTIVES,
-        default="size",
-        help="within the limit: groups as large as it allows, or the most effective samples a second",
+        default="throughput",
+        help="within the limit: the most effective samples a second, or groups as large as it allows",
     )
     group.add_argument(
         PREFIX + "hold",

@@ -20,6 +20,7 @@ FLAGS = {
     "rollout.max_new_tokens": 100,
     "rollout.sagc.enable": True,
     "rollout.sagc.group_sizes": [4, 8],
+    "rollout.sagc.objective": "size",  # the other one follows the clock
     "train.batch_size": 8,
     "train.num_episodes": 2,
     "train.max_epochs": 1,

@@ -26,6 +26,7 @@ def test_resumed_run_goes_on_as_the_uninterrupted_one(train, tmp_path, monkeypat
         "train__agent_func_path": AGENTS / "scripted_agent.py",
         "rollout__sagc__enable": True,
         "rollout__sagc__group_sizes": [4, 8, 16],
+        "rollout__sagc__objective": "size",  # the other one follows the clock
         "rollout__sagc__max_straggler_rate": 0.3,
         "rollout__sagc__hold": "prompts",
         "train__num_episodes": 2,

@@ -24,6 +24,7 @@ def test_a_tool_that_sleeps_makes_stragglers_in_seconds(train, tmp_path, monkeyp
         rollout__sagc__signal="seconds",
         rollout__sagc__straggler_ratio=RATIO,
         rollout__sagc__group_sizes=[4, 8],
+        rollout__sagc__objective="size",
         train__batch_size=SAMPLES,
     ).scalars
 

@@ -43,6 +43,7 @@ def test_group_control_trains_on_whole_groups_of_the_chosen_size(train, task, tm
         ds__param_dtype="bf16",
         rollout__sagc__enable=True,
         rollout__sagc__group_sizes=SIZES,
+        rollout__sagc__objective="size",
         rollout__sagc__straggler_ratio=1.1,  # low, as is the limit, so that the virtual queue fills
         rollout__sagc__max_straggler_rate=0.02,
         actor__num_gpus_per_node=2,
@@ -89,6 +90,7 @@ def test_a_constant_number_of_prompts_has_one_optimizer_step_of_all_its_samples(
         rollout__sagc__enable=True,
         rollout__sagc__hold="prompts",
         rollout__sagc__group_sizes=[4, 6, 10],
+        rollout__sagc__objective="size",
         rollout__n_samples_per_prompt=6,
         train__batch_size=48,
         train__micro_batch_size=8,

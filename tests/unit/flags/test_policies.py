@@ -58,9 +58,7 @@ def test_a_first_size_that_is_no_group_size_is_named():
 
 
 def test_the_objective_throughput_has_a_model_of_the_steps_seconds():
-    assert build_planner(args_of(), 3).step_model is None
-    words = ["--rollout.sagc.objective", "throughput"]
-    assert build_controller(args_of(*words)).objective == "throughput"
-    assert build_planner(args_of(*words), 3).step_model is not None
-    one_size = [*words, "--rollout.sagc.group_sizes", "8"]
-    assert build_planner(args_of(*one_size), 3).step_model is None
+    assert build_controller(args_of()).objective == "throughput"
+    assert build_planner(args_of(), 3).step_model is not None
+    for others in (["--rollout.sagc.objective", "size"], ["--rollout.sagc.group_sizes", "8"]):
+        assert build_planner(args_of(*others), 3).step_model is None
