@@ -33,4 +33,5 @@ export SAVE_HOURS=1 STEP_MINUTES=$((60 / (STEPS < 10 ? STEPS : 10))) DISK_GB=1 M
 rewards=$PWD/train_scripts/smoke_reward.py
 if [ "$script" = multi_turn_agent.sh ]; then export AGENT=$rewards; else export REWARD=$rewards; fi
 # A quarter more prompts than the steps train: groups of equal rewards are dropped.
-exec bash "train_scripts/$script" --data.max_samples $((10 * STEPS)) --train.num_episodes 1 "$@"
+bash "train_scripts/$script" --data.max_samples $((10 * STEPS)) --train.num_episodes 1 "$@"
+echo "train_scripts/smoke.sh: $script has trained, evaluated and saved; see build/smoke/$name"

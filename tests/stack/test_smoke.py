@@ -25,7 +25,7 @@ def test_smoke(task, run_command, monkeypatch, script, sagc):
     monkeypatch.setenv("STEPS", str(STEPS))
     monkeypatch.setenv("SAGC", sagc)
     code, output = run_command(["bash", ROOT / "train_scripts" / "smoke.sh", script])
-    assert code == 0, output[-5000:]
+    assert code == 0 and f"{script} has trained, evaluated and saved" in output, output[-5000:]
     folder = ROOT / "build" / "smoke" / script.removesuffix(".sh")
     steps = logged_steps(output)
     assert STEPS / 2 <= len(steps) <= 2 * STEPS
