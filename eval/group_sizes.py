@@ -103,8 +103,9 @@ def measure(arguments: argparse.Namespace) -> pd.DataFrame:
     for number, (repetition, (hold, policy)) in enumerate(itertools.product(range(arguments.repetitions), cases), 1):
         sizes, flags = policies[policy]
         folder = arguments.output / f"{hold}-{policy.replace(' ', '-').replace(',', '')}-{repetition}"
-        flags = [*flags_of(hold, sizes, arguments.steps), *flags, "--train.seed", str(repetition)]
-        steps = run(arguments.task.resolve(), folder.resolve(), flags)
+        usual_size = 16 if "limit" in policy and f"{NO_LIMIT}" in policy else 6  # a run may have up to twice the steps
+        flags = [*flags_of(hold, sizes, arguments.steps, usual_size), *flags, "--train.seed", str(repetition)]
+        steps = run(arguments.task.resolve(), folder.resolve(), flags).iloc[: arguments.steps]
         runs.setdefault((hold, policy), []).append(steps)
         left = (time.monotonic() - begun) / number * (total - number) / 60
         console.print(f"constant {hold}, {policy}, repetition {repetition}: {len(steps)} steps; {left:.0f} min left")
@@ -121,6 +122,8 @@ def main() -> None:
     parser.add_argument("--max_straggler_rate", type=float, default=0.2)
     arguments = parser.parse_args()
     try:
+        if arguments.max_straggler_rate >= NO_LIMIT:
+            raise ValueError(f"--max_straggler_rate must be below {NO_LIMIT}, got {arguments.max_straggler_rate}")
         check_task(arguments.task)
         table = measure(arguments)
     except ValueError as error:

@@ -5,8 +5,8 @@ what a step keeps, and tail batching or not. N samples in groups of G count as N
 its first step on, so that learning counts. With the limit out of the way (0.95) a share of 1 is the best of all fixed
 sizes; with the limit in force (0.2) it is the best of those that keep it, or the smallest size where none does.
 
-It writes runs.csv, a row a run, and cells.csv, a row a cell, and prints the table. Started again, it keeps the runs of
-runs.csv that had the same settings: delete the file after a change of the code.
+It writes runs.csv, a row a run, and cells.csv, a row a cell, and prints the table. Started again, it leaves out the runs that
+runs.csv has: delete the file after a change of the code.
 """
 
 import argparse
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pandas as pd
-from common.paths import ENGINES, RESULTS
+from common.paths import ENGINES, RESULTS, ROOT
 from common.policies import parse_policy
 from common.tables import show
 from rich.console import Console
@@ -40,6 +40,7 @@ WORKLOADS = {
 }
 GPUS = (1, 2, 16, 64, 1024)
 CELL = ["gpus", "workload", "filter", "hold", "tail"]
+SETTINGS = ["steps", "batch_size", "tradeoff"]
 
 
 class Cell(NamedTuple):
@@ -128,10 +129,9 @@ def measure(run: Run, steps: int, batch_size: int, tradeoff: float) -> dict:
     }
 
 
-def finished_runs(file: Path, settings: dict) -> list[dict]:
-    """The rows of `file` that were simulated with these settings."""
-    rows = pd.read_csv(file).to_dict("records") if file.exists() else []
-    return [row for row in rows if settings.items() <= row.items()]
+def key_of(row: dict) -> tuple:
+    """What two rows of the same run agree in."""
+    return tuple(row[name] for name in (*CELL, "policy", "limit", "seed", *SETTINGS))
 
 
 def shares(runs: pd.DataFrame) -> pd.DataFrame:
@@ -178,19 +178,18 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--tradeoff", type=float, default=2.0)
     parser.add_argument("--processes", type=int, default=1)
-    parser.add_argument("--output", type=Path, default=RESULTS / "objectives", help="folder")
+    parser.add_argument("--output", type=Path, help="folder; eval/results/objectives, or build/objectives if quick")
     arguments = parser.parse_args()
+    arguments.output = arguments.output or (ROOT / "build" if arguments.quick else RESULTS) / "objectives"
     arguments.output.mkdir(parents=True, exist_ok=True)
-    settings = {
-        "steps": arguments.steps or (30 if arguments.quick else 100),
-        "batch_size": arguments.batch_size,
-        "tradeoff": arguments.tradeoff,
-    }
+    settings = dict(
+        zip(SETTINGS, (arguments.steps or (30 if arguments.quick else 100), arguments.batch_size, arguments.tradeoff))
+    )
     file = arguments.output / "runs.csv"
-    rows = finished_runs(file, settings)
-    done = {tuple(row[key] for key in (*CELL, "policy", "limit", "seed")) for row in rows}
+    rows = pd.read_csv(file).to_dict("records") if file.exists() else []
     runs = [run for cell in cells(arguments.gpus, arguments.quick) for run in runs_of(cell, arguments.seeds)]
-    left = [run for run in runs if (*run.cell, *run[1:]) not in done]
+    keys = {(*run.cell, *run[1:], *settings.values()): run for run in runs}
+    left = [run for key, run in keys.items() if key not in set(map(key_of, rows))]
     with (
         ProcessPoolExecutor(arguments.processes, initializer=os.nice, initargs=(19,)) as pool,
         Progress(console=Console(stderr=True), transient=True) as progress,
@@ -199,7 +198,8 @@ def main() -> None:
         for row in progress.track(measured, total=len(left), description="simulating"):
             rows.append(row)
             pd.DataFrame(rows).to_csv(file, index=False, float_format="%.5g")
-    of_cells = shares(pd.read_csv(file))  # rounded, as a later start reads it
+    written = pd.read_csv(file).to_dict("records")  # rounded, as a later start reads them
+    of_cells = shares(pd.DataFrame(row for row in written if key_of(row) in keys))
     of_cells.to_csv(arguments.output / "cells.csv", index=False, float_format="%.4g")
     show(f"share of the best fixed size's effective samples a second, {settings['steps']} steps", of_cells.round(3))
     show("over all cells", summary(of_cells).round(3))

@@ -73,7 +73,7 @@ def _add_control(group: argparse._ArgumentGroup) -> None:
         PREFIX + "tradeoff",
         type=float,
         default=2.0,
-        help="weight of large groups against the limit; a smaller weight meets the limit sooner",
+        help="weight of the objective against the limit; a smaller weight meets the limit sooner",
     )
     group.add_argument(
         PREFIX + "discount",
@@ -272,7 +272,7 @@ def describe(args: SimpleNamespace) -> str:
         )
     if tail.enable and len(sizes) > 1 and tail.response_ratio > 1:
         parts.append(
-            f"{TAIL}response_ratio {tail.response_ratio:g} stops stragglers before they count, so control takes large groups: "
+            f"{TAIL}response_ratio {tail.response_ratio:g} stops stragglers before they count, so the limit decides little: "
             "with 1 they count"
         )
     parts.append(

@@ -41,35 +41,37 @@ def switches_of(arguments: Namespace, sizes: list[int], can_filter: bool) -> lis
     """
     n, filtered, has_tail = arguments.n_samples_per_prompt, arguments.dynamic_sampling, arguments.tail_batching
     tail = f"{TAIL}enable {TAIL}response_ratio 1{_changed(arguments, ['prompt_ratio'])}"
-    scheduler = "" if has_tail else f"{PREFIX}enable {PREFIX}group_sizes {n} "
+    scheduler = f"{PREFIX}enable {PREFIX}group_sizes {n}"
     control = f"{PREFIX}enable {PREFIX}group_sizes {words(sizes)}"
     control += _changed(
         arguments, ["straggler_ratio", "max_straggler_rate", "tradeoff", "discount", "hold", "objective", "signal"]
     )
-    ways = [("", f"fixed:{n}", "", filtered)]
-    ways += [
-        (f"groups of {size}", f"fixed:{size}", _size_flags(arguments, size), filtered) for size in sizes if size != n
-    ]
+    filtering = f"{FILTER}enable{_changed(arguments, ['max_gen_batches'])}"
+    # Name, policy, flags, flags that it needs besides where nothing else switches the scheduler on, dynamic sampling.
+    ways = [("", f"fixed:{n}", "", scheduler * filtered, filtered)]
+    others = [size for size in sizes if size != n]
+    ways += [(f"groups of {size}", f"fixed:{size}", _size_flags(arguments, size), "", filtered) for size in others]
     if len(sizes) > 1:
-        ways.append(("group control", "sagc", control, filtered))
-    lengths = f"fixed:{n}+lengths{BATCHED * has_tail}"
-    ways.append(("length-aware dispatch", lengths, f"{scheduler}{LENGTH_AWARE}", filtered))
+        ways.append(("group control", "sagc", control, "", filtered))
+    ways.append(("length-aware dispatch", f"fixed:{n}+lengths", LENGTH_AWARE, scheduler, filtered))
     if can_filter and not filtered:
-        filtering = f"{FILTER}enable{_changed(arguments, ['max_gen_batches'])}"
-        ways.append(("dynamic sampling", f"fixed:{n}", f"{scheduler}{filtering}", True))
+        ways.append(("dynamic sampling", f"fixed:{n}", filtering, scheduler, True))
     found = []
-    for name, policy, flags, filters in ways:
-        found.append(Switch(name or "as it is", policy.removesuffix(BATCHED) + BATCHED * has_tail, flags, filters))
-        if policy == lengths or (has_tail and filters > filtered):
+    for name, policy, flags, alone, filters in ways:
+        as_it_is = flags if has_tail or not name else f"{alone} {flags}".strip()
+        found.append(Switch(name or "as it is", policy + BATCHED * has_tail, as_it_is, filters))
+        if name == "length-aware dispatch" or (has_tail and filters > filtered):
             continue
         if has_tail:
-            other, joined = f"{name} without tail batching" if name else "no tail batching", f"{flags} {WITHOUT_TAIL}"
-            found.append(Switch(other, policy, joined.strip(), filters))
+            other, parts = f"{name} without tail batching" if name else "no tail batching", (
+                alone,
+                flags,
+                WITHOUT_TAIL,
+            )
+            found.append(Switch(other, policy, " ".join(filter(None, parts)), filters))
         else:
-            other, joined = (
-                f"{name} and tail batching" if name else "tail batching"
-            ), f"{flags.removeprefix(scheduler)} {tail}"
-            found.append(Switch(other, policy + BATCHED, joined.strip(), filters))
+            other, parts = f"{name} and tail batching" if name else "tail batching", (flags, tail)
+            found.append(Switch(other, policy + BATCHED, " ".join(filter(None, parts)), filters))
     return found
 
 

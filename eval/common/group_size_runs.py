@@ -11,11 +11,11 @@ SAMPLES, PROMPTS = 64, 4  # of a step, where they are held; few enough that a st
 WARM_UP = 5  # first steps, which are left out
 
 
-def flags_of(hold: str, sizes: list[int], steps: int) -> list[str]:
-    """Flags of one run, which takes about `steps` steps."""
+def flags_of(hold: str, sizes: list[int], steps: int, usual_size: int = 6) -> list[str]:
+    """Flags of one run, which takes about `steps` steps if a choice of sizes comes to `usual_size`."""
     n = 8 if len(sizes) > 1 else sizes[0]
     batch_size = SAMPLES // n if hold == "samples" else PROMPTS
-    usual_prompts = SAMPLES / (6 if len(sizes) > 1 else n) if hold == "samples" else PROMPTS
+    usual_prompts = SAMPLES / (usual_size if len(sizes) > 1 else n) if hold == "samples" else PROMPTS
     settings = {
         "rollout.sagc.hold": hold,
         "rollout.sagc.group_sizes": sizes,

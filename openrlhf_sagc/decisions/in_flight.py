@@ -93,14 +93,18 @@ class GroupsInFlight:
     def commit(self, step: Step) -> list[Group]:
         """Accepted groups, in order of acceptance, that the step trains whatever else comes back; each is given once.
 
-        Places are for prompts that must finish as long as such prompts run; the others have what these leave. So what is
-        committed may be trained while groups still run, and none of it is ever surplus.
+        Places are for prompts that must finish, in the order of their dispatch, as long as such prompts run: the first to come
+        back are the short ones. The others have what these leave. So what is committed may be trained while groups still
+        run, and none of it is ever surplus.
         """
         committed: list[Group] = []
         others: list[Group] = []
         for group in self._uncommitted:
             fresh = not group.prompt.must_finish
-            taken = self._committed_fresh + self.must_finish if fresh else len(self._committed) + len(committed)
+            if fresh:
+                taken = self._committed_fresh + self.must_finish
+            else:
+                taken = len(self._committed) + len(committed) + self._must_finish_before(group.number)
             if taken >= step.num_groups:
                 others.append(group)
                 continue
@@ -109,6 +113,12 @@ class GroupsInFlight:
         self._uncommitted = others
         self._committed |= {group.number for group in committed}
         return committed
+
+    def _must_finish_before(self, number: int) -> int:
+        """Running groups whose prompts must finish and that were dispatched before this one."""
+        if not self.must_finish_running:
+            return 0
+        return sum(group.prompt.must_finish for group in self.running.values() if group.number < number)
 
     def take_lengths(self) -> list[list[Rollout]]:
         """Rollouts of the groups that came back since the last call."""

@@ -198,16 +198,22 @@ class StepModel:
         last = max(round(groups_3N.shape[1] / prompt_ratio), 1)
         limit = groups_3N[0, last - 1]
         short_3N = np.minimum(groups_3N, [[limit], [size * limit], [size * limit**2]])
-        rounds = [(1.0, short_3N, groups * prompt_ratio)]
+        even_N = np.ones(groups_3N.shape[1])
+        rounds = [(1.0, short_3N, even_N, groups * prompt_ratio)]
         if last < groups_3N.shape[1]:
-            left = (prompt_ratio - 1) / acceptance_rate  # by a short round, in steps of prompts
-            slow_3N = groups_3N[:, last:]
-            others = round(slow_3N.shape[1] * (1 / acceptance_rate - 1))
-            places = np.linspace(0, groups_3N.shape[1] - 1, others).round().astype(int)
-            rounds.append((left, np.concatenate([slow_3N, groups_3N[:, places]], axis=1), groups))
+            left = min((prompt_ratio - 1) / acceptance_rate, 1.0)  # by a short round, in steps of prompts
+            slow = max(acceptance_rate, min(prompt_ratio - 1, 1.0))  # share of a long round's groups
+            weights_N = even_N * (1 - slow) / groups_3N.shape[1]
+            weights_N[last:] += slow / (groups_3N.shape[1] - last)
+            rounds.append((left, groups_3N, weights_N, groups))
         features_RF = [
-            self._features(count, samples, [_expected_most(x, count) for x in of_3N], of_3N[1:].mean(axis=1).tolist())
-            for _, of_3N, count in rounds
+            self._features(
+                count,
+                samples,
+                [_expected_most(x, weights_N, count) for x in of_3N],
+                np.average(of_3N[1:], axis=1, weights=weights_N).tolist(),
+            )
+            for _, of_3N, weights_N, count in rounds
         ]
         return np.average(features_RF, axis=0, weights=[share for share, *_ in rounds])
 
@@ -242,8 +248,8 @@ def _normal_tops(size: int) -> np.ndarray:
     return np.array([NormalDist().inv_cdf(quantile ** (1 / size)) for quantile in QUANTILES_K])
 
 
-def _expected_most(values: np.ndarray, draws: float) -> float:
-    """Expected largest of so many draws from these values, with replacement."""
-    ordered = np.sort(values, axis=None)
-    chances = np.diff((np.arange(ordered.size + 1) / ordered.size) ** draws)
-    return float(ordered @ chances)
+def _expected_most(values_N: np.ndarray, weights_N: np.ndarray, draws: float) -> float:
+    """Expected largest of so many draws from these values, with replacement and with chances as the weights."""
+    order_N = np.argsort(values_N)
+    below_N1 = np.concatenate([[0.0], weights_N[order_N].cumsum()])
+    return float(values_N[order_N] @ np.diff((below_N1 / below_N1[-1]) ** draws))

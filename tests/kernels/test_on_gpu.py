@@ -24,10 +24,10 @@ def test_without_a_gpu_it_says_so():
     assert run.returncode == 1 and "PyTorch sees no GPU here: --dry-run" in run.stderr
 
 
-def test_a_gradient_that_differs_is_found(monkeypatch):
+def test_a_gradient_that_differs_is_found(device, monkeypatch):
     from benchmarks import buckets
 
     train = buckets.PolicyStep.train
     monkeypatch.setattr(buckets.PolicyStep, "train", lambda *inputs: train(*inputs) + 1)  # a token that is not there
-    table = buckets.measure("cpu", buckets.CPU, repeats=1).set_index("buckets")
+    table = buckets.measure(device, buckets.CPU, repeats=1).set_index("buckets")
     assert (table.difference[[2, 4]] > buckets.TOLERANCE).all() and table.difference[1] == 0

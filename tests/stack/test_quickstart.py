@@ -16,7 +16,7 @@ def test_quickstart_trains_reports_and_keeps_its_warm_start(monkeypatch, run_com
     folder = ROOT / "build" / "quickstart" / f"seed-{SEED}"
     shutil.rmtree(folder, ignore_errors=True)
     monkeypatch.delenv("WARM_PYTHON", raising=False)  # as people start it
-    for name, value in {"SEED": SEED, "WARM_START_STEPS": 350, "PROMPTS": 48, "HELDOUT": 8}.items():
+    for name, value in {"SEED": SEED, "WARM_START_STEPS": 350, "PROMPTS": 96, "HELDOUT": 8}.items():
         monkeypatch.setenv(name, str(value))
     code, output = run_command(["bash", ROOT / "train_scripts" / "quickstart.sh"])
     assert code == 0, output[-5000:]

@@ -30,7 +30,10 @@ def test_groups_without_a_signal_are_dropped_and_counted_by_reason(make_schedule
 
 
 def test_a_step_ends_with_its_groups_and_vllm_forgets_the_rest(make_scheduler, engine):
-    """The long ones are stopped, come back first, and are trained in full length by the step that waits for them."""
+    """The long ones are stopped, come back first, and are rolled out in full length by the step that waits for them.
+
+    The step may roll out one prompt more than it trains, as it expects to drop some. That one is the next step's first.
+    """
     scheduler = make_scheduler(["200 mixed"] * 2 + ["8 mixed"] * 7 + ["20 mixed"] * 20, *FILTER)
     first, _, metrics, _ = take_step(scheduler)
     assert len(first) == 4 and set(first) <= SHORT
@@ -39,7 +42,9 @@ def test_a_step_ends_with_its_groups_and_vllm_forgets_the_rest(make_scheduler, e
     assert unfinished(engine) == 0
     prompts, lengths, metrics, _ = take_step(scheduler)
     assert set(prompts) <= {0, 1} | SHORT - set(first)
-    assert {0, 1} <= set(prompts) and sorted(lengths)[-8:] == [200] * 8
+    owed = {0, 1} - set(prompts)
+    assert len(owed) <= 1 and lengths.count(200) == 4 * (2 - len(owed))
+    assert {scheduler.numbers.get(prompt.text) for prompt in scheduler.queue.waiting} >= owed
     assert metrics["age_max"] == 0
 
 

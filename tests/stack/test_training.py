@@ -90,7 +90,7 @@ def test_a_constant_number_of_prompts_has_one_optimizer_step_of_all_its_samples(
         rollout__sagc__enable=True,
         rollout__sagc__hold="prompts",
         rollout__sagc__group_sizes=[4, 6, 10],
-        rollout__sagc__objective="size",
+        rollout__sagc__objective="throughput" if asynchronous else "size",
         rollout__n_samples_per_prompt=6,
         train__batch_size=48,
         train__micro_batch_size=8,
@@ -103,7 +103,7 @@ def test_a_constant_number_of_prompts_has_one_optimizer_step_of_all_its_samples(
     steps = run.scalars
     assert len(steps) == PROMPTS / 8
     assert (steps["rollout/num_samples"] == 8 * steps["sagc/group_size"]).all()
-    assert steps["sagc/group_size"].nunique() > 1
+    assert steps["sagc/group_size"].nunique() > 1 or asynchronous  # throughput may stay at the size of the first step
     shares_left = [1 - step / len(steps) for step in range(1, len(steps) + 1)]  # logged after the step's update
     assert (steps["actor_lr"] / MOVING["actor__adam__lr"]).tolist() == pytest.approx(shares_left)
     assert (steps["rollout/queue_seconds"] > 0).all()

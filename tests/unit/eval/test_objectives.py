@@ -63,7 +63,12 @@ def test_the_command_writes_runs_and_cells(monkeypatch, tmp_path, capsys):
     assert runs["effective_per_second"].gt(0).all()
     printed = capsys.readouterr().out
     assert "least share" in printed
+    measured = objectives.measure
     monkeypatch.setattr(objectives, "measure", None)  # all runs are kept
     objectives.main()
     assert capsys.readouterr().out == printed
-    assert objectives.finished_runs(tmp_path / "runs.csv", {"steps": 4}) == []
+    monkeypatch.setattr(objectives, "measure", measured)
+    command = ["objectives", "--quick", "--steps", "4", "--batch_size", "8", "--output", str(tmp_path)]
+    monkeypatch.setattr("sys.argv", command)
+    objectives.main()  # with another number of steps
+    assert len(pd.read_csv(tmp_path / "runs.csv")) == 2 * 4 * (4 + 4) and len(pd.read_csv(tmp_path / "cells.csv")) == 8

@@ -21,21 +21,28 @@ def arguments():
     return Namespace(**vars(parser.parse_args([])) | own)
 
 
-def parsed(flags):
-    """Flags as a training run reads them."""
+def parsed(flags, n=8, batch_size=16):
+    """Flags as a training run of this size and number of prompts reads them."""
     parser = argparse.ArgumentParser(allow_abbrev=False)
     add_arguments(parser)
-    parser.add_argument("--rollout.n_samples_per_prompt", type=int, default=8)
-    parser.add_argument("--rollout.batch_size", type=int, default=16)
+    parser.add_argument("--rollout.n_samples_per_prompt", type=int, default=n)
+    parser.add_argument("--rollout.batch_size", type=int, default=batch_size)
     parser.add_argument("--algo.dynamic_filtering_enable", action="store_true")
     return vars(parser.parse_args(flags.split()))
 
 
-@pytest.mark.parametrize("changes", [{}, {"max_straggler_rate": 0.3, "hold": "prompts", "prompt_ratio": 1.5}])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"max_straggler_rate": 0.3, "hold": "prompts", "prompt_ratio": 1.5},
+        {"n_samples_per_prompt": 4, "batch_size": 32},
+    ],
+)
 def test_the_flags_of_a_switch_make_the_run_that_is_replayed(arguments, changes):
     vars(arguments).update(changes, group_sizes=[4, 8, 16])
     for switch in switches_of(arguments, [4, 8, 16], can_filter=True):
-        flags = parsed(switch.flags)
+        flags = parsed(switch.flags, arguments.n_samples_per_prompt, arguments.batch_size)
         arguments.dynamic_sampling = switch.dynamic_sampling
         replayed = training_arguments(parse_policy(switch.policy), arguments)
         assert flags["rollout.n_samples_per_prompt"] == replayed.rollout.n_samples_per_prompt, switch
