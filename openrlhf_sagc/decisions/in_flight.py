@@ -1,5 +1,6 @@
 """The groups that are dispatched and not yet trained: those that run, and those that were accepted."""
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import repeat
@@ -91,7 +92,7 @@ class GroupsInFlight:
         return bool(self.running) and next(iter(self.running.values())).step < step.number
 
     def commit(self, step: Step) -> list[Group]:
-        """Accepted groups, in order of acceptance, that the step trains whatever else comes back; each is given once.
+        """Accepted groups that the step trains whatever else comes back; each is given once.
 
         Places are for prompts that must finish, in the order of their dispatch, as long as such prompts run: the first to come
         back are the short ones. The others have what these leave. So what is committed may be trained while groups still
@@ -99,7 +100,7 @@ class GroupsInFlight:
         """
         committed: list[Group] = []
         others: list[Group] = []
-        for group in self._uncommitted:
+        for group in sorted(self._uncommitted, key=_owed_first):
             fresh = not group.prompt.must_finish
             if fresh:
                 taken = self._committed_fresh + self.must_finish
@@ -165,3 +166,8 @@ class GroupsInFlight:
         """Count the groups that were accepted before the step, none of which is committed."""
         self._must_finish_accepted = sum(group.prompt.must_finish for group in self.accepted)
         self._uncommitted, self._committed, self._committed_fresh = list(self.accepted), set(), 0
+
+
+def _owed_first(group: Group) -> float:
+    """Order of groups by which those whose prompts must finish come by their numbers, ahead of the others."""
+    return group.number if group.prompt.must_finish else math.inf

@@ -1,5 +1,7 @@
 """Groups in flight: which are trained, which stay."""
 
+import pytest
+
 from openrlhf_sagc.decisions.in_flight import GroupsInFlight
 from openrlhf_sagc.decisions.records import Group, Prompt, Round
 from openrlhf_sagc.decisions.step import Step
@@ -31,15 +33,16 @@ def test_kept_groups_have_their_own_size_after_a_save():
     assert (kept.prompt.text, kept.size) == ("b", 4)
 
 
-def test_more_prompts_that_must_finish_than_places_are_not_all_committed():
+@pytest.mark.parametrize("order", ["abcd", "dcba", "dbca"])
+def test_more_prompts_that_must_finish_than_places_are_committed_in_the_order_of_dispatch(order):
     flight, step = GroupsInFlight(), Step(1, 4, 2, Round(True, 1.0, 4), 0.5, 99)
     prompts = [Prompt(text, "", None, 1, must_finish=text != "a") for text in "abcd"]
-    groups = flight.new_groups(step, prompts)
-    flight.run(groups)
+    groups = {group.prompt.text: group for group in flight.new_groups(step, prompts)}
+    flight.run(groups.values())
     committed = []
-    for group in groups:
-        flight.accept(flight.take_back(group.number, []), [])
+    for text in order:
+        flight.accept(flight.take_back(groups[text].number, []), [])
         committed += [group.prompt.text for group in flight.commit(step)]
     trained, unused = flight.close(step, keep=False)
-    assert committed == [group.prompt.text for group in trained] == ["b", "c"]
+    assert sorted(committed) == [group.prompt.text for group in trained] == ["b", "c"]
     assert [group.prompt.text for group in unused] == ["d", "a"]
