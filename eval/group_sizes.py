@@ -32,6 +32,7 @@ COLUMNS = {
 EFFECTIVE = "effective samples a second"
 DIGITS = {"straggler rate": 3, "idle fraction": 3, "rollout s a step": 2, "s a step": 2, "share of the best": 3}
 NO_LIMIT = 0.95
+FREE = f"throughput, limit {NO_LIMIT:g}"
 HOLDS = ("samples", "prompts")
 
 
@@ -103,7 +104,7 @@ def measure(arguments: argparse.Namespace) -> pd.DataFrame:
     for number, (repetition, (hold, policy)) in enumerate(itertools.product(range(arguments.repetitions), cases), 1):
         sizes, flags = policies[policy]
         folder = arguments.output / f"{hold}-{policy.replace(' ', '-').replace(',', '')}-{repetition}"
-        usual_size = 16 if "limit" in policy and f"{NO_LIMIT}" in policy else 6  # a run may have up to twice the steps
+        usual_size = 16 if policy == FREE else 6  # a run may have up to twice the steps
         flags = [*flags_of(hold, sizes, arguments.steps, usual_size), *flags, "--train.seed", str(repetition)]
         steps = run(arguments.task.resolve(), folder.resolve(), flags).iloc[: arguments.steps]
         runs.setdefault((hold, policy), []).append(steps)

@@ -63,15 +63,11 @@ def switches_of(arguments: Namespace, sizes: list[int], can_filter: bool) -> lis
         if name == "length-aware dispatch" or (has_tail and filters > filtered):
             continue
         if has_tail:
-            other, parts = f"{name} without tail batching" if name else "no tail batching", (
-                alone,
-                flags,
-                WITHOUT_TAIL,
-            )
-            found.append(Switch(other, policy, " ".join(filter(None, parts)), filters))
+            other = f"{name} without tail batching" if name else "no tail batching"
+            found.append(Switch(other, policy, " ".join(filter(None, [alone, flags, WITHOUT_TAIL])), filters))
         else:
-            other, parts = f"{name} and tail batching" if name else "tail batching", (flags, tail)
-            found.append(Switch(other, policy + BATCHED, " ".join(filter(None, parts)), filters))
+            other = f"{name} and tail batching" if name else "tail batching"
+            found.append(Switch(other, policy + BATCHED, f"{flags} {tail}".strip(), filters))
     return found
 
 

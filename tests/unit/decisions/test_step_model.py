@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from openrlhf_sagc.decisions.step_model import StepModel
+from openrlhf_sagc.decisions.step_model import StepModel, _expected_most
 
 SAMPLES, SIZES = 512, (4, 8, 16, 32)
 
@@ -212,3 +212,8 @@ def test_lengths_beyond_all_that_were_seen_leave_the_forecasts_finite():
     for size in SIZES:
         forecast = model.forecast(size, 32 // size)
         assert 0 < forecast.seconds < math.inf and 0 <= forecast.error <= 1
+
+
+def test_the_expected_largest_of_draws_with_weights():
+    found = _expected_most(np.array([3.0, 1.0, 2.0]), np.array([1.0, 2.0, 1.0]), 2)
+    assert found == pytest.approx(1 * 4 / 16 + 2 * (9 - 4) / 16 + 3 * (16 - 9) / 16)
