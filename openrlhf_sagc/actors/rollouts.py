@@ -5,28 +5,34 @@ import random
 import time
 from contextlib import contextmanager
 from contextvars import ContextVar
+from copy import copy
 from dataclasses import dataclass, field
+from functools import partial
 from uuid import uuid4
 from weakref import WeakKeyDictionary
 
 from openrlhf.utils.agent import SingleTurnAgentExecutor
+from vllm.sampling_params import RequestOutputKind
 
 from openrlhf_sagc.actors.answers import Failure, check_log_probs, check_scores, describe, is_missing
 from openrlhf_sagc.actors.rewards import Rewards, pause_before
 from openrlhf_sagc.decisions.records import ROLLOUT, Rollout
 
 
-def watch_rollouts(engine_actor, *, timeout: float, retries: int, agent_timeout: float | None = None) -> None:
+def watch_rollouts(
+    engine_actor, *, tokenizer, timeout: float, retries: int, agent_timeout: float | None = None
+) -> None:
     """Run in an engine's actor: from now on its rollouts go through a `RolloutExecutor`; a second call does nothing.
 
     Args:
         engine_actor: OpenRLHF's RolloutRayActor.
+        tokenizer: of all rollouts that are dispatched without one.
         timeout: seconds for one call of the reward function or server.
         retries: further attempts at a reward, or at a whole sample of an agent.
         agent_timeout: seconds that an agent may take between two of its requests to the engine; None is no limit.
     """
     if not isinstance(engine_actor.executor, RolloutExecutor):
-        engine_actor.executor = RolloutExecutor(engine_actor, timeout, retries, agent_timeout)
+        engine_actor.executor = RolloutExecutor(engine_actor, tokenizer, timeout, retries, agent_timeout)
 
 
 def stop_rollouts(engine_actor) -> None:
@@ -54,11 +60,12 @@ class RolloutExecutor:
     in a way of their own keep that way.
     """
 
-    def __init__(self, engine_actor, timeout: float, retries: int, agent_timeout: float | None):
+    def __init__(self, engine_actor, tokenizer, timeout: float, retries: int, agent_timeout: float | None):
         self.executor = executor = engine_actor.executor
         self.keep_first: int | None = None  # of the rollouts of a prompt, see the function
         self.loop: asyncio.AbstractEventLoop | None = None  # known with the first rollout
         self._llm = engine_actor.llm
+        self._tokenizer = tokenizer
         self._engine = _Engine(engine_actor)
         self._retries = retries
         self._jitter = random.Random(engine_actor.kwargs["seed"])  # OpenRLHF's, another one for each engine
@@ -85,6 +92,8 @@ class RolloutExecutor:
         task = asyncio.current_task()
         assert task is not None
         group = self._groups.setdefault(task, _RunningGroup(self.keep_first))
+        if kwargs["hf_tokenizer"] is None:
+            kwargs["hf_tokenizer"] = self._tokenizer
         return self._execute(group, args, kwargs)
 
     async def _execute(self, group: "_RunningGroup", args: tuple, kwargs: dict) -> dict:
@@ -197,15 +206,22 @@ class _Engine:
     def __getattr__(self, name):
         return getattr(self._actor, name)
 
-    async def generate(self, *args, **kwargs):
-        """The actor's `generate`, with a request id of its own by which the request can be aborted."""
-        request = kwargs.pop("request_id", None) or uuid4().hex
+    async def generate(self, prompt_token_ids, sampling_params, multi_modal_data=None, request_id=None):
+        """The actor's `generate`, with a request id of its own by which the request can be aborted.
+
+        The actor wants the whole output alone. By default vLLM makes one for every token, which costs the actor's process
+        more than some models take to decode it.
+        """
+        request = request_id or uuid4().hex
+        sampling_params = copy(sampling_params)
+        sampling_params.output_kind = RequestOutputKind.FINAL_ONLY
+        call = partial(self._actor.generate, prompt_token_ids, sampling_params, multi_modal_data=multi_modal_data)
         rollout = _current.get(None)
         if rollout and not rollout.task.done() and rollout.ended.get_loop() is asyncio.get_running_loop():
-            return await rollout.generate(self._actor, request, *args, **kwargs)
+            return await rollout.generate(call, request)
         self.requests.add(request)
         try:
-            return await self._actor.generate(*args, request_id=request, **kwargs)
+            return await call(request_id=request)
         finally:
             self.requests.remove(request)
 
@@ -240,15 +256,15 @@ class _RunningRollout:
         finally:
             self._set_deadline(False)
 
-    async def generate(self, engine_actor, request: str, *args, **kwargs):
-        """The actor's `generate` for this rollout."""
+    async def generate(self, call, request: str):
+        """What `call`, the actor's `generate`, returns for this rollout."""
         if self.closed:
             raise asyncio.CancelledError
         start = time.perf_counter()
         self.requests.add(request)
         self._set_deadline(False)
         try:
-            output = await engine_actor.generate(*args, request_id=request, **kwargs)
+            output = await call(request_id=request)
         finally:
             self.requests.remove(request)
             self._set_deadline(not self.requests)

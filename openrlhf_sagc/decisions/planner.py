@@ -190,13 +190,17 @@ class StepPlanner:
             flight.accept(group, samples)
 
     def observe(self, step: Step, lengths: list[list[Rollout]]) -> None:
-        """Show the controller the groups that came back in this step; it chooses the size of the next step."""
+        """Show the controller the groups that came back in this step; it chooses the size of the next step.
+
+        With the objective throughput the size stays until a step was timed.
+        """
         tokens = [[rollout.tokens for rollout in group] for group in lengths]
         running = [[not rollout.finished for rollout in group] for group in lengths]
         shown: Sequence[Sequence[float]] = tokens
         if self._signal == "seconds":
             shown = [[rollout.running_seconds for rollout in group] for group in lengths]
-        self.controller.observe(shown, running, self._forecasts(tokens, running), step.round.ends_frame)
+        may_change = step.round.ends_frame and (self.step_model is None or self.step_model.is_timed)
+        self.controller.observe(shown, running, self._forecasts(tokens, running), may_change)
 
     def timed(self, seconds: float) -> None:
         """The step that is closed took so long from the beginning of its rollouts to that of the next step's."""

@@ -111,6 +111,11 @@ class StepModel:
         self._fit()
 
     @property
+    def is_timed(self) -> bool:
+        """Whether any step was timed."""
+        return self._unit > 0
+
+    @property
     def has_seen(self) -> bool:
         """Whether it can forecast: it has seen a group whose responses all finished."""
         return bool(self._prompts)

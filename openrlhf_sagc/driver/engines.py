@@ -46,8 +46,9 @@ class Engines:
         self.rollouts = RunningRollouts()
         self._args = strategy.args
         self._engines = vllm_engines
-        self._all = SamplesGenerator(strategy, None, None, tokenizer, vllm_engines)
-        self._each = [SamplesGenerator(strategy, None, None, tokenizer, [engine]) for engine in vllm_engines]
+        # Without a tokenizer, which Ray would send with every call: the engines keep the one that they get here.
+        self._all = SamplesGenerator(strategy, None, None, None, vllm_engines)
+        self._each = [SamplesGenerator(strategy, None, None, None, [engine]) for engine in vllm_engines]
         self._running: dict[int, int] = {}  # group number -> engine it was sent to, -1 where OpenRLHF placed it
         self._calls: Counter[int] = Counter()  # groups that run, by engine
         self._held: dict[int, deque[Group]] = {}  # groups to send later, by engine
@@ -57,7 +58,8 @@ class Engines:
         self._is_paused = False
         reward = self._args.reward
         limits = {"timeout": reward.timeout, "retries": reward.retries}
-        self._watching = self._call(watch_rollouts, agent_timeout=self._args.rollout.agent_timeout, **limits)
+        limits["agent_timeout"] = self._args.rollout.agent_timeout
+        self._watching = self._call(watch_rollouts, tokenizer=tokenizer, **limits)
 
     def wake(self) -> None:
         """Bring engines back that sleep between steps."""

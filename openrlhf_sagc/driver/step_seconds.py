@@ -43,6 +43,8 @@ def step_seconds(scalars: Mapping[str, float]) -> dict[str, float]:
 class StepClock:
     """Seconds from the beginning of one step's rollouts to that of the next, training included, evaluation left out.
 
+    A process's first step has none: engines and actors are still warming up.
+
     Args:
         clock: seconds that only go up.
     """
@@ -50,12 +52,13 @@ class StepClock:
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
         self._began: float | None = None
+        self._steps = 0  # that have begun
 
     def next_step(self) -> float | None:
-        """A step's rollouts begin: the seconds of the step before, None if there was none."""
+        """A step's rollouts begin: the seconds of the step before, None if that was the first or if there was none."""
         now, began = self._clock(), self._began
-        self._began = now
-        return None if began is None else now - began
+        self._began, self._steps = now, self._steps + 1
+        return None if began is None or self._steps == 2 else now - began
 
     @contextmanager
     def left_out(self) -> Iterator[None]:

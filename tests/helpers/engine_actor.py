@@ -5,6 +5,7 @@ import time
 from types import SimpleNamespace
 
 import torch
+from vllm.sampling_params import RequestOutputKind
 
 from openrlhf_sagc.actors.rollouts import stop_rollouts, watch_rollouts
 from openrlhf_sagc.decisions.records import ROLLOUT
@@ -24,7 +25,7 @@ class Actor:
         self.submit, self.statistics = submit, statistics
         self.requests = {}
         self.llm = SimpleNamespace(errored=False, abort=self._abort)
-        watch_rollouts(self, timeout=timeout, retries=retries, **limits)
+        watch_rollouts(self, tokenizer=Tokenizer(), timeout=timeout, retries=retries, **limits)
 
     async def _abort(self, request_ids):
         for request_id in request_ids:
@@ -32,6 +33,7 @@ class Actor:
                 self.requests.pop(request_id).set()
 
     async def generate(self, tokens, sampling_params, multi_modal_data=None, request_id=None):
+        assert sampling_params.output_kind is RequestOutputKind.FINAL_ONLY
         await asyncio.sleep(self.submit)
         aborted, token_ids = asyncio.Event(), []
         self.requests[request_id] = aborted
@@ -44,14 +46,14 @@ class Actor:
         stats = SimpleNamespace(queued_ts=5.0, scheduled_ts=5.3) if self.statistics else None
         return SimpleNamespace(outputs=[output], metrics=stats)
 
-    def request(self, label="", max_tokens=5):
+    def request(self, label="", max_tokens=5, tokenizer=None):
         """The arguments of OpenRLHF's executors."""
         return {
             "prompt": "prompt",
             "label": label,
             "sampling_params": SimpleNamespace(max_tokens=max_tokens, logprobs=None),
             "max_length": 2 * ENDLESS,
-            "hf_tokenizer": Tokenizer(),
+            "hf_tokenizer": tokenizer,
             "llm_engine": self,
             "images": None,
         }

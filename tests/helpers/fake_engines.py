@@ -9,7 +9,7 @@ from flags import arguments_with
 from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 
 import openrlhf_sagc.driver.engines as engines_module
-from openrlhf_sagc.actors.rollouts import keep_first
+from openrlhf_sagc.actors.rollouts import keep_first, watch_rollouts
 from openrlhf_sagc.decisions.records import ROLLOUT, Rollout
 from openrlhf_sagc.driver.rollout import StragglerAwareSamplesGenerator
 
@@ -120,11 +120,14 @@ class FakeRay:
         self.told = []  # every limit that one of them was told
         self.together = False  # all groups end at once
         self.requests = 0  # what an engine says it has to decode
+        self.tokenizers = []  # that an engine was given for all its rollouts
 
     def run_in_engine(self, function, *args, **kwargs):
         if function is keep_first:
             (self.keep_first,) = args
             self.told.append(self.keep_first)
+        elif function is watch_rollouts:
+            self.tokenizers.append(kwargs["tokenizer"])
 
     def wait(self, pending, num_returns, timeout):
         if timeout < 10:  # after a stop
@@ -170,6 +173,7 @@ def make_generator(monkeypatch):
     ray = FakeRay()
 
     def dispatch(self, prompts, labels, *, images, n_samples_per_prompt):
+        assert self.tokenizer is None  # Ray would send it with every prompt
         seen = self.vllm_engines[0].seen
         seen.drawn += map(int, prompts)
         seen.dispatched_to.append(prompts)
@@ -194,7 +198,7 @@ def make_generator(monkeypatch):
             get_num_unfinished_requests=SimpleNamespace(remote=lambda: ray.requests),
         )
         strategy = SimpleNamespace(args=args)
-        generator = StragglerAwareSamplesGenerator(strategy, Prompts(prompts), None, None, [engine] * engines)
+        generator = StragglerAwareSamplesGenerator(strategy, Prompts(prompts), None, "tokenizer", [engine] * engines)
         generator.ray, generator.drawn, generator.dispatched_to = ray, seen.drawn, seen.dispatched_to
         return generator
 

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from engine_actor import Actor, Agent, run
+from engine_actor import Actor, Agent, Tokenizer, run
 from openrlhf.utils.agent import AgentInstanceBase, MultiTurnAgentExecutor, SingleTurnAgentExecutor
 
 from openrlhf_sagc.actors.rollouts import RolloutExecutor, watch_rollouts
@@ -65,10 +65,34 @@ def test_with_a_reward_model_the_engine_gives_no_reward():
     assert response["reward"] is None and response[ROLLOUT].failure is None and response[ROLLOUT].tokens == 5
 
 
+@pytest.mark.parametrize("own", [None, "its own"])
+def test_a_rollout_has_the_engines_tokenizer_or_the_one_that_it_was_sent_with(own):
+    class Keeps(Agent):
+        async def execute(self, hf_tokenizer, **kwargs):
+            self.tokenizer = hf_tokenizer
+            return await super().execute(**kwargs)
+
+    agent = Keeps(1.0)
+    run(Actor(agent).rollout(tokenizer=own))
+    assert agent.tokenizer == own if own else isinstance(agent.tokenizer, Tokenizer)
+
+
+def test_a_requests_sampling_parameters_stay_as_the_agent_has_them():
+    class Keeps(Agent):
+        async def execute(self, **kwargs):
+            response = await super().execute(**kwargs)
+            self.sampling_params = kwargs["sampling_params"]
+            return response
+
+    agent = Keeps(1.0)
+    run(Actor(agent).rollout())
+    assert vars(agent.sampling_params) == {"max_tokens": 5, "logprobs": None}
+
+
 def test_watching_twice_is_watching_once():
     actor = Actor(Agent(1.0))
     executor = actor.executor
-    watch_rollouts(actor, timeout=1.0, retries=1)
+    watch_rollouts(actor, tokenizer=None, timeout=1.0, retries=1)
     assert actor.executor is executor and isinstance(executor, RolloutExecutor)
 
 

@@ -191,7 +191,18 @@ def test_going_back_to_openrlhfs_own_wheel_replaces_the_patched_one(tmp_path):
 
 
 def test_the_extra_reports_has_what_eval_imports_beside_the_training_stack():
-    stack = {"datasets", "numpy", "openrlhf", "openrlhf_sagc", "ray", "torch", "transformers", "triton", "vllm"}
+    stack = {
+        "datasets",
+        "numpy",
+        "openrlhf",
+        "openrlhf_sagc",
+        "ray",
+        "tokenizers",
+        "torch",
+        "transformers",
+        "triton",
+        "vllm",
+    }
     own = {path.stem for path in (ROOT / "eval").iterdir()}
     imported = set()
     for file in (ROOT / "eval").rglob("*.py"):

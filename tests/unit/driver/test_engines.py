@@ -37,6 +37,12 @@ def test_groups_go_to_their_engines_and_the_others_to_openrlhfs_placement(genera
     assert returned == [group.number for group in groups]  # the shorter the sooner
 
 
+def test_each_engine_gets_the_tokenizer_once(generator):
+    generator.generate_samples()
+    generator.generate_samples()
+    assert generator.ray.tokenizers == ["tokenizer"] * 3
+
+
 def test_the_engines_hear_of_a_limit_once_and_of_a_new_one_again(generator):
     for limit in (None, 4, 4, None, 4):
         generator.engines.resume(limit)

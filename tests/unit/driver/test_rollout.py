@@ -167,21 +167,30 @@ def test_state_is_made_of_those_steps_alone_that_are_saved(make_generator):
     ]  # the best one is saved later, with the state of any step
 
 
-def test_the_seconds_from_step_to_step_teach_the_model_and_evaluation_does_not(make_generator, monkeypatch):
+def test_the_seconds_from_step_to_step_teach_the_model_but_not_those_of_the_first_or_of_evaluation(
+    make_generator, monkeypatch
+):
     generator = make_generator(40, objective="throughput")
-    ticks = iter([100.0, 130.0, 140.0, 150.0, 175.0])
+    ticks = iter([10.0, 100.0, 130.0, 140.0, 150.0, 175.0])
     generator.clock = StepClock(lambda: next(ticks))
     timed, model = [], generator.planner.step_model
     monkeypatch.setattr(
         model, "timed", lambda seconds, timed_by=model.timed: (timed.append(seconds), timed_by(seconds))
     )
     monkeypatch.setattr(SamplesGenerator, "generate_eval_samples", lambda self, **_: [])
-    generator.generate_samples()
-    generator.generate_samples()
+    for _ in range(3):
+        generator.generate_samples()
     generator.generate_eval_samples()
     generator.generate_samples()
     assert timed == [30.0, 175.0 - 130.0 - 10.0]
     assert model.state_dict()["unit"] == 30.0
+
+
+def test_the_size_stays_until_a_step_was_timed(make_generator):
+    """The seconds of the first step teach nothing, so that those of the second are the first ones known."""
+    for objective, sizes in (("throughput", [4, 4, 4, 8]), ("size", [4, 8, 8, 8])):
+        generator = make_generator(400, objective=objective)
+        assert [group_sizes_of(generator.generate_samples()[0])[0] for _ in sizes] == sizes
 
 
 def test_the_objective_decides_between_sizes(make_generator):

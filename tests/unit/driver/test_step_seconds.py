@@ -141,15 +141,17 @@ def test_the_tail_is_the_count_of_small_steps(groups):
     assert not peak or running.idle_tail() == pytest.approx(idle, abs=1e-3)
 
 
-def test_a_step_lasts_until_the_next_one_begins_without_what_is_left_out(clock):
+def test_a_step_after_the_first_lasts_until_the_next_one_begins_without_what_is_left_out(clock):
     steps = StepClock(clock)
     with steps.left_out():  # before the first step
         clock.now = 103.0
     assert steps.next_step() is None
+    clock.now = 103.25
+    assert steps.next_step() is None  # the first step warms up
     clock.now = 110.0
     with steps.left_out():
         clock.now = 115.0
     clock.now = 116.0
-    assert steps.next_step() == pytest.approx(116 - 103 - 5)
+    assert steps.next_step() == pytest.approx(116 - 103.25 - 5)
     clock.now = 118.5
     assert steps.next_step() == pytest.approx(2.5)
