@@ -48,9 +48,6 @@ class Work:
         micro_batch_size: samples of a padded micro-batch, for each rank.
         actor_gpus: that the engines do not use; 0: actors and engines take turns on all GPUs.
         optimizer_steps: of a rollout.
-
-    Raises:
-        ValueError: the run cannot stream, though it is to; the message names the reason.
     """
 
     old_log_probs: str = "forward"
@@ -59,13 +56,6 @@ class Work:
     micro_batch_size: int = 1
     actor_gpus: int = 0
     optimizer_steps: int = 1
-
-    def __post_init__(self) -> None:
-        if self.stream == "auto" and not self.streams:
-            raise ValueError(
-                f"--stream auto: training waits for all groups ({why_not_streamed(self._arguments)}): use --stream off, or "
-                "--actor_gpus with padded --micro_batches and --old_log_probs auto"
-            )
 
     @cached_property
     def has_forward(self) -> bool:
@@ -77,10 +67,15 @@ class Work:
         """Whether micro-batches have samples of like lengths."""
         return not why_shuffled(self._arguments)
 
-    @cached_property
+    @property
     def streams(self) -> bool:
         """Whether groups are trained while others still decode."""
-        return not why_not_streamed(self._arguments)
+        return not self.why_not_streamed
+
+    @cached_property
+    def why_not_streamed(self) -> str:
+        """Training's reason to wait for all groups; empty if groups are streamed."""
+        return why_not_streamed(self._arguments)
 
     @cached_property
     def _arguments(self) -> SimpleNamespace:
@@ -142,4 +137,10 @@ def work_of(arguments: argparse.Namespace) -> Work:
             f"{arguments.actor_gpus}"
         )
     names = ("old_log_probs", "micro_batches", "stream", "micro_batch_size", "actor_gpus")
-    return Work(**{name: getattr(arguments, name) for name in names})
+    work = Work(**{name: getattr(arguments, name) for name in names})
+    if work.stream == "auto" and not work.streams:
+        raise ValueError(
+            f"--stream auto: training waits for all groups ({work.why_not_streamed}): use --stream off, or --actor_gpus with "
+            "padded --micro_batches and --old_log_probs auto"
+        )
+    return work

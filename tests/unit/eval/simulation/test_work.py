@@ -38,6 +38,8 @@ def test_flags_leave_out_what_they_leave_out_in_training(words, has_forward, by_
 def test_two_optimizer_steps_need_a_forward_pass():
     assert Work(old_log_probs="auto", optimizer_steps=2).has_forward
     assert not Work(old_log_probs="auto").has_forward
+    streaming = {"old_log_probs": "auto", "micro_batches": "length", "stream": "auto", "actor_gpus": 1}
+    assert Work(**streaming).streams and not Work(**streaming, optimizer_steps=2).streams
 
 
 @pytest.mark.parametrize(
