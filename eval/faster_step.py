@@ -158,7 +158,7 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--gpus", type=int, nargs="+", default=[16, 128, 1024], help="actors and engines together")
     parser.add_argument("--actor_share", type=float, default=0.5, help="of the GPUs")
-    parser.add_argument("--batch_size", type=int, nargs="+", default=[128, 1024], help="prompts of a step")
+    parser.add_argument("--batch_size", type=int, nargs="+", default=[128, 512], help="prompts of a step")
     parser.add_argument("--n_samples_per_prompt", type=int, default=8)
     parser.add_argument("--micro_batch_size", type=int, default=4, help="samples of a padded micro-batch")
     parser.add_argument(

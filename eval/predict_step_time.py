@@ -18,13 +18,13 @@ from common.paths import ENGINES, RESULTS
 from common.policies import parse_policy
 from common.tables import markdown
 from comparison.arms import ALGORITHMS, SAMPLES
+from comparison.step_arms import ALL_OFF, ARM, ARMS, values_of
 from rich.progress import track
 from simulation.costs import CostModel
 from simulation.flags import add_package_flags
 from simulation.lengths import Trace
 from simulation.runs import train
 from simulation.work import Work
-from step_time import ALL_OFF, ARM, ARMS, SWITCHES, UNPATCHED
 
 OPTIMIZER_STEPS = {"grpo": 1, "dapo": 2}  # of a rollout, as comparison/arms.py sets them
 # Parts of a step in the measurement, and in the simulation.
@@ -33,11 +33,9 @@ GENERATION = ("generation_base", "decode_base", "decode_per_request", "decode_pe
 
 
 def work_of(arm: str, algorithm: str, micro_batch_size: int) -> Work:
-    """What the actors do in an arm; unpatched OpenRLHF leaves nothing out."""
-    off = {name for name in SWITCHES if arm in (ALL_OFF, UNPATCHED, f"without {name}")}
-    switches = {name: values[name in off] for name, values in SWITCHES.items()}
+    """What the actors do in an arm."""
     steps = OPTIMIZER_STEPS[algorithm]
-    return Work(**switches, micro_batch_size=micro_batch_size, actor_gpus=1, optimizer_steps=steps)
+    return Work(**values_of(arm), micro_batch_size=micro_batch_size, actor_gpus=1, optimizer_steps=steps)
 
 
 def simulate(costs: CostModel, algorithm: str, size: int, work: Work, arguments: argparse.Namespace) -> pd.Series:

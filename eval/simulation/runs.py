@@ -47,9 +47,18 @@ def train(
     """The simulated run of one policy, whose actors do `work` for a step.
 
     Raises:
-        ValueError: a flag of a policy's parts is out of its range; the message begins with its name.
+        ValueError: a flag of a policy's parts is out of its range, or there are more actors than samples; the message names
+            the flag.
     """
     work = work or Work()
+    sizes, _ = sizes_of(policy, arguments)
+    prompts_are_held = (policy.hold or arguments.hold) == "prompts"
+    fewest = arguments.batch_size * (min(sizes) if prompts_are_held else arguments.n_samples_per_prompt)
+    if work.micro_batches != "packed" and fewest < (work.actor_gpus or gpus):
+        raise ValueError(
+            f"--micro_batches {work.micro_batches}: a step of {fewest} samples is too small for {work.actor_gpus or gpus} GPUs of "
+            "actors: use packed, or fewer GPUs"
+        )
     num_engines = (gpus - work.actor_gpus) // costs.gpus_per_engine
     try:
         planner = build_planner(training_arguments(policy, arguments), num_engines=num_engines)

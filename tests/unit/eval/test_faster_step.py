@@ -91,7 +91,10 @@ def test_the_command_writes_runs_table_and_plot(monkeypatch, tmp_path, capsys):
         ("--steps 0", "--steps must be at least 1, got 0"),
         ("--actor_share 0.01 --gpus 16", "--actor_share 0.01 of --gpus 16 leaves actors or engines none"),
         ("--lengths normal", "normal does not have the form"),
-        ("--gpus 64 --batch_size 2 --n_samples_per_prompt 8", "16 samples are too few for 32 GPUs of actors"),
+        (
+            "--gpus 64 --batch_size 2 --n_samples_per_prompt 8",
+            "--micro_batches shuffled: a step of 16 samples is too small for 32 GPUs",
+        ),
     ],
 )
 def test_bad_arguments_are_named(monkeypatch, tmp_path, words, message):

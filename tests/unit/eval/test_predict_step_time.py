@@ -9,8 +9,8 @@ import pandas as pd
 import predict_step_time
 import pytest
 from common.paths import ENGINES
+from comparison.step_arms import ARMS
 from simulation.costs import CostModel
-from step_time import ARMS
 
 USUAL = CostModel.load(ENGINES / "cpu-2-cores.json")
 # Another machine: an engine of half the speed, and an optimizer that takes much longer.
