@@ -18,6 +18,7 @@ from common.paths import ENGINES, RESULTS
 from common.plots import plt, save
 from common.policies import parse_policy
 from common.tables import markdown
+from rich.console import Console
 from rich.progress import track
 from simulation.costs import CostModel
 from simulation.flags import add_package_flags
@@ -181,6 +182,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def main() -> None:
+    console = Console(stderr=True)
     try:
         arguments = parse_arguments()
         plan = [
@@ -189,7 +191,7 @@ def main() -> None:
             for arm in arms_of(packed)
             for seed in arguments.seeds
         ]
-        runs = pd.DataFrame([measure(*run, arguments) for run in track(plan, "simulated runs")])
+        runs = pd.DataFrame([measure(*run, arguments) for run in track(plan, "simulated runs", console=console)])
     except ValueError as error:
         sys.exit(f"eval/faster_step.py: {error}")
     table = summary(runs)

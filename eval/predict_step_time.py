@@ -19,6 +19,7 @@ from common.policies import parse_policy
 from common.tables import markdown
 from comparison.arms import ALGORITHMS, SAMPLES
 from comparison.step_arms import ALL_OFF, ARM, ARMS, values_of
+from rich.console import Console
 from rich.progress import track
 from simulation.costs import CostModel
 from simulation.flags import add_package_flags
@@ -92,7 +93,9 @@ def compare(steps: pd.DataFrame, micro_batch_size: int, arguments: argparse.Name
     runs = steps.groupby([*ARM, "repetition"], sort=False)[columns].median()
     measured = runs.groupby(ARM, sort=False).mean()
     usual, rows = CostModel.load(arguments.engine), []
-    for (algorithm, size), arms in track(measured.groupby(["algorithm", "size"], sort=False), "simulated arms"):
+    for (algorithm, size), arms in track(
+        measured.groupby(["algorithm", "size"], sort=False), "simulated arms", console=Console(stderr=True)
+    ):
         arms = arms.droplevel(["algorithm", "size"])
         if arguments.costs_of not in arms.index:
             raise ValueError(
