@@ -85,8 +85,8 @@ class SimulatedTraining:
             mean / last of the seconds at which its rollouts end (a stopped one ends with the step);
             `straggler_rate`; `tokens_max`, the longest response that ended; `tokens_mean` of the responses trained;
             `long_round`, 1 or 0; `rollouts` simulated; `preemptions`. Of a run that streams also `sample_share`, the
-            share of its samples that was sent before the end of generation, and `hidden_seconds` of their training,
-            which are in no other figure.
+            share of its samples that was sent before the end of generation, and `hidden_seconds`, those of their training
+            before that end, which are in no other figure. Training logs those of whole buckets alone.
 
         Raises:
             RuntimeError: the groups that a step may dispatch did not fill it.

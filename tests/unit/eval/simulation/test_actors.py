@@ -225,3 +225,22 @@ def test_training_is_hidden_until_generation_ends():
     assert [group.number for group in stream.rest(groups)] == [4, 5, 6, 7]
     stream.begin(SimpleNamespace(num_groups=8, group_size=1))
     assert stream.hidden_and_left(1.0) == (0.0, 0.0) and len(stream.rest(groups)) == 8
+
+
+def test_a_step_ends_when_buckets_and_the_rest_are_trained():
+    """Groups of two end every 10 s, the last at 80; a token is trained in a second, of the prompt's three too."""
+    prompts = iter(range(8))
+    source = SimpleNamespace(
+        draw_prompts=lambda count, _: [next(prompts) for _ in range(count)],
+        draw_rollouts=lambda drawn, size, _: (np.array([[10 * (prompt + 1)] * size for prompt in drawn]), None),
+    )
+    controller, sampler = StragglerAwareGroupController([2]), DynamicSampler(tolerance=None)
+    settings = {"hold": "samples", "samples": 16, "prompts": 8, "signal": "tokens", "num_engines": 1}
+    planner = StepPlanner(controller, sampler, NoTailBatching(), None, **settings)
+    costs = costs_of(train_per_token=1.0, train_base=0.5, sync=0.25)
+    work = Work(**BY_LENGTH, stream="auto", actor_gpus=1)
+    step = SimulatedTraining(planner, source, costs, gpus=2, prompt_tokens=3, work=work).step()
+    trained = 20 + 2 * (13 + 23) + 2 * (33 + 43) + 2 * (53 + 63)  # the buckets of 20, 40 and 60 s, one after the other
+    assert step["generation_seconds"] == 80 and step["hidden_seconds"] == 60 and step["sample_share"] == 0.75
+    assert step["train_seconds"] == (trained - 80) + 0.5 + 2 * (73 + 83)
+    assert step["seconds"] == 80 + step["train_seconds"] + 0.25
