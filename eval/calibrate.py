@@ -1,8 +1,8 @@
 """Calibrates the engine model to the CPU stack, and shows what it predicts for group sizes that it has not seen.
 
 It trains the Countdown model of a folder that train_scripts/quickstart.sh has made, at learning rate 0, with every fixed
-group size of group_sizes.py at a constant number of samples and of prompts, in rounds of alternating order. Started
-again, it keeps the runs that are finished.
+group size of group_sizes.py at a constant number of samples and of prompts, in rounds of alternating order. A forward pass makes
+old log-probabilities, since it is what experience costs in the simulator. Started again, it keeps the runs that are finished.
 
 One engine admits all rollouts of these steps at once, so the seconds of a step are linear in its longest response, its
 tokens and a constant. They are fitted by non-negative least squares. For each size, the costs fitted on the other sizes
@@ -64,7 +64,8 @@ def measure(task: Path, output: Path, rounds: int, steps: int) -> pd.DataFrame:
     frames = []
     for number, hold, size in track(plan, "training runs"):
         folder = output / f"round-{number}" / f"{hold}-fixed-{size}"
-        log = run(task, folder, flags_of(hold, [size], steps))
+        flags = [*flags_of(hold, [size], steps), "--train.old_log_probs", "forward"]
+        log = run(task, folder, flags)
         frames.append(features(log).assign(round=number, hold=hold, size=size))
     return pd.concat(frames, ignore_index=True)
 

@@ -24,6 +24,7 @@ from simulation.flags import add_package_flags
 from simulation.lengths import LogNormal, Trace
 from simulation.report import plot, print_table
 from simulation.runs import check_sizes, simulate
+from simulation.work import add_work_flags
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -40,6 +41,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--prompt_tokens", type=int, default=256, help="of every prompt")
     parser.add_argument("--dynamic_sampling", action="store_true", help="keep groups whose `correct` differs (DAPO)")
     add_package_flags(parser)
+    add_work_flags(parser)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=Path, help="where the settings and rows go")
     parser.add_argument("--csv", type=Path, help="where the rows go")
@@ -66,9 +68,10 @@ def run(arguments: argparse.Namespace) -> tuple[pd.DataFrame, CostModel]:
         ValueError: a flag or a file does not fit; one line.
     """
     costs = CostModel.load(arguments.engine)
-    wrong = [gpus for gpus in arguments.gpus if gpus < 1 or gpus % costs.gpus_per_engine]
+    wrong = [gpus for gpus in arguments.gpus if gpus < 1 or (gpus - arguments.actor_gpus) % costs.gpus_per_engine]
     if wrong:
-        raise ValueError(f"--gpus {wrong[0]} is no multiple of the {costs.gpus_per_engine} GPUs of an engine")
+        less = f" less --actor_gpus {arguments.actor_gpus}" if arguments.actor_gpus else ""
+        raise ValueError(f"--gpus {wrong[0]}{less} is no multiple of the {costs.gpus_per_engine} GPUs of an engine")
     policies = [parse_policy(word, ("fixed", "sagc")) for word in arguments.policies.split(",")]
     for policy in policies:
         check_sizes(policy, arguments)

@@ -23,13 +23,10 @@ from common.runs import train_once
 from common.tables import markdown
 from comparison.arms import ALGORITHMS, SAMPLES, flags_of
 from comparison.logs import PHASES
+from comparison.step_arms import ALL_ON, ARM, ARMS, UNPATCHED, values_of
 from rich.progress import track
 from scipy.stats import bootstrap
 
-# The parts of a faster step: flags of --train with what they are on and off.
-SWITCHES = {"old_log_probs": ("auto", "forward"), "micro_batches": ("length", "shuffled"), "stream": ("auto", "off")}
-UNPATCHED, ALL_ON, ALL_OFF = "unpatched", "all on", "all off"
-ARMS = [UNPATCHED, ALL_ON, *(f"without {name}" for name in SWITCHES), ALL_OFF]
 PROMPTS_PER_GROUP = {"grpo": 1, "dapo": 2}  # in the data: dynamic sampling drops groups
 LOGGED_PARTS = {"step_seconds/idle_tail": "idle_tail", "step_seconds/optimizer": "optimizer"}  # by this project alone
 COLUMNS = {
@@ -42,13 +39,11 @@ COLUMNS = {
     "sync": "sync",
     "rest": "rest",
 }
-ARM = ["algorithm", "size", "arm"]
 
 
 def switches_of(arm: str) -> list[str]:
     """The flags by which the arms of this project differ."""
-    off = {name for name in SWITCHES if arm in (ALL_OFF, f"without {name}")}
-    return [word for name, values in SWITCHES.items() for word in (f"--train.{name}", values[name in off])]
+    return [word for name, value in values_of(arm).items() for word in (f"--train.{name}", value)]
 
 
 def run_flags(arm: str, algorithm: str, size: int, seed: int, arguments: argparse.Namespace) -> tuple[str, list[str]]:

@@ -19,8 +19,8 @@ Count = Annotated[int, Field(ge=1)]
 class CostModel:
     """Costs of generation on engines of `gpus_per_engine` each, and of training.
 
-    Experience and training are linear in the tokens of a step, prompts and responses. All GPUs share these GPU-seconds
-    evenly, since training takes turns with the engines.
+    Experience and training are linear in the tokens that a GPU processes, prompts, responses and padding; actors.py says
+    how many these are. `experience_per_token` is of a forward pass of the actor.
 
     Raises:
         pydantic.ValidationError: a field is missing or out of its range.

@@ -10,6 +10,7 @@ from simulation.costs import CostModel
 from simulation.flags import sizes_of, training_arguments
 from simulation.lengths import LogNormal, Trace
 from simulation.training import SimulatedTraining
+from simulation.work import Work, work_of
 
 from openrlhf_sagc.policies import build_planner
 
@@ -36,19 +37,35 @@ def check_sizes(policy: Policy, arguments: Namespace) -> None:
 
 
 def train(
-    policy: Policy, gpus: int, source: Trace | LogNormal, costs: CostModel, arguments: Namespace
+    policy: Policy,
+    gpus: int,
+    source: Trace | LogNormal,
+    costs: CostModel,
+    arguments: Namespace,
+    work: Work | None = None,
 ) -> SimulatedTraining:
-    """The simulated run of one policy.
+    """The simulated run of one policy, whose actors do `work` for a step.
 
     Raises:
-        ValueError: a flag of a policy's parts is out of its range; the message begins with its name.
+        ValueError: a flag of a policy's parts is out of its range, or there are more actors than samples; the message names
+            the flag.
     """
+    work = work or Work()
+    sizes, _ = sizes_of(policy, arguments)
+    prompts_are_held = (policy.hold or arguments.hold) == "prompts"
+    fewest = arguments.batch_size * (min(sizes) if prompts_are_held else arguments.n_samples_per_prompt)
+    if work.micro_batches != "packed" and fewest < (work.actor_gpus or gpus):
+        raise ValueError(
+            f"--micro_batches {work.micro_batches}: a step of {fewest} samples is too small for {work.actor_gpus or gpus} GPUs of "
+            "actors: use packed, or fewer GPUs"
+        )
+    num_engines = (gpus - work.actor_gpus) // costs.gpus_per_engine
     try:
-        planner = build_planner(training_arguments(policy, arguments), num_engines=gpus // costs.gpus_per_engine)
+        planner = build_planner(training_arguments(policy, arguments), num_engines=num_engines)
     except ValueError as error:
         raise ValueError(f"--{error}") from None
     return SimulatedTraining(
-        planner, source, costs, gpus=gpus, prompt_tokens=arguments.prompt_tokens, seed=arguments.seed
+        planner, source, costs, gpus=gpus, prompt_tokens=arguments.prompt_tokens, seed=arguments.seed, work=work
     )
 
 
@@ -60,6 +77,7 @@ def simulate(
     Raises:
         ValueError: a step cannot be filled, or a rollout does not fit an engine; the message names the flag.
     """
+    work = work_of(arguments)
     runs = [(policy, gpus) for gpus in arguments.gpus for policy in policies]
     rows = []
     with Progress(console=Console(stderr=True), transient=True) as progress:
@@ -67,7 +85,7 @@ def simulate(
         for policy, gpus in runs:
             name = f"{policy.name}@{policy.hold or arguments.hold}"
             progress.update(task, description=f"{name}, {gpus} GPUs")
-            run = train(policy, gpus, source, costs, arguments)
+            run = train(policy, gpus, source, costs, arguments, work)
             steps = []
             for number in range(1, arguments.steps + 1):
                 steps.append(_one_step(run, f"{name}, step {number}", arguments))

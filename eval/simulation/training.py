@@ -5,19 +5,22 @@ once more, without what a flag of training switches on: nothing is kept for the 
 a step that is not full ends the run (dynamic_filtering_at_cap). A test compares the steps with training's.
 
 What runs when a step has its groups is stopped. Its prompts and those of surplus groups come again, in the next step or a
-long round, which then waits for them. All of a step is generated before it is trained, on the same GPUs.
+long round, which then waits for them. All of a step is generated before it is trained, on the same GPUs, unless its work
+(simulation/work.py) says otherwise.
 """
 
 import numpy as np
+from simulation.actors import Actors, SimulatedStream
 from simulation.cluster import Cluster
 from simulation.costs import CostModel
 from simulation.engine import Request
 from simulation.lengths import LogNormal, Trace
+from simulation.work import Work
 
 from openrlhf_sagc.decisions.in_flight import GroupsInFlight
 from openrlhf_sagc.decisions.planner import StepPlanner
 from openrlhf_sagc.decisions.prompt_queue import PromptQueue
-from openrlhf_sagc.decisions.records import Rollout
+from openrlhf_sagc.decisions.records import Group, Rollout
 from openrlhf_sagc.decisions.step import Step
 
 
@@ -45,9 +48,10 @@ class SimulatedTraining:
         planner: as in training.
         source: of prompts and response lengths.
         costs: of engines and training.
-        gpus: a multiple of `costs.gpus_per_engine`.
+        gpus: a multiple of `costs.gpus_per_engine`, and of the actors' own GPUs if they have any.
         prompt_tokens: of every prompt.
         seed: of the draws.
+        work: what the actors do for a step.
     """
 
     def __init__(
@@ -59,10 +63,13 @@ class SimulatedTraining:
         gpus: int,
         prompt_tokens: int,
         seed: int = 0,
+        work: Work | None = None,
     ):
-        self.planner, self.source, self.costs = planner, source, costs
-        self.gpus, self.prompt_tokens = gpus, prompt_tokens
-        self.cluster = Cluster(costs, gpus // costs.gpus_per_engine)
+        work = work or Work()
+        self.planner, self.source, self.costs, self.prompt_tokens = planner, source, costs, prompt_tokens
+        self.cluster = Cluster(costs, (gpus - work.actor_gpus) // costs.gpus_per_engine)
+        self.actors = Actors(costs, work, gpus=gpus, prompt_tokens=prompt_tokens, seed=seed)
+        self.stream = SimulatedStream(self.actors) if work.streams else None
         self.flight = GroupsInFlight()
         self._generator = np.random.default_rng(seed)
         self.queue = PromptQueue(EndlessEpisode(source, self._generator))
@@ -77,19 +84,25 @@ class SimulatedTraining:
             `sync_seconds`; `group_size`, `prompts` and `samples` trained, `dispatched` groups; `idle_fraction`, 1 -
             mean / last of the seconds at which its rollouts end (a stopped one ends with the step);
             `straggler_rate`; `tokens_max`, the longest response that ended; `tokens_mean` of the responses trained;
-            `long_round`, 1 or 0; `rollouts` simulated; `preemptions`.
+            `long_round`, 1 or 0; `rollouts` simulated; `preemptions`. Of a run that streams also `sample_share`, the
+            share of its samples that was sent before the end of generation, and `hidden_seconds`, those of their training
+            before that end, which are in no other figure. Training logs those of whole buckets alone.
 
         Raises:
             RuntimeError: the groups that a step may dispatch did not fill it.
-            ValueError: a rollout does not fit an engine's KV cache.
+            ValueError: a rollout does not fit an engine's KV cache, or a rank of the actors has no sample.
         """
         planner, flight, queue, cluster = self.planner, self.flight, self.queue, self.cluster
         start, preemptions, self._ends = cluster.now, cluster.preemptions, []
         step = planner.plan(flight, queue)
+        if self.stream:
+            self.stream.begin(step)
         self._dispatch(step)
+        self._stream_committed(step)
         while flight.waits_for(step):
             self._take_back(step, *cluster.next_group())
             self._dispatch(step)
+            self._stream_committed(step)
         for number, requests in cluster.stop().items():
             self._take_back(step, number, requests)
         lengths = flight.take_lengths()
@@ -102,7 +115,7 @@ class SimulatedTraining:
 
         generation, samples = cluster.now - start, step.num_groups * step.group_size
         response_tokens = sum(sum(group.samples) for group in trained)
-        parts = self._seconds(generation, response_tokens + samples * self.prompt_tokens)
+        parts, streamed = self._seconds(generation, trained)
         planner.timed(sum(parts.values()))
         return {
             "seconds": sum(parts.values()),
@@ -120,17 +133,25 @@ class SimulatedTraining:
             "long_round": planner.batcher.metrics().get("long_round", 0.0),
             "rollouts": len(self._ends),
             "preemptions": cluster.preemptions - preemptions,
+            **streamed,
         }
 
-    def _seconds(self, generation: float, trained_tokens: int) -> dict[str, float]:
-        """The parts of a step that generates for so long and trains on so many tokens, prompts included."""
-        costs = self.costs
-        return {
+    def _seconds(self, generation: float, trained: list[Group]) -> tuple[dict[str, float], dict[str, float]]:
+        """The parts of a step that generates for so long and trains these groups, and what streaming adds to its figures."""
+        costs, left, streamed = self.costs, 0.0, {}
+        if self.stream:
+            hidden, left = self.stream.hidden_and_left(self.cluster.now)
+            rest = self.stream.rest(trained)
+            streamed = {"sample_share": 1 - len(rest) / len(trained), "hidden_seconds": hidden}
+            trained = rest
+        experience, training = self.actors.seconds(trained)
+        parts = {
             "generation": costs.generation_base + generation,
-            "experience": costs.experience_base + costs.experience_per_token * trained_tokens / self.gpus,
-            "train": costs.train_base + costs.train_per_token * trained_tokens / self.gpus,
+            "experience": experience,
+            "train": left + costs.train_base + training,
             "sync": costs.sync,
         }
+        return parts, streamed
 
     def _dispatch(self, step: Step) -> None:
         prompts = self.planner.draw(step, self.flight, self.queue)
@@ -151,6 +172,11 @@ class SimulatedTraining:
             for group in groups
         }
         self.cluster.dispatch(requests, keep_first=step.keep_first, engines=[group.engine for group in groups])
+
+    def _stream_committed(self, step: Step) -> None:
+        """Let the actors train what the step trains for sure."""
+        if self.stream:
+            self.stream.send(self.flight.commit(step), self.cluster.now)
 
     def _take_back(self, step: Step, number: int, requests: list[Request]) -> None:
         """Judge a group that is back, unless it was stopped."""

@@ -15,6 +15,7 @@ from openrlhf.utils.logging_utils import init_logger
 from openrlhf_sagc.actors.training import SAMPLE, RolloutRewards, StepShare, receive_rollout, uses_dropout
 from openrlhf_sagc.advantages.closed_form import group_advantages, token_advantages
 from openrlhf_sagc.argument_checks import data_parallel_actors
+from openrlhf_sagc.decisions.micro_batches import deal
 from openrlhf_sagc.decisions.records import Group
 from openrlhf_sagc.step_savings import why_forward, why_shuffled
 
@@ -143,26 +144,6 @@ def stamped(groups: list[Group], step: StepShare) -> list[Experience]:
         for sample in group.samples:
             sample.info |= {GROUP: group.number, GROUP_SIZE: len(group.samples), STEP: step}
     return [sample for group in groups for sample in group.samples]
-
-
-def deal(lengths_N: list[int], ranks: int) -> list[int]:
-    """An order of the samples whose `ranks` parts have about as many tokens each, every part longest first.
-
-    OpenRLHF cuts the samples into parts as even as can be, and gives every rank one. Samples are dealt out in turns, from
-    the longest, one way and back.
-
-    Args:
-        lengths_N: [N] tokens of each sample.
-    """
-    count = len(lengths_N)
-    left = iter(sorted(range(count), key=lambda sample: -lengths_N[sample]))
-    shares = [count * (rank + 1) // ranks - count * rank // ranks for rank in range(ranks)]
-    parts: list[list[int]] = [[] for _ in range(ranks)]
-    for turn in range(max(shares)):
-        for rank in range(ranks)[:: -1 if turn % 2 else 1]:
-            if len(parts[rank]) < shares[rank]:
-                parts[rank].append(next(left))
-    return [sample for part in parts for sample in part]
 
 
 def group_sizes_of(samples: list[Experience]) -> list[int]:

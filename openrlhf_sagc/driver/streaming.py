@@ -10,11 +10,10 @@ from ray import ObjectRef
 from openrlhf_sagc.actors.streamed_training import train_bucket
 from openrlhf_sagc.actors.training import StepShare
 from openrlhf_sagc.argument_checks import data_parallel_actors
+from openrlhf_sagc.decisions.buckets import BucketPlan
 from openrlhf_sagc.decisions.records import Group
 from openrlhf_sagc.decisions.step import Step
 from openrlhf_sagc.driver.experience import GroupExperienceMaker, stamped
-
-MOST_BUCKETS = 4  # of a step, since each has a price in the driver and in the actors
 
 
 class Stream:
@@ -42,28 +41,23 @@ class Stream:
         self.share = StepShare(progress, samples, divisor=2.0 ** math.ceil(math.log2(tokens)))
         self.made: list[SimpleNamespace] = []
         self._size = step.group_size
-        micro_batches = self._ranks * self._args.train.micro_batch_size
-        self._least = max(micro_batches, samples // MOST_BUCKETS)  # samples of a bucket
-        last = math.ceil(self._ranks / step.group_size)  # groups for the end: a sample for each rank at least
-        self._most = max(step.num_groups - last, 0) if self._maker.has_old_log_probs else 0
-        self._waiting: list[Group] = []
-        self._sent: set[int] = set()  # numbers of groups
+        self._plan = BucketPlan(
+            step.num_groups, step.group_size, ranks=self._ranks, micro_batch_size=self._args.train.micro_batch_size
+        )
+        self._may_send = self._maker.has_old_log_probs
         self._trainings: list[list[ObjectRef]] = []  # of each bucket, by rank
         self._others: list[ObjectRef] = []
 
     @property
     def has_sent(self) -> bool:
         """Whether a part of the step is with the actors."""
-        return bool(self._sent)
+        return bool(self._plan.sent)
 
     def send(self, groups: list[Group]) -> None:
         """These groups are committed: send all that wait if they make a bucket."""
-        self._waiting += groups
-        bucket = self._waiting[: self._most - len(self._sent)]
-        if not bucket or len(bucket) * self._size < self._least:
+        bucket = self._plan.add(groups) if self._may_send else []
+        if not bucket:
             return
-        self._waiting = self._waiting[len(bucket) :]
-        self._sent |= {group.number for group in bucket}
         experiences = self._maker.make_experience_batch(stamped(bucket, self.share))
         self.made += [
             SimpleNamespace(info=made.info, response_length=made.response_length, truncated=made.truncated)
@@ -75,7 +69,7 @@ class Stream:
 
     def rest(self, trained: list[Group]) -> list[Group]:
         """The groups that are still to be trained."""
-        return [group for group in trained if group.number not in self._sent]
+        return self._plan.rest(trained)
 
     def metrics(self) -> dict[str, float]:
         """Scalars of the step, at the end of its generation: the share of its samples that was sent, and seconds of
@@ -91,7 +85,7 @@ class Stream:
         for refs in self._trainings:
             done, _ = ray.wait(refs, num_returns=len(refs), timeout=0)
             hidden += ray.get(refs[0]) if len(done) == len(refs) else 0.0
-        share = len(self._sent) * self._size / self.share.num_samples
+        share = len(self._plan.sent) * self._size / self.share.num_samples
         return {"stream/sample_share": share, "stream/hidden_seconds": hidden}
 
     def join(self) -> float:

@@ -89,6 +89,10 @@ def test_a_policy_names_what_its_steps_keep(command):
         (["--csv", "no/out.csv"], "--csv no/out.csv: there is no folder no"),
         *((["--" + name, "."], f"--{name} .: it is a folder: give a file") for name in ("json", "csv", "plot")),
         (["--engine", "no.json"], "no.json is not a JSON file that can be read"),
+        (
+            ["--gpus", "65", "--micro_batches", "length"],
+            "--micro_batches length: a step of 64 samples is too small for 65 GPUs",
+        ),
         (["--prompt_tokens", "10000000"], "kv_limit 571987 is less than a rollout of 1000"),
     ],
 )
@@ -106,3 +110,23 @@ def test_dynamic_sampling_needs_verdicts(command, trace):
     trace.write_text("\n".join([lines[0], *(line[:-1] + "1" for line in lines[1:])]))
     with pytest.raises(SystemExit, match="--max_gen_batches 10 reached, fixed:8@samples, step 1: .* all right"):
         command("--dynamic_sampling")
+
+
+def test_flags_of_a_faster_step_make_it_faster(command):
+    split = ["--policies", "fixed:8", "--gpus", "4", "--actor_gpus", "2", "--micro_batch_size", "4"]
+    flags = [
+        ["--micro_batches", "shuffled"],
+        ["--old_log_probs", "auto", "--micro_batches", "shuffled"],
+        ["--old_log_probs", "auto", "--micro_batches", "length"],
+        ["--old_log_probs", "auto", "--micro_batches", "length", "--stream", "auto"],
+    ]
+    rows = [json.loads(command(*split, *more))["rows"][0] for more in flags]
+    seconds = [row["seconds"] for row in rows]
+    assert seconds == sorted(seconds, reverse=True) and len(set(seconds)) == len(seconds)
+    assert ["hidden_seconds" in row for row in rows] == [False, False, False, True]
+    assert len({row["generation_seconds"] for row in rows}) == 1
+
+
+def test_a_run_that_cannot_stream_says_why(command):
+    with pytest.raises(SystemExit, match="eval/simulate.py: --stream auto: training waits for all groups"):
+        command("--stream", "auto")

@@ -10,6 +10,7 @@ import pytest
 import step_time
 from common.group_size_runs import WARM_UP
 from common.runs import once
+from comparison.step_arms import SWITCHES
 from comparison_runs import scalars, write_run
 
 PARTS = {"step_seconds/idle_tail": 0.5, "step_seconds/optimizer": 0.25}
@@ -56,8 +57,8 @@ def test_an_arm_switches_off_what_it_is_named_for(parse, arm, old_log_probs, mic
 
 
 def test_arms_are_what_is_run_and_every_switch_has_one():
-    assert {f"without {name}" for name in step_time.SWITCHES} == {*step_time.ARMS} - {"unpatched", "all on", "all off"}
-    assert all(on != off for on, off in step_time.SWITCHES.values())
+    assert {f"without {name}" for name in SWITCHES} == {*step_time.ARMS} - {"unpatched", "all on", "all off"}
+    assert all(on != off for on, off in SWITCHES.values())
 
 
 def test_unpatched_has_the_same_flags_but_those_of_this_project(parse):
@@ -66,9 +67,7 @@ def test_unpatched_has_the_same_flags_but_those_of_this_project(parse):
     _, ours = step_time.run_flags("all on", "grpo", 16, 1, arguments)
     assert tree == "cpu-base"
     more = [flag for flag in ours if flag.startswith("--") and flag not in theirs]
-    assert all(
-        flag.startswith(("--rollout.sagc", *(f"--train.{name}" for name in step_time.SWITCHES))) for flag in more
-    )
+    assert all(flag.startswith(("--rollout.sagc", *(f"--train.{name}" for name in SWITCHES))) for flag in more)
     for flags in (theirs, ours):
         assert value_of(flags, "train.seed") == "1" and value_of(flags, "actor.adam.lr") == "0"
         assert value_of(flags, "train.micro_batch_size") == value_of(flags, "rollout.micro_batch_size") == "32"

@@ -1,0 +1,137 @@
+"""The policy's actors of a simulated run: the tokens that they process, and the seconds that it takes.
+
+A padded micro-batch costs as many tokens as its longest sample has, times its samples. Ranks wait for each other in every
+micro-batch, as ZeRO 3 makes them. Packed samples cost their own tokens, which all ranks share evenly.
+
+Samples are dealt to ranks and sorted by the functions of training. OpenRLHF's cuts stand here once more; a test compares
+both with OpenRLHF's own.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+
+import numpy as np
+from simulation.costs import CostModel
+from simulation.work import Work
+
+from openrlhf_sagc.decisions.buckets import BucketPlan
+from openrlhf_sagc.decisions.micro_batches import ByLength, deal, optimizer_step_bounds
+from openrlhf_sagc.decisions.records import Group
+from openrlhf_sagc.decisions.step import Step
+
+
+class Actors:
+    """Data-parallel actors, one on each of their GPUs.
+
+    Args:
+        costs: of experience and training.
+        work: what the actors do, and what they leave out.
+        gpus: of the whole run.
+        prompt_tokens: of every prompt.
+        seed: of the order in which samples are shuffled.
+    """
+
+    def __init__(self, costs: CostModel, work: Work, *, gpus: int, prompt_tokens: int, seed: int = 0):
+        self.costs, self.work, self.ranks = costs, work, work.actor_gpus or gpus
+        self._prompt_tokens, self._generator = prompt_tokens, np.random.default_rng(seed)
+
+    def seconds(self, groups: Iterable[Group]) -> tuple[float, float]:
+        """Seconds of these groups' experience, and of their training without `train_base`.
+
+        Raises:
+            ValueError: there are fewer samples than ranks, which OpenRLHF refuses.
+        """
+        lengths_N = [self._prompt_tokens + tokens for group in groups for tokens in group.samples]
+        forward, training = self._tokens(lengths_N)
+        experience = self.costs.experience_per_token * forward if self.work.has_forward else 0.0
+        return self.costs.experience_base + experience, self.costs.train_per_token * training
+
+    def _tokens(self, lengths_N: list[int]) -> tuple[float, float]:
+        """Tokens that the ranks process one after the other in a forward pass and in the training."""
+        if self.work.micro_batches == "packed":
+            share = sum(lengths_N) / self.ranks
+            return share, share
+        if len(lengths_N) < self.ranks:
+            raise ValueError(f"{len(lengths_N)} samples are too few for {self.ranks} GPUs of actors")
+        if self.work.by_length:
+            lengths_N = [lengths_N[place] for place in deal(lengths_N, self.ranks)]
+        forward = padded_tokens(self.forward_batches(lengths_N)) if self.work.has_forward else 0
+        return forward, padded_tokens(self.micro_batches(lengths_N))
+
+    def forward_batches(self, lengths_N: list[int]) -> list[list[list[int]]]:
+        """Lengths in each rank's batches of a forward pass, as OpenRLHF's `split_rollout_samples` cuts them."""
+        size, count = self.work.micro_batch_size, self._micro_batches_of(len(lengths_N))
+        if self.ranks == 1:
+            return [[lengths_N[start : start + size] for start in range(0, len(lengths_N), size)]]
+        batches = even_parts(lengths_N, self.ranks * count)
+        return [batches[start : start + count] for start in range(0, len(batches), count)]
+
+    def micro_batches(self, lengths_N: list[int]) -> list[list[list[int]]]:
+        """Lengths in each rank's micro-batches of the training, as its replay buffer gives them."""
+        per_rank = self.ranks * self.work.micro_batch_size
+        per_step = math.ceil(math.ceil(len(lengths_N) / per_rank) / self.work.optimizer_steps)
+        count = self._micro_batches_of(len(lengths_N))
+        ranks = []
+        for lengths_R in even_parts(lengths_N, self.ranks):
+            order: Iterable[int] = self._generator.permutation(len(lengths_R)).tolist()
+            if self.work.by_length:
+                order = ByLength(order, lengths_R, optimizer_step_bounds(len(lengths_R), count, per_step))
+            ranks.append(even_parts([lengths_R[place] for place in order], count))
+        return ranks
+
+    def _micro_batches_of(self, samples: int) -> int:
+        """Micro-batches of each rank: as many on all, with a sample in each at least."""
+        return min(math.ceil(samples / (self.ranks * self.work.micro_batch_size)), samples // self.ranks)
+
+
+class SimulatedStream:
+    """Groups that the actors train while others still decode; in the place of training's `Stream`, with its buckets.
+
+    The driver makes the experience of one bucket after the other, and the actors train them in their order. A step is
+    `begin`, `send` any number of times, `rest`, then `hidden_and_left`.
+    """
+
+    def __init__(self, actors: Actors):
+        self._actors = actors
+
+    def begin(self, step: Step) -> None:
+        """A step begins, with nothing left of the one before."""
+        self._plan = BucketPlan(
+            step.num_groups,
+            step.group_size,
+            ranks=self._actors.ranks,
+            micro_batch_size=self._actors.work.micro_batch_size,
+        )
+        self._made = 0.0  # when the driver has made the experience of the last bucket
+        self._trainings: list[tuple[float, float]] = []  # begin and end of each
+
+    def send(self, groups: list[Group], now: float) -> None:
+        """These groups are committed `now`, in seconds on the cluster's clock."""
+        bucket = self._plan.add(groups)
+        if not bucket:
+            return
+        experience, training = self._actors.seconds(bucket)
+        self._made = max(self._made, now) + experience
+        begin = max(self._made, self._trainings[-1][1] if self._trainings else 0.0)
+        self._trainings.append((begin, begin + training))
+
+    def rest(self, trained: list[Group]) -> list[Group]:
+        """The groups that are still to be trained."""
+        return self._plan.rest(trained)
+
+    def hidden_and_left(self, now: float) -> tuple[float, float]:
+        """Seconds of training that generation has hidden until it ended `now`, and those until the buckets are trained."""
+        hidden = sum(min(end, now) - min(begin, now) for begin, end in self._trainings)
+        return hidden, max([0.0, *(end - now for _, end in self._trainings[-1:])])
+
+
+def even_parts(items: Sequence[int], count: int) -> list[list[int]]:
+    """`count` parts of the items in their order, whose sizes differ by one at most."""
+    bounds = [len(items) * part // count for part in range(count + 1)]
+    return [list(items[start:end]) for start, end in pairwise(bounds)]
+
+
+def padded_tokens(ranks: Iterable[list[list[int]]]) -> int:
+    """Tokens of the lengths in each rank's micro-batches, as the rank with the most has them in each."""
+    return sum(max(len(batch) * max(batch) for batch in side_by_side) for side_by_side in zip(*ranks))

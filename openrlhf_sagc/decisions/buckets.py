@@ -1,0 +1,43 @@
+"""Which groups are sent to the actors together while others still decode."""
+
+import math
+
+from openrlhf_sagc.decisions.records import Group
+
+MOST_BUCKETS = 4  # of a step, since each has a price in the driver and in the actors
+
+
+class BucketPlan:
+    """The buckets of one step: whole groups, in the order in which they were committed.
+
+    The last groups are left for the end, a sample for each rank at least.
+
+    `sent` has the numbers of the groups in all buckets so far.
+
+    Args:
+        num_groups: of the step.
+        group_size: samples of a group.
+        ranks: data-parallel actors.
+        micro_batch_size: samples of a micro-batch. A bucket has a micro-batch for each rank at least.
+    """
+
+    def __init__(self, num_groups: int, group_size: int, *, ranks: int, micro_batch_size: int) -> None:
+        self._size = group_size
+        self._least = max(ranks * micro_batch_size, num_groups * group_size // MOST_BUCKETS)  # samples of a bucket
+        self._most = max(num_groups - math.ceil(ranks / group_size), 0)  # groups of all buckets
+        self._waiting: list[Group] = []
+        self.sent: set[int] = set()
+
+    def add(self, groups: list[Group]) -> list[Group]:
+        """These groups are committed; the bucket to send now, empty if what waits makes none."""
+        self._waiting += groups
+        bucket = self._waiting[: self._most - len(self.sent)]
+        if len(bucket) * self._size < self._least:
+            return []
+        self._waiting = self._waiting[len(bucket) :]
+        self.sent |= {group.number for group in bucket}
+        return bucket
+
+    def rest(self, trained: list[Group]) -> list[Group]:
+        """The groups of `trained` that are in no bucket."""
+        return [group for group in trained if group.number not in self.sent]

@@ -1,0 +1,48 @@
+"""Which groups make a bucket."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from openrlhf_sagc.decisions.buckets import MOST_BUCKETS, BucketPlan
+from openrlhf_sagc.decisions.records import Group, Prompt
+
+
+def groups_of(numbers, size=4):
+    return [Group(number, 0, Prompt("", "", None, 1), size, size) for number in numbers]
+
+
+def numbers_of(groups):
+    return [group.number for group in groups]
+
+
+def test_a_bucket_is_a_quarter_of_the_step_and_the_last_groups_are_left():
+    plan = BucketPlan(8, 4, ranks=5, micro_batch_size=1)
+    sent = [numbers_of(plan.add([group])) for group in groups_of(range(8))]
+    assert sent == [[], [0, 1], [], [2, 3], [], [4, 5], [], []]  # the rest has a sample for each of five ranks
+    assert plan.sent == set(range(6)) and numbers_of(plan.rest(groups_of(range(8)))) == [6, 7]
+
+
+def test_a_bucket_has_a_micro_batch_for_each_rank():
+    plan = BucketPlan(8, 4, ranks=2, micro_batch_size=6)
+    assert [len(plan.add([group])) for group in groups_of(range(8))] == [0, 0, 3, 0, 0, 3, 0, 0]
+
+
+def test_groups_of_one_call_are_one_bucket():
+    plan = BucketPlan(8, 4, ranks=1, micro_batch_size=1)
+    assert numbers_of(plan.add(groups_of(range(8)))) == list(range(7)) and plan.add([]) == []
+
+
+@given(
+    num_groups=st.integers(1, 40),
+    size=st.sampled_from([2, 4, 8]),
+    ranks=st.integers(1, 40),
+    micro_batch_size=st.integers(1, 16),
+)
+def test_there_are_at_most_so_many_buckets_and_something_is_left(num_groups, size, ranks, micro_batch_size):
+    plan = BucketPlan(num_groups, size, ranks=ranks, micro_batch_size=micro_batch_size)
+    groups = groups_of(range(num_groups), size)
+    buckets = [bucket for group in groups if (bucket := plan.add([group]))]
+    assert len(buckets) <= MOST_BUCKETS and all(len(bucket) * size >= ranks * micro_batch_size for bucket in buckets)
+    rest = plan.rest(groups)
+    assert numbers_of([group for bucket in buckets for group in bucket] + rest) == list(range(num_groups))
+    assert len(rest) * size >= min(ranks, num_groups * size)
