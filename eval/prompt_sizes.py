@@ -1,8 +1,8 @@
 """A group size for each prompt, from what its earlier groups showed, against one size for all; simulated training.
 
 The policies are a fixed size, group control with the objective throughput and no limit, and sizes by prompt. These have a
-given mean and come from the success rate that a prompt's earlier groups showed ("rate"), from it and their length
-("rate and length"), or from the true ones ("oracle"). Prompts come in the same order for all policies. A run is simulated
+given mean and come from the success rate that a prompt's earlier groups showed ("rate"), from their length ("length"), from
+both ("rate and length"), or from the true ones ("oracle"). Prompts come in the same order for all policies. A run is simulated
 from its first step on, so that learning counts. Each is measured in two ways, for advantages that are not divided by the
 group's standard deviation ("plain") and for those that are ("standardised"); the results' README.md says how.
 
@@ -39,7 +39,7 @@ from simulation.workloads import WORKLOADS, WorkloadSource
 from openrlhf_sagc.policies import build_planner
 
 FIXED = [f"fixed:{size}" for size in SIZES]
-BY_PROMPT = ("rate", "rate and length", "oracle")
+BY_PROMPT = ("rate", "length", "rate and length", "oracle")
 POLICIES = [*FIXED, "throughput", *BY_PROMPT]
 MEASURES = ("plain", "standardised")
 CELL = ["gpus", "workload", "filter"]
@@ -76,8 +76,8 @@ def training_of(run: dict) -> tuple[SimulatedTraining, WorkloadSource]:
     word = "sagc" if policy == "throughput" else f"fixed:{first}"
     planner = build_planner(training_arguments(parse_policy(word), arguments), num_engines=gpus)
     if policy in BY_PROMPT:
-        by_length = policy != "rate"
-        knowledge = Oracle(source, by_length) if policy == "oracle" else Learned(by_length)
+        learned = Learned(by_rate="rate" in policy, by_length="length" in policy)
+        knowledge = Oracle(source) if policy == "oracle" else learned
         policies = planner.controller, planner.sampler, planner.batcher
         planner = SizesByPrompt(*policies, knowledge=knowledge, samples=samples, num_engines=gpus)
     costs = CostModel.load(ENGINES / "h100-7b.json")
@@ -125,24 +125,22 @@ def compared(runs: pd.DataFrame) -> pd.DataFrame:
                     name: shares.mean(),
                     f"{name} ±": width,
                 }
+                row[f"{name} a second"] = of_policy[name].mean()
             means = of_policy[["straggler_rate", "seconds", "samples", "judged"]].mean()
             rows.append({**row, **means.to_dict()})
     return pd.DataFrame(rows)
 
 
-def overview(table: pd.DataFrame) -> pd.DataFrame:
-    """A row for each cell: every measure's best fixed size and the shares of the others, then straggler rates."""
+def overview(table: pd.DataFrame, measure: str) -> pd.DataFrame:
+    """A row for each cell: the best fixed size by a measure, the shares of the others, and two straggler rates."""
     rows = []
     for cell, of_cell in table.groupby(CELL, sort=False):
         of_cell = of_cell.set_index("policy")
-        row = dict(zip(CELL, cell))
-        for name in MEASURES:
-            row[f"best {name}"] = of_cell[f"best {name}"].iloc[0]
-            row |= {f"{name}: {policy}": of_cell[name][policy] for policy in ("throughput", *BY_PROMPT)}
-        best = of_cell["best standardised" if row["filter"] else "best plain"].iloc[0]
-        rates = of_cell["straggler_rate"]
-        rows.append({**row, "rate of best": rates[f"fixed:{best}"], "rate of sizes": rates["rate and length"]})
-    return pd.DataFrame(rows)
+        best, rates = of_cell[f"best {measure}"].iloc[0], of_cell["straggler_rate"]
+        row = {**dict(zip(CELL, cell)), "best": best, **of_cell[measure][["throughput", *BY_PROMPT]]}
+        row["±"] = of_cell[f"{measure} ±"]["rate and length"]
+        rows.append({**row, "rate of best": rates[f"fixed:{best}"], "rate of both": rates["rate and length"]})
+    return pd.DataFrame(rows).rename(columns={"rate and length": "both"})
 
 
 def main() -> None:
@@ -181,7 +179,8 @@ def main() -> None:
     written = pd.read_csv(file).to_dict("records")  # rounded, as a later start reads them
     table = compared(pd.DataFrame([row for row in written if {name: row[name] for name in KEY} in runs]))
     table.to_csv(output / "table.csv", index=False, float_format="%.4g")
-    show("share of the best fixed size's effective samples a second", overview(table).round(3), Console(width=200))
+    for name in MEASURES:
+        show(f"{name}: share of the best fixed size's effective samples a second", overview(table, name).round(3))
 
 
 if __name__ == "__main__":

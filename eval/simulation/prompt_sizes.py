@@ -90,15 +90,14 @@ class Knowledge(Protocol):
 
 
 class Oracle:
-    """Knows the success rates, and the mean lengths where they count as costs."""
+    """Knows the success rates and the mean lengths, which count as costs."""
 
-    def __init__(self, source: WorkloadSource, by_length: bool) -> None:
-        self._source, self._by_length = source, by_length
+    def __init__(self, source: WorkloadSource) -> None:
+        self._source = source
 
     def worth(self, prompts: list[Prompt]) -> list[float]:
         labels = [prompt.label for prompt in prompts]
-        noise_P = noise(self._source.success_rates(labels))
-        return (noise_P / self._source.mean_tokens(labels) if self._by_length else noise_P).tolist()
+        return (noise(self._source.success_rates(labels)) / self._source.mean_tokens(labels)).tolist()
 
     def observe(self, group: Group, scores_G: Sequence[float], tokens_G: Sequence[int]) -> None:
         """There is nothing to learn."""
@@ -108,10 +107,14 @@ class Learned:
     """Knows what a prompt's earlier groups showed: a Beta posterior of the success rate, and the predicted length.
 
     The prior is the Beta distribution with the mean and the spread of all prompts.
+
+    Args:
+        by_rate: the success rate counts; otherwise all prompts have the same noise.
+        by_length: the length counts as a sample's cost; otherwise all cost the same.
     """
 
-    def __init__(self, by_length: bool) -> None:
-        self._by_length = by_length
+    def __init__(self, *, by_rate: bool, by_length: bool) -> None:
+        self._by_rate, self._by_length = by_rate, by_length
         self._lengths = LengthPredictor()
         self._counts: dict[Any, tuple[float, float]] = {}  # right and wrong, faded
         # Groups, their shares of right responses and of right pairs; a uniform rate has mean 1/2 and mean square 1/3.
@@ -123,7 +126,7 @@ class Learned:
         for prompt in prompts:
             right, wrong = self._counts.get(prompt.text, (0.0, 0.0))
             a, b = prior_right + right, prior_wrong + wrong
-            worth = a * b / ((a + b) * (a + b + 1))  # mean of p (1 - p)
+            worth = a * b / ((a + b) * (a + b + 1)) if self._by_rate else 1.0  # mean of p (1 - p)
             worths.append(worth / self._lengths.predict(prompt.text) if self._by_length else worth)
         return worths
 

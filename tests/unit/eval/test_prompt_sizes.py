@@ -21,20 +21,22 @@ def runs_of(plain, standardised, seeds=(0, 1)):
 
 
 def test_shares_are_of_the_best_fixed_size_by_each_measure():
-    table = prompt_sizes.compared(runs_of([1, 4, 2, 3, 5, 6, 8, 2], [1, 2, 3, 4, 4, 4, 2, 8])).set_index("policy")
+    table = prompt_sizes.compared(runs_of([1, 4, 2, 3, 5, 6, 4, 8, 2], [1, 2, 3, 4, 4, 4, 4, 2, 8])).set_index(
+        "policy"
+    )
     assert (table["best plain"].unique(), table["best standardised"].unique()) == ([8], [32])
-    assert table["plain"].tolist() == pytest.approx([0.25, 1, 0.5, 0.75, 1.25, 1.5, 2, 0.5])
-    assert table["standardised"]["oracle"] == 2
+    assert table["plain"].tolist() == pytest.approx([0.25, 1, 0.5, 0.75, 1.25, 1.5, 1, 2, 0.5])
+    assert table["standardised"]["oracle"] == 2 and table["plain a second"]["oracle"] == 3
 
 
 def test_the_interval_is_that_of_the_seeds_shares():
-    runs = runs_of([1.0] * 8, [1.0] * 8, seeds=(0, 1, 2))
+    runs = runs_of([1.0] * 9, [1.0] * 9, seeds=(0, 1, 2))
     runs.loc[(runs["policy"] == "rate") & (runs["seed"] == 2), "standardised"] = 1.3
     table = prompt_sizes.compared(runs).set_index("policy")
     assert table["standardised"]["rate"] == pytest.approx(1.1)
     assert table["standardised ±"]["rate"] == pytest.approx(4.303 * 0.1, rel=1e-3)
     assert table["plain ±"]["rate"] == pytest.approx(0)
-    assert math.isnan(prompt_sizes.compared(runs_of([1.0] * 8, [1.0] * 8, seeds=(0,)))["plain ±"][0])
+    assert math.isnan(prompt_sizes.compared(runs_of([1.0] * 9, [1.0] * 9, seeds=(0,)))["plain ±"][0])
 
 
 @pytest.mark.parametrize("policy, sizes", [("fixed:4", {4}), ("throughput", {16}), ("rate", {16}), ("oracle", None)])
@@ -62,7 +64,7 @@ def test_the_command_writes_its_table_and_goes_on(monkeypatch, tmp_path, capsys)
     monkeypatch.setattr(sys, "argv", ["prompt_sizes.py", *flags, "--output", str(tmp_path)])
     prompt_sizes.main()
     runs, table = (pd.read_csv(tmp_path / name) for name in ("runs.csv", "table.csv"))
-    assert len(runs) == 2 * 8 * 2 and len(table) == 2 * 8
+    assert len(runs) == 2 * 9 * 2 and len(table) == 2 * 9
     assert table.loc[table["policy"] == "rate", ["plain", "standardised"]].gt(0).all(axis=None)
     printed = capsys.readouterr().out
     monkeypatch.setattr(prompt_sizes, "measure", None)  # all runs are kept

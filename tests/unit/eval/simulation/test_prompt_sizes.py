@@ -102,7 +102,7 @@ def seen(knowledge, text, scores, tokens):
 
 
 def test_what_earlier_groups_showed_says_what_a_prompt_is_worth():
-    knowledge, new = Learned(by_length=False), Prompt("new", 0, None, 1)
+    knowledge, new = Learned(by_rate=True, by_length=False), Prompt("new", 0, None, 1)
     assert knowledge.worth([new]) == pytest.approx([1 / 6])  # of a uniform success rate
     mixed = seen(knowledge, "mixed", [1.0, 0.0] * 4, 100)
     wrong = seen(knowledge, "wrong", [0.0] * 8, 100)
@@ -115,16 +115,19 @@ def test_what_earlier_groups_showed_says_what_a_prompt_is_worth():
 
 
 def test_where_most_prompts_fail_a_new_one_is_expected_to():
-    knowledge = Learned(by_length=False)
+    knowledge = Learned(by_rate=True, by_length=False)
     for number in range(100):
         seen(knowledge, str(number), [0.0] * 8, 100)
     assert knowledge.worth([Prompt("new", 0, None, 1)])[0] < 0.08
 
 
 def test_long_prompts_are_worth_less_where_lengths_count():
-    knowledge = Learned(by_length=True)
+    knowledge = Learned(by_rate=True, by_length=True)
     short, long = (seen(knowledge, text, [1.0, 0.0] * 16, tokens) for text, tokens in (("a", 100), ("b", 400)))
     assert np.divide(*knowledge.worth([short, long])) == pytest.approx(4, rel=0.1)
+    lengths_alone = Learned(by_rate=False, by_length=True)
+    wrong, mixed = seen(lengths_alone, "a", [0.0] * 8, 100), seen(lengths_alone, "b", [1.0, 0.0] * 4, 100)
+    assert np.divide(*lengths_alone.worth([wrong, mixed])) == pytest.approx(1)
 
 
 def simulated(knowledge_of, sampler):
@@ -137,19 +140,19 @@ def simulated(knowledge_of, sampler):
 
 
 def test_a_step_trains_its_samples_in_groups_of_the_sizes_that_were_chosen():
-    run = simulated(lambda source: Oracle(source, by_length=False), DynamicSampler(tolerance=None))
+    run = simulated(Oracle, DynamicSampler(tolerance=None))
     for _ in range(3):
         step = run.step()
         assert (step["samples"], step["prompts"], step["rollouts"]) == (128, 16, 128)
         sizes = [len(group.samples) for group in run.judged]
         assert sizes == [group.size for group in run.judged] and len(set(sizes)) > 1
-        noise_P = noise(run.source.success_rates([group.prompt.label for group in run.judged]))
-        assert noise_P[np.argmax(sizes)] > noise_P[np.argmin(sizes)]
-        assert sizes == best_sizes(noise_P.tolist(), 128)
+        labels = [group.prompt.label for group in run.judged]
+        worth_P = noise(run.source.success_rates(labels)) / run.source.mean_tokens(labels)
+        assert sizes == best_sizes(worth_P.tolist(), 128)
 
 
 def test_dynamic_sampling_leaves_a_step_about_as_many_samples():
-    run = simulated(lambda source: Learned(by_length=True), DynamicSampler(max_gen_batches=1000))
+    run = simulated(lambda source: Learned(by_rate=True, by_length=True), DynamicSampler(max_gen_batches=1000))
     steps = [run.step() for _ in range(30)]
     assert np.mean([step["samples"] for step in steps]) == pytest.approx(128, rel=0.1)
     dropped = [group for group in run.judged if not group.samples]
