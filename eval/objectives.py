@@ -25,19 +25,12 @@ from common.tables import show
 from rich.console import Console
 from rich.progress import Progress
 from simulation.costs import CostModel
-from simulation.flags import add_package_flags
+from simulation.flags import default_arguments
 from simulation.runs import train
-from simulation.workloads import Workload, WorkloadSource
+from simulation.workloads import WORKLOADS, WorkloadSource
 
 SIZES = (4, 8, 16, 32)
 LIMITS = (0.95, 0.2)
-WORKLOADS = {
-    "mid": Workload(),
-    "hard": Workload(logit=-4.0),
-    "learning": Workload(logit=-3.0, drift=4.0),
-    "slow nodes": Workload(slow_share=0.125),
-    "short": Workload(median=600, between=0.5, within=0.6, logit=-1.0),
-}
 GPUS = (1, 2, 16, 64, 1024)
 CELL = ["gpus", "workload", "filter", "hold", "tail"]
 SETTINGS = ["steps", "batch_size", "tradeoff"]
@@ -80,28 +73,25 @@ def runs_of(cell: Cell, seeds: list[int]) -> Iterator[Run]:
 
 def measure(run: Run, steps: int, batch_size: int, tradeoff: float) -> dict:
     """One simulated run: effective samples a second, mean straggler rate and group size, and with what it was made."""
-    parser = argparse.ArgumentParser()
-    add_package_flags(parser)
-    settings = vars(parser.parse_args([])) | {
-        "engine": ENGINES / "h100-7b.json",
-        "batch_size": batch_size,
-        "n_samples_per_prompt": 8,
-        "prompt_tokens": 256,
-        "group_sizes": list(SIZES),
-        "hold": run.cell.hold,
-        "dynamic_sampling": run.cell.filter,
-        "max_gen_batches": 1000,
-        "max_straggler_rate": run.limit,
-        "tradeoff": tradeoff,
-    }
     fixed = run.policy.startswith("fixed")
-    settings["objective"] = "size" if fixed else run.policy
+    arguments = default_arguments(
+        batch_size=batch_size,
+        n_samples_per_prompt=8,
+        prompt_tokens=256,
+        group_sizes=list(SIZES),
+        hold=run.cell.hold,
+        dynamic_sampling=run.cell.filter,
+        max_gen_batches=1000,
+        max_straggler_rate=run.limit,
+        tradeoff=tradeoff,
+        objective="size" if fixed else run.policy,
+        seed=run.seed,
+    )
     workload = WORKLOADS[run.cell.workload]
     # A group is all its rollouts: with a response_ratio above 1 it would be the short ones of them.
     policy = parse_policy((run.policy if fixed else "sagc") + ("+tail:1" if run.cell.tail else ""))
     source = WorkloadSource(workload, run.seed)
-    costs = CostModel.load(settings["engine"])
-    arguments = argparse.Namespace(**settings, seed=run.seed)
+    costs = CostModel.load(ENGINES / "h100-7b.json")
     training = train(policy, run.cell.gpus, source, costs, arguments)  # type: ignore[arg-type]
     slow = replace(
         costs, **{name: 2 * cost for name, cost in vars(costs).items() if name.startswith(("decode", "prefill"))}

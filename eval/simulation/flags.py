@@ -36,6 +36,13 @@ def add_package_flags(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(f"--{name}", help=action.help, **options)
 
 
+def default_arguments(**others: Any) -> argparse.Namespace:
+    """The flags with training's defaults, but for `others`, which may be more than these flags."""
+    parser = argparse.ArgumentParser()
+    add_package_flags(parser)
+    return argparse.Namespace(**vars(parser.parse_args([])) | others)
+
+
 def sizes_of(policy: Policy, arguments: argparse.Namespace) -> tuple[list[int], int]:
     """The group sizes that the policy chooses from, and the size of the first step."""
     if policy.size is not None:

@@ -44,6 +44,8 @@ class EndlessEpisode:
 class SimulatedTraining:
     """One run; `step()` simulates one training step after another.
 
+    `judged` are the groups that the last step trained, and those that dynamic sampling dropped.
+
     Args:
         planner: as in training.
         source: of prompts and response lengths.
@@ -74,6 +76,8 @@ class SimulatedTraining:
         self._generator = np.random.default_rng(seed)
         self.queue = PromptQueue(EndlessEpisode(source, self._generator))
         self._scores: dict[int, list[float]] = {}  # of the rollouts of groups that run
+        self.judged: list[Group] = []
+        self._dropped: list[Group] = []  # of the step
         self._ends: list[float] = []  # seconds at which the step's rollouts ended, stopped ones included
 
     def step(self) -> dict[str, float]:
@@ -93,7 +97,7 @@ class SimulatedTraining:
             ValueError: a rollout does not fit an engine's KV cache, or a rank of the actors has no sample.
         """
         planner, flight, queue, cluster = self.planner, self.flight, self.queue, self.cluster
-        start, preemptions, self._ends = cluster.now, cluster.preemptions, []
+        start, preemptions, self._ends, self._dropped = cluster.now, cluster.preemptions, [], []
         step = planner.plan(flight, queue)
         if self.stream:
             self.stream.begin(step)
@@ -113,7 +117,8 @@ class SimulatedTraining:
         queue.put_back_unused([group.prompt for group in unused])
         planner.finish(step, waiting=len(queue))
 
-        generation, samples = cluster.now - start, step.num_groups * step.group_size
+        self.judged = [*trained, *self._dropped]
+        generation, samples = cluster.now - start, sum(len(group.samples) for group in trained)
         response_tokens = sum(sum(group.samples) for group in trained)
         parts, streamed = self._seconds(generation, trained)
         planner.timed(sum(parts.values()))
@@ -158,9 +163,10 @@ class SimulatedTraining:
         if not prompts:
             return
         drawn = [prompt.label for prompt in prompts]
-        tokens_BG, correct_BG = self.source.draw_rollouts(drawn, step.round.rollouts, self._generator)
-        scores_BG = np.zeros(tokens_BG.shape) if correct_BG is None else correct_BG.astype(float)
         groups = self.planner.dispatch(step, self.flight, prompts)
+        most = max(group.rollouts for group in groups)
+        tokens_BG, correct_BG = self.source.draw_rollouts(drawn, most, self._generator)
+        scores_BG = np.zeros(tokens_BG.shape) if correct_BG is None else correct_BG.astype(float)
         tokens_of = {}
         for number, tokens_G, scores_G in zip(
             sorted(x.number for x in groups), tokens_BG.tolist(), scores_BG.tolist()
@@ -168,7 +174,9 @@ class SimulatedTraining:
             tokens_of[number], self._scores[number] = tokens_G, scores_G
         requests = {
             # An engine decodes a token at least, the end of the text.
-            group.number: [Request(self.prompt_tokens, max(tokens, 1)) for tokens in tokens_of[group.number]]
+            group.number: [
+                Request(self.prompt_tokens, max(tokens, 1)) for tokens in tokens_of[group.number][: group.rollouts]
+            ]
             for group in groups
         }
         self.cluster.dispatch(requests, keep_first=step.keep_first, engines=[group.engine for group in groups])
@@ -187,6 +195,8 @@ class SimulatedTraining:
         if not was_stopped:
             tokens_G, scores_G = [rollouts[place].tokens for place in members], [scores[place] for place in members]
             self.planner.judge(step, self.flight, group, scores_G, tokens_G)
+            if step.verdicts[-1].reason is not None:
+                self._dropped.append(group)
 
 
 def rollout_of(request: Request, now: float) -> Rollout:

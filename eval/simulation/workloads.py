@@ -1,12 +1,14 @@
 """Made-up rollouts for the simulator: lengths and answers of a set of prompts that is gone through in epochs."""
 
 import math
+from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
 
 PROMPTS = 1024  # of the set
 HARDNESS = 0.5  # correlation of a prompt's length with the logit of its failure rate
+NORMAL = NormalDist()
 
 
 class Workload(NamedTuple):
@@ -26,16 +28,26 @@ class Workload(NamedTuple):
     slow_share: float = 0.0
 
 
+WORKLOADS = {
+    "mid": Workload(),
+    "hard": Workload(logit=-4.0),
+    "learning": Workload(logit=-3.0, drift=4.0),
+    "slow nodes": Workload(slow_share=0.125),
+    "short": Workload(median=600, between=0.5, within=0.6, logit=-1.0),
+}
+
+
 class WorkloadSource:
     """A workload as a source of `SimulatedTraining`; every epoch has each prompt once, in a new order.
 
-    `progress` is the share of the training that is over, set by who runs it.
+    `progress` is the share of the training that is over, set by who runs it. With an `order`, a generator of its own, the
+    order of the prompts does not depend on what else is drawn.
     """
 
     has_correct = True
 
-    def __init__(self, workload: Workload, seed: int):
-        self.workload, self.progress = workload, 0.0
+    def __init__(self, workload: Workload, seed: int, order: np.random.Generator | None = None):
+        self.workload, self.progress, self._order = workload, 0.0, order
         self._normals_P2 = np.random.default_rng(seed).standard_normal((PROMPTS, 2))
         self._left: list[int] = []
 
@@ -43,7 +55,7 @@ class WorkloadSource:
         """`count` prompts, for `draw_rollouts`."""
         drawn: list[int] = []
         while len(drawn) < count:
-            self._left = self._left or generator.permutation(PROMPTS).tolist()
+            self._left = self._left or (self._order or generator).permutation(PROMPTS).tolist()
             missing = count - len(drawn)
             drawn += self._left[:missing]
             self._left = self._left[missing:]
@@ -53,10 +65,25 @@ class WorkloadSource:
         self, prompts_B: list[int], size: int, generator: np.random.Generator
     ) -> tuple[np.ndarray, np.ndarray]:
         """Response tokens [B, size] of a group for each prompt, and whether they are correct [B, size]."""
-        work, normals_B2 = self.workload, self._normals_P2[prompts_B]
+        work = self.workload
         logs_BG = work.within * generator.standard_normal((len(prompts_B), size))
-        logs_BG += math.log(work.median) + work.between * normals_B2[:, :1]
+        logs_BG += self._mean_logs(prompts_B)[:, None]
         tokens_BG = np.rint(np.exp(np.clip(logs_BG, 0, math.log(work.cap)))).astype(int)
-        skill_B1 = math.sqrt(1 - HARDNESS**2) * normals_B2[:, 1:] - HARDNESS * normals_B2[:, :1]
-        logits_B1 = work.logit + work.drift * self.progress + 2 * skill_B1
-        return tokens_BG, generator.random(tokens_BG.shape) < 1 / (1 + np.exp(-logits_B1))
+        return tokens_BG, generator.random(tokens_BG.shape) < self.success_rates(prompts_B)[:, None]
+
+    def success_rates(self, prompts_B: list[int]) -> np.ndarray:
+        """Chance [B] that a response to each prompt is right, at this progress."""
+        work, normals_B2 = self.workload, self._normals_P2[prompts_B]
+        skill_B = math.sqrt(1 - HARDNESS**2) * normals_B2[:, 1] - HARDNESS * normals_B2[:, 0]
+        return 1 / (1 + np.exp(-(work.logit + work.drift * self.progress + 2 * skill_B)))
+
+    def mean_tokens(self, prompts_B: list[int]) -> np.ndarray:
+        """Mean response tokens [B] of each prompt, before they are rounded."""
+        mean_B, within, cap = self._mean_logs(prompts_B), self.workload.within, self.workload.cap
+        far_B = (math.log(cap) - mean_B) / within
+        below_B, capped_B = (np.array([NORMAL.cdf(x) for x in far]) for far in (far_B - within, -far_B))
+        return np.exp(mean_B + within**2 / 2) * below_B + cap * capped_B
+
+    def _mean_logs(self, prompts_B: list[int]) -> np.ndarray:
+        """Mean [B] of the log tokens, before the cap."""
+        return math.log(self.workload.median) + self.workload.between * self._normals_P2[prompts_B, 0]

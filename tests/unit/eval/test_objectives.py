@@ -5,6 +5,7 @@ import sys
 import objectives
 import pandas as pd
 import pytest
+from simulation.workloads import Workload
 
 
 def rows_of(figures):
@@ -48,7 +49,7 @@ def test_every_cell_has_another_setting_and_every_workload_occurs():
 def test_slow_engines_make_a_run_slower(monkeypatch):
     run = objectives.Run(objectives.Cell(8, "mid", False, "samples", False), "fixed:8", 0.95, 0)
     plain = objectives.measure(run, 2, 8, 2.0)
-    monkeypatch.setitem(objectives.WORKLOADS, "mid", objectives.Workload(slow_share=0.5))
+    monkeypatch.setitem(objectives.WORKLOADS, "mid", Workload(slow_share=0.5))
     slow = objectives.measure(run, 2, 8, 2.0)
     assert slow["effective_per_second"] < plain["effective_per_second"]
     assert slow["straggler_rate"] == plain["straggler_rate"] and slow["group_size"] == 8

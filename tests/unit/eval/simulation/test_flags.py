@@ -4,7 +4,7 @@ import argparse
 
 import pytest
 from common.policies import parse_policy
-from simulation.flags import add_package_flags, package_flags, training_arguments
+from simulation.flags import add_package_flags, default_arguments, package_flags, training_arguments
 
 from openrlhf_sagc.arguments import add_arguments
 from openrlhf_sagc.decisions.in_flight import GroupsInFlight
@@ -49,3 +49,9 @@ def test_a_policys_name_sets_sizes_rounds_and_what_a_step_keeps(word, sizes, fir
     step = planner.plan(GroupsInFlight(), PromptQueue(None))
     assert (step.group_size, step.num_groups) == (first, groups)
     assert (step.round.prompt_ratio, step.round.rollouts) == ((1.5, 2 * first) if "tail" in word else (1.0, first))
+
+
+def test_default_arguments_are_trainings_but_for_those_given():
+    arguments = vars(default_arguments(tradeoff=5.0, seed=3))
+    others = {name: action.default for name, action in package_flags().items() if name != "tradeoff"}
+    assert arguments == others | {"tradeoff": 5.0, "seed": 3}

@@ -44,3 +44,20 @@ def test_training_moves_the_success_rate(generator):
     for source.progress in (0.0, 0.5, 1.0):
         rates.append(source.draw_rollouts(list(range(PROMPTS)), 16, generator)[1].mean())
     assert rates[0] < rates[1] - 0.1 < rates[2] - 0.2
+
+
+def test_rates_and_mean_lengths_are_those_of_the_rollouts(generator):
+    source = WorkloadSource(Workload(median=2000, cap=4000, logit=-1.0, drift=2.0), seed=1)
+    source.progress = 0.5
+    prompts = list(range(50))
+    tokens_BG, correct_BG = source.draw_rollouts(prompts, 4000, generator)
+    assert source.success_rates(prompts) == pytest.approx(correct_BG.mean(axis=1), abs=0.04)
+    assert source.mean_tokens(prompts) == pytest.approx(tokens_BG.mean(axis=1), rel=0.04)
+    assert (tokens_BG == 4000).mean() > 0.05
+
+
+def test_an_order_of_its_own_does_not_depend_on_other_draws(generator):
+    sources = [WorkloadSource(Workload(), seed=1, order=np.random.default_rng(2)) for _ in range(2)]
+    generator.random(1000)
+    drawn = [source.draw_prompts(PROMPTS + 5, np.random.default_rng(seed)) for seed, source in enumerate(sources)]
+    assert drawn[0] == drawn[1]
