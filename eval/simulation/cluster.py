@@ -1,18 +1,31 @@
-"""Engines that share a clock, with OpenRLHF's placement of groups or the scheduler's."""
+"""Engines that share a clock, with OpenRLHF's placement of groups or the scheduler's of rollouts."""
 
 import heapq
 import math
 from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 
 from simulation.costs import CostModel
 from simulation.engine import Engine, Request
 
 
 class Cluster:
-    """Engines that share a clock, and groups of rollouts placed on them whole."""
+    """Engines that share a clock, and the rollouts that are placed on them.
 
-    def __init__(self, costs: CostModel, engines: int):
+    Args:
+        costs: of the engines.
+        engines: how many.
+        note_back: called with the number of a group and the places of rollouts of it that have ended.
+    """
+
+    def __init__(
+        self,
+        costs: CostModel,
+        engines: int,
+        note_back: Callable[[int, Iterable[int]], None] = lambda group, places: None,
+    ):
         self.costs = costs
+        self._note_back = note_back
         self.now = 0.0
         self.engines = [Engine(costs) for _ in range(engines)]
         self._due = [math.inf] * engines
@@ -22,17 +35,21 @@ class Cluster:
         self._whole: deque[int] = deque()  # groups that have ended and can be taken back
 
     def dispatch(
-        self, groups: dict[int, list[Request]], *, keep_first: int | None = None, engines: list[int] | None = None
-    ) -> list[int]:
-        """Send groups to engines; the engine of each.
+        self,
+        groups: dict[int, list[Request]],
+        *,
+        keep_first: int | None = None,
+        engines: Sequence[Sequence[int]] | None = None,
+    ) -> list[tuple[int, ...]]:
+        """Send groups to engines; the engine of each rollout.
 
-        Without `engines` they go to those with the fewest unfinished rollouts, as OpenRLHF's
+        Without `engines` groups go whole to those with the fewest unfinished rollouts, as OpenRLHF's
         `_dispatch_prompts_to_vllm` places them: loads are counted once, then every group adds its size.
 
         Args:
             groups: the requests of each, by number.
             keep_first: rollouts of a group that end the others; None for all of them.
-            engines: where the scheduler has placed each group, -1 if it has not.
+            engines: where the scheduler has placed each rollout of each group, empty for groups that it has not placed.
 
         Raises:
             ValueError: a rollout does not fit an engine's KV cache.
@@ -46,16 +63,17 @@ class Cluster:
         heapq.heapify(loads)
         placed = []
         arrivals: dict[int, list[Request]] = {}
-        for (group, requests), index in zip(groups.items(), engines or [-1] * len(groups)):
-            if index < 0:
+        for (group, requests), places in zip(groups.items(), engines or [()] * len(groups)):
+            if not places:
                 load, index = loads[0]
                 heapq.heapreplace(loads, (load + len(requests), index))
-            placed.append(index)
-            arrivals.setdefault(index, []).extend(requests)
+                places = [index] * len(requests)
+            placed.append(tuple(places))
             self._groups[group] = requests
             self._unfinished[group] = keep_first or len(requests)
-            for request in requests:
-                request.group, request.arrived = group, self.now
+            for place, (request, index) in enumerate(zip(requests, places)):
+                request.group, request.place, request.engine, request.arrived = group, place, index, self.now
+                arrivals.setdefault(index, []).append(request)
         for index, requests in arrivals.items():
             self.engines[index].submit(requests, self.now)
             self._plan(index)
@@ -73,15 +91,14 @@ class Cluster:
             if time != self._due[index]:
                 continue
             self.now = time
-            engine = self.engines[index]
-            for request in engine.run_to_event():
-                self._unfinished[request.group] -= 1
-                if not self._unfinished[request.group]:
-                    self._whole.append(request.group)
-            for group in self._whole:
-                engine.drop([request for request in self._groups[group] if request.ended is None])
-            engine.schedule()
-            self._plan(index)
+            self._count(self.engines[index].run_to_event())
+            changed, dropped = {index}, 0
+            while dropped < len(self._whole):  # a group may become whole in the step after which others are dropped
+                changed |= self._drop_rest(self._whole[dropped])
+                dropped += 1
+            for index in sorted(changed):
+                self.engines[index].schedule()
+                self._plan(index)
         group = self._whole.popleft()
         del self._unfinished[group]
         return group, self._groups.pop(group)
@@ -96,6 +113,23 @@ class Cluster:
         self._events.clear()
         self._due = [math.inf] * len(self.engines)
         return left
+
+    def _count(self, ended: list[Request]) -> None:
+        """These requests have ended; some of their groups may be whole."""
+        for request in ended:
+            self._note_back(request.group, (request.place,))
+            self._unfinished[request.group] -= 1
+            if not self._unfinished[request.group]:
+                self._whole.append(request.group)
+
+    def _drop_rest(self, group: int) -> set[int]:
+        """Drop the rollouts of a whole group that still run; the engines that they ran on."""
+        engines = {request.engine for request in self._groups[group] if request.ended is None}
+        for index in engines:
+            self._count(self.engines[index].run_until(self.now))
+            running = [request for request in self._groups[group] if request.engine == index and request.ended is None]
+            self.engines[index].drop(running)
+        return engines
 
     def _plan(self, index: int) -> None:
         due = self.engines[index].next_event

@@ -62,8 +62,8 @@ class SimulatedTraining:
     ):
         self.planner, self.source, self.costs = planner, source, costs
         self.gpus, self.prompt_tokens = gpus, prompt_tokens
-        self.cluster = Cluster(costs, gpus // costs.gpus_per_engine)
         self.flight = GroupsInFlight()
+        self.cluster = Cluster(costs, gpus // costs.gpus_per_engine, self.flight.note_back)
         self._generator = np.random.default_rng(seed)
         self.queue = PromptQueue(EndlessEpisode(source, self._generator))
         self._scores: dict[int, list[float]] = {}  # of the rollouts of groups that run
@@ -150,7 +150,7 @@ class SimulatedTraining:
             group.number: [Request(self.prompt_tokens, max(tokens, 1)) for tokens in tokens_of[group.number]]
             for group in groups
         }
-        self.cluster.dispatch(requests, keep_first=step.keep_first, engines=[group.engine for group in groups])
+        self.cluster.dispatch(requests, keep_first=step.keep_first, engines=[group.engines for group in groups])
 
     def _take_back(self, step: Step, number: int, requests: list[Request]) -> None:
         """Judge a group that is back, unless it was stopped."""

@@ -61,11 +61,19 @@ class Rollout(NamedTuple):
         return max(self.seconds - self.queue_seconds, 0.0)
 
 
+class Labelled(NamedTuple):
+    """A prompt's label on its way to an engine, with the number of the group that the engine rolls out."""
+
+    group: int
+    label: Any
+
+
 class Group(NamedTuple):
     """The rollouts of one prompt, from their dispatch on.
 
     `number` counts groups in the order of dispatch over the whole run. `step` is the step that dispatched the group.
-    `rollouts` are dispatched, and `size` of them are the group's members. `engine` is where the scheduler has placed it, -1 if it left that to OpenRLHF; `expected_tokens` is what it placed it
+    `rollouts` are dispatched, and `size` of them are the group's members. `engines` has the engine of each rollout, and
+    is empty if the scheduler left the whole group to OpenRLHF. `expected_tokens` of each rollout are what it was placed
     by. `samples` are there once the group is accepted.
     """
 
@@ -74,7 +82,7 @@ class Group(NamedTuple):
     prompt: Prompt
     size: int
     rollouts: int
-    engine: int = -1
+    engines: tuple[int, ...] = ()
     expected_tokens: int = 0
     samples: Sequence[Any] = ()
 

@@ -9,7 +9,7 @@ from flags import arguments_with
 from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 
 import openrlhf_sagc.driver.engines as engines_module
-from openrlhf_sagc.actors.rollouts import keep_first
+from openrlhf_sagc.actors.rollouts import keep_first, stop_rollouts
 from openrlhf_sagc.decisions.records import ROLLOUT, Rollout
 from openrlhf_sagc.driver.rollout import StragglerAwareSamplesGenerator
 
@@ -74,10 +74,10 @@ class Prompts:
 
 
 class Dispatched:
-    """What stands for the Ray reference of a group."""
+    """What stands for the Ray reference of a call, for some or all of a group's rollouts."""
 
-    def __init__(self, ray, prompt, answers, start, keep):
-        self.ray = ray
+    def __init__(self, ray, group, prompt, answers, start, keep):
+        self.ray, self.group = ray, group
         self.prompt, self.answers, self.start = prompt, answers, start
         rewarded = sorted(tokens for tokens, _, *rest in answers if not any(rest[1:]))
         every = max(tokens for tokens, *_ in answers)
@@ -94,10 +94,11 @@ class Dispatched:
 
 
 class Returns:
-    """In the place of the queue of groups that are back: it holds those that run, and `get` waits for the first."""
+    """In the place of the queue of calls that are back: it holds those that run, and `get` waits for the first."""
 
     def __init__(self, ray):
         self.ray, self.items = ray, []
+        ray.returns = self
 
     def put(self, item):
         self.items.append(item)
@@ -111,25 +112,33 @@ class Returns:
 
 
 class FakeRay:
-    """`wait` moves the clock to the end of the next group; the result of one that still runs is stopped."""
+    """`wait` moves the clock to the end of the next call; the result of one that still runs is stopped."""
 
     def __init__(self):
         self.clock = 0
         self.calls = []  # of methods of the engines
         self.keep_first = None  # as the engines were told
         self.told = []  # every limit that one of them was told
-        self.together = False  # all groups end at once
+        self.together = False  # all calls end at once
+        self.stops = []  # numbers of the groups of every stop but those of all groups
         self.requests = 0  # what an engine says it has to decode
 
     def run_in_engine(self, function, *args, **kwargs):
         if function is keep_first:
             (self.keep_first,) = args
             self.told.append(self.keep_first)
+        if function is stop_rollouts and args:
+            (groups,) = args
+            self.stops.append(list(groups))
+            for _, ref in self.returns.items:
+                if ref.group in groups:
+                    ref.end = min(ref.end, self.clock)
 
     def wait(self, pending, num_returns, timeout):
-        if timeout < 10:  # after a stop
-            return pending[:1], pending[1:]
         first = min(pending, key=lambda ref: (ref.end, pending.index(ref)))
+        if timeout < 10:  # after a stop
+            first = first if first.end <= self.clock else pending[0]
+            return [first], [ref for ref in pending if ref is not first]
         self.clock = max(self.clock, max(ref.end for ref in pending) if self.together else first.end)
         return [first], [ref for ref in pending if ref is not first]
 
@@ -170,11 +179,16 @@ def make_generator(monkeypatch):
     ray = FakeRay()
 
     def dispatch(self, prompts, labels, *, images, n_samples_per_prompt):
-        seen = self.vllm_engines[0].seen
-        seen.drawn += map(int, prompts)
+        seen, refs = self.vllm_engines[0].seen, []
         seen.dispatched_to.append(prompts)
-        answers = [seen.respond(int(prompt), n_samples_per_prompt) for prompt in prompts]
-        return [Dispatched(ray, prompt, answer, ray.clock, ray.keep_first) for prompt, answer in zip(prompts, answers)]
+        for prompt, label in zip(prompts, labels):
+            if label.group not in seen.left:
+                seen.drawn.append(int(prompt))
+                seen.left[label.group] = [*seen.respond(int(prompt), seen.flight.running[label.group].rollouts)]
+            left = seen.left[label.group]
+            answers, left[:] = left[:n_samples_per_prompt], left[n_samples_per_prompt:]
+            refs.append(Dispatched(ray, label.group, prompt, answers, ray.clock, ray.keep_first))
+        return refs
 
     monkeypatch.setattr(engines_module, "SimpleQueue", lambda: Returns(ray))
     monkeypatch.setattr(engines_module.ray, "get", ray.get)
@@ -187,7 +201,7 @@ def make_generator(monkeypatch):
             name.replace("__", ".") if "__" in name else f"rollout.sagc.{name}": flags[name] for name in flags
         }
         args = arguments_with(settings)
-        seen = SimpleNamespace(respond=respond, drawn=[], dispatched_to=[])
+        seen = SimpleNamespace(respond=respond, drawn=[], dispatched_to=[], left={})  # left: answers, by group
         engine = SimpleNamespace(
             seen=seen,
             __ray_call__=SimpleNamespace(remote=ray.run_in_engine),
@@ -195,6 +209,7 @@ def make_generator(monkeypatch):
         )
         strategy = SimpleNamespace(args=args)
         generator = StragglerAwareSamplesGenerator(strategy, Prompts(prompts), None, None, [engine] * engines)
+        seen.flight = generator.flight
         generator.ray, generator.drawn, generator.dispatched_to = ray, seen.drawn, seen.dispatched_to
         return generator
 

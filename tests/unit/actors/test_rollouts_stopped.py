@@ -201,15 +201,6 @@ def test_a_cancelled_rollout_is_cancelled_inside():
     run(check())
 
 
-def together(actor, *tokens):
-    """The rollouts of one prompt, as OpenRLHF's actor runs them."""
-
-    async def generate_responses():
-        return await asyncio.gather(*[actor.executor.execute(**actor.request(max_tokens=count)) for count in tokens])
-
-    return generate_responses()
-
-
 @pytest.mark.parametrize("submit", [0.0, 0.1])
 def test_the_first_rollouts_of_a_prompt_stop_its_others_alone(submit):
     """Three of five; another prompt's rollouts run on, though they take longer; nothing is left in vLLM."""
@@ -217,9 +208,7 @@ def test_the_first_rollouts_of_a_prompt_stop_its_others_alone(submit):
     async def main():
         actor = Actor(Agent(*range(10)), submit=submit)
         await asyncio.to_thread(keep_first, actor, 3)
-        responses, others = await asyncio.gather(
-            together(actor, 9, ENDLESS, 3, ENDLESS, 6), together(actor, 40, 50, 60)
-        )
+        responses, others = await asyncio.gather(actor.group(0, 9, ENDLESS, 3, ENDLESS, 6), actor.group(1, 40, 50, 60))
         assert [response[ROLLOUT].stopped for response in responses] == [False, True, False, True, False]
         assert [response[ROLLOUT].tokens for response in others] == [41, 51, 61] and not actor.requests
         assert all(9 <= response[ROLLOUT].tokens < 40 for response in responses if response[ROLLOUT].stopped)
@@ -234,7 +223,7 @@ def test_a_rollout_without_a_reward_is_none_of_the_first():
     async def main():
         actor = Actor(Agent(ValueError("first"), 1.0, 2.0))
         await asyncio.to_thread(keep_first, actor, 2)
-        return await together(actor, 3, 6, 9, ENDLESS)
+        return await actor.group(0, 3, 6, 9, ENDLESS)
 
     responses = run(main())
     assert [response[ROLLOUT].stopped for response in responses] == [False, False, False, True]
@@ -245,8 +234,8 @@ def test_all_rollouts_of_a_prompt_finish_again_once_none_are_to_be_kept():
     async def main():
         actor = Actor(Agent(*range(10)))
         await asyncio.to_thread(keep_first, actor, 1)
-        first = await together(actor, 3, ENDLESS)
+        first = await actor.group(0, 3, ENDLESS)
         await asyncio.to_thread(keep_first, actor, None)
-        return [response[ROLLOUT].stopped for response in first + await together(actor, 3, 30)]
+        return [response[ROLLOUT].stopped for response in first + await actor.group(1, 3, 30)]
 
     assert run(main()) == [False, True, False, False]

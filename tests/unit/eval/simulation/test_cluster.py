@@ -60,12 +60,12 @@ def test_groups_are_placed_as_openrlhf_places_them(count, size, engines, before)
         patch.setattr(upstream.ray, "get", lambda results: results)
         patch.setattr(upstream, "SamplingParams", lambda **_: None)
         expected = generator._dispatch_prompts_to_vllm(prompts, prompts, n_samples_per_prompt=size)
-    assert dispatch([size] * count, 100) == expected
+    assert dispatch([size] * count, 100) == [(engine,) * size for engine in expected]
 
 
 def test_stopping_leaves_idle_engines_and_says_what_was_whole():
     cluster = Cluster(costs_of(), 2)
-    assert cluster.dispatch({0: [Request(0, 3)], 1: [Request(0, 3)], 2: [Request(0, 9)]}) == [0, 1, 0]
+    assert cluster.dispatch({0: [Request(0, 3)], 1: [Request(0, 3)], 2: [Request(0, 9)]}) == [(0,), (1,), (0,)]
     assert cluster.next_group()[0] == 0
     left = cluster.stop()
     assert {group: [request.ended for request in requests] for group, requests in left.items()} == {
