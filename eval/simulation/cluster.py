@@ -88,17 +88,9 @@ class Cluster:
         """Move the clock to the end of the next group and take it back."""
         while not self._whole:
             time, index = heapq.heappop(self._events)
-            if time != self._due[index]:
-                continue
-            self.now = time
-            self._count(self.engines[index].run_to_event())
-            changed, dropped = {index}, 0
-            while dropped < len(self._whole):  # a group may become whole in the step after which others are dropped
-                changed |= self._drop_rest(self._whole[dropped])
-                dropped += 1
-            for index in sorted(changed):
-                self.engines[index].schedule()
-                self._plan(index)
+            if time == self._due[index]:
+                self.now = time
+                self._take_ended(index)
         group = self._whole.popleft()
         del self._unfinished[group]
         return group, self._groups.pop(group)
@@ -114,22 +106,32 @@ class Cluster:
         self._due = [math.inf] * len(self.engines)
         return left
 
-    def _count(self, ended: list[Request]) -> None:
-        """These requests have ended; some of their groups may be whole."""
+    def _take_ended(self, index: int) -> None:
+        """Rollouts of this engine end `now`. Those of groups that are whole by that are dropped on all engines."""
+        whole, changed = self._count(self.engines[index].run_to_event()), {index}
+        while whole:
+            group, *whole = whole
+            self._whole.append(group)
+            for other in {request.engine for request in self._groups[group] if request.ended is None}:
+                whole += self._count(self.engines[other].run_until(self.now))
+                left = [
+                    request for request in self._groups[group] if request.engine == other and request.ended is None
+                ]
+                self.engines[other].drop(left)
+                changed.add(other)
+        for index in sorted(changed):
+            self.engines[index].schedule()
+            self._plan(index)
+
+    def _count(self, ended: list[Request]) -> list[int]:
+        """These requests have ended; the groups that are whole by that."""
+        whole = []
         for request in ended:
             self._note_back(request.group, (request.place,))
             self._unfinished[request.group] -= 1
             if not self._unfinished[request.group]:
-                self._whole.append(request.group)
-
-    def _drop_rest(self, group: int) -> set[int]:
-        """Drop the rollouts of a whole group that still run; the engines that they ran on."""
-        engines = {request.engine for request in self._groups[group] if request.ended is None}
-        for index in engines:
-            self._count(self.engines[index].run_until(self.now))
-            running = [request for request in self._groups[group] if request.engine == index and request.ended is None]
-            self.engines[index].drop(running)
-        return engines
+                whole.append(request.group)
+        return whole
 
     def _plan(self, index: int) -> None:
         due = self.engines[index].next_event

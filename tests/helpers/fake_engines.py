@@ -182,11 +182,16 @@ def make_generator(monkeypatch):
         seen, refs = self.vllm_engines[0].seen, []
         seen.dispatched_to.append(prompts)
         for prompt, label in zip(prompts, labels):
-            if label.group not in seen.left:
+            group = seen.flight.running[label.group]
+            if label.group not in seen.answers:
                 seen.drawn.append(int(prompt))
-                seen.left[label.group] = [*seen.respond(int(prompt), seen.flight.running[label.group].rollouts)]
-            left = seen.left[label.group]
-            answers, left[:] = left[:n_samples_per_prompt], left[n_samples_per_prompt:]
+                seen.answers[label.group] = seen.respond(int(prompt), group.rollouts)
+                on = [[place for place in range(len(group.engines)) if group.engines[place] == e] for e in (0, 1, 2)]
+                seen.places[label.group] = list(map(iter, on))
+            answers = seen.answers[label.group]
+            if group.engines:
+                answers = [answers[next(seen.places[label.group][self.vllm_engines[0].index])]]
+            assert len(answers) == n_samples_per_prompt
             refs.append(Dispatched(ray, label.group, prompt, answers, ray.clock, ray.keep_first))
         return refs
 
@@ -201,14 +206,18 @@ def make_generator(monkeypatch):
             name.replace("__", ".") if "__" in name else f"rollout.sagc.{name}": flags[name] for name in flags
         }
         args = arguments_with(settings)
-        seen = SimpleNamespace(respond=respond, drawn=[], dispatched_to=[], left={})  # left: answers, by group
-        engine = SimpleNamespace(
-            seen=seen,
-            __ray_call__=SimpleNamespace(remote=ray.run_in_engine),
-            get_num_unfinished_requests=SimpleNamespace(remote=lambda: ray.requests),
-        )
+        seen = SimpleNamespace(respond=respond, drawn=[], dispatched_to=[], answers={}, places={})
+        actors = [
+            SimpleNamespace(
+                index=index,
+                seen=seen,
+                __ray_call__=SimpleNamespace(remote=ray.run_in_engine),
+                get_num_unfinished_requests=SimpleNamespace(remote=lambda: ray.requests),
+            )
+            for index in range(engines)
+        ]
         strategy = SimpleNamespace(args=args)
-        generator = StragglerAwareSamplesGenerator(strategy, Prompts(prompts), None, None, [engine] * engines)
+        generator = StragglerAwareSamplesGenerator(strategy, Prompts(prompts), None, None, actors)
         seen.flight = generator.flight
         generator.ray, generator.drawn, generator.dispatched_to = ray, seen.drawn, seen.dispatched_to
         return generator

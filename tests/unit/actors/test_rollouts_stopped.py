@@ -219,6 +219,58 @@ def test_the_first_rollouts_of_a_prompt_stop_its_others_alone(submit):
         assert not response[ROLLOUT].stopped or response.keys() == UNFINISHED_FIELDS
 
 
+def test_the_rollouts_of_one_group_are_stopped_alone_whatever_call_brought_them():
+    """Two calls of group 0, one of group 1 and an evaluation's; group 5 never came. None of the labels shows its number."""
+
+    async def main():
+        actor = Actor(LabelledAgent())
+        calls = [
+            actor.group(0, ENDLESS, label="a"),
+            actor.group(0, ENDLESS, 3, label="b"),
+            actor.group(1, 60, label="c"),
+        ]
+        tasks = [asyncio.ensure_future(call) for call in [*calls, actor.rollout("d", 60)]]
+        await asyncio.sleep(0.1)
+        await asyncio.to_thread(stop_rollouts, actor, [0, 5])
+        (first,), (second, short), (other,), evaluated = await asyncio.wait_for(asyncio.gather(*tasks), 10)
+        responses = first, second, short, other, evaluated
+        assert [response[ROLLOUT].stopped for response in responses] == [True, True, False, False, False]
+        assert [response["label"] for response in responses] == ["a", "b", "b", "c", "d"]
+        assert not actor.requests and not actor.executor._groups
+
+    run(main())
+
+
+class LabelledAgent:
+    async def execute(self, label, sampling_params, llm_engine, **kwargs):
+        output = await llm_engine.generate([1], sampling_params)
+        return {"label": label, "reward": 1.0, "action_ranges": [(1, 1 + len(output.outputs[0].token_ids))]}
+
+
+def test_a_stop_before_the_first_rollout_is_not_heard():
+    async def main():
+        actor = Actor(Agent(1.0))
+        await asyncio.to_thread(stop_rollouts, actor, [0])
+        (response,) = await actor.group(0, 3)
+        assert not response[ROLLOUT].stopped
+
+    run(main())
+
+
+def test_the_engines_tokenizer_is_that_of_rollouts_without_one():
+    class Shows(Agent):
+        async def execute(self, hf_tokenizer, **kwargs):
+            return await super().execute(**kwargs) | {"tokenizer": hf_tokenizer}
+
+    async def main():
+        actor = Actor(Shows(1.0, 1.0), tokenizer="its own")
+        request = actor.request()
+        responses = [await actor.executor.execute(**request | {"hf_tokenizer": given}) for given in (None, "given")]
+        assert [response["tokenizer"] for response in responses] == ["its own", "given"]
+
+    run(main())
+
+
 def test_a_rollout_without_a_reward_is_none_of_the_first():
     async def main():
         actor = Actor(Agent(ValueError("first"), 1.0, 2.0))

@@ -16,7 +16,9 @@ def groups_on(places, generator, step):
     """Groups of a step's first prompts, with these engines."""
     drawn = [Prompt(str(number), "", None, 1) for number in range(len(places))]
     groups = generator.planner.dispatch(step, generator.flight, drawn)
-    return [group._replace(engines=engines) for group, engines in zip(groups, places)]
+    groups = [group._replace(engines=engines) for group, engines in zip(groups, places)]
+    generator.flight.running |= {group.number: group for group in groups}
+    return groups
 
 
 @pytest.fixture
@@ -167,19 +169,16 @@ def test_every_group_comes_back_once_and_whole(make_generator, data):
         patch.setattr(engines_module, "MOST_CALLS", limit)
         generator.ray.keep_first = None  # of the engines of the example before
         engines.resume(keep_first)
-        groups = generator.planner.dispatch(step, flight, [Prompt(str(n), "", None, 1) for n in range(count)])
-        flight.running = {
-            group.number: group._replace(engines=chosen) for group, chosen in zip(groups, places)
-        }  # as if they had been placed there
-        engines.dispatch(list(flight.running.values()))
+        groups = groups_on(places, generator, step)
+        engines.dispatch(groups)
         whole = data.draw(st.integers(0, count))
         back = [entry for _ in range(whole) for entry in engines.returned()] + list(engines.stop())
     assert sorted(number for number, _ in back) == [group.number for group in groups]
     for place, (number, responses) in enumerate(back):
-        lengths = [tokens for tokens, *_ in drawn[number]]
         records = [response[ROLLOUT] for response in responses]
         assert len(records) == rollouts
-        assert all(rollout.tokens in lengths for rollout in records if rollout.finished)
+        for rollout, (tokens, *_) in zip(records, drawn[number]):  # each in its place
+            assert rollout.tokens == tokens if rollout.finished else rollout.tokens < tokens
         rewarded = sum(rollout.finished and not rollout.failure for rollout in records)
         if place < whole:  # it came back by itself
             stopped = sum(rollout.stopped for rollout in records)
