@@ -43,7 +43,8 @@ class Rollout(NamedTuple):
     """What an engine measured of one rollout; if the rollout did not finish, up to its end.
 
     `seconds` run from the dispatch inside the engine's actor. `queue_seconds` of them were spent waiting for vLLM's
-    scheduler. `finished` says that there is a whole response. `stopped` says that the scheduler, or the rollouts of the
+    scheduler. Where the first to finish of a group on several engines are wanted, both also count the seconds since the
+    first of its rollouts was sent. `finished` says that there is a whole response. `stopped` says that the scheduler, or the rollouts of the
     same prompt that finished first, ended this one. `failure` says in one line why there is no reward after all attempts.
     A rollout that is neither finished nor stopped is one whose agent failed.
     """
@@ -57,7 +58,7 @@ class Rollout(NamedTuple):
 
     @property
     def running_seconds(self) -> float:
-        """Seconds without the wait in vLLM's queue."""
+        """Seconds without the wait."""
         return max(self.seconds - self.queue_seconds, 0.0)
 
 

@@ -8,6 +8,7 @@ from functools import partial
 from itertools import groupby
 from operator import attrgetter
 from queue import Empty, SimpleQueue
+from types import SimpleNamespace
 from typing import Any, NamedTuple, TypeVar
 
 import ray
@@ -62,7 +63,7 @@ class Engines:
         self._note_back = note_back
         # The tokenizer goes to each engine once, below: with every call it would cost both ends tenths of a second.
         self._all = SamplesGenerator(strategy, None, None, None, vllm_engines)
-        self._each = [SamplesGenerator(strategy, None, None, None, [engine]) for engine in vllm_engines]
+        self._each = [SamplesGenerator(strategy, None, None, None, [_Chosen(engine)]) for engine in vllm_engines]
         self._running: dict[int, GroupParts] = {}  # by group number
         self._stopped: set[int] = set()  # numbers of those whose rollouts still run though they have enough
         self._calls: Counter[int] = Counter()  # that run, by engine
@@ -195,19 +196,27 @@ class Engines:
 
     def _next(self, timeout: float) -> list[tuple[int, list[dict]]] | None:
         """The group that the next call makes whole, if it does; None if no call comes back within `timeout` seconds."""
-        for _ in range(round(timeout / STOP_WAIT) if self._stopped else 1):
-            with suppress(Empty):
-                call, future = self._back.get(timeout=STOP_WAIT if self._stopped else timeout)
-                break
-            self._stop_groups(self._stopped)  # again, since a call may reach its engine after the stop
-        else:
+        came = self._wait(timeout)
+        if came is None:
             return None
+        call, future = came
         self._calls[call.engine] -= 1
         responses = _naming_death(future.result)
         sent = self.rollouts.take_back((call.group.number, call.place), [response[ROLLOUT] for response in responses])
+        whole = self._put(call, responses, sent)
         if self._held[call.engine]:
             self._send(call.engine)
-        return self._put(call, responses, sent)
+        return whole
+
+    def _wait(self, timeout: float) -> tuple[Call, Future] | None:
+        """The call that comes back next, within `timeout` seconds."""
+        waits = round(timeout / STOP_WAIT) if self._stopped else 1
+        for _ in range(waits):
+            try:
+                return self._back.get(timeout=timeout / waits)
+            except Empty:
+                self._stop_groups(self._stopped)  # again, since a call may reach its engine after the stop
+        return None
 
     def _put(self, call: Call, responses: list[dict], sent: float | None = None) -> list[tuple[int, list[dict]]]:
         """These responses are back; their group if that makes it whole. What it needs no more is stopped."""
@@ -257,6 +266,17 @@ class Engines:
     @staticmethod
     def _get(refs: list, timeout: float | None = None) -> list:
         return _naming_death(partial(ray.get, refs, timeout=timeout))
+
+
+class _Chosen:
+    """An engine that says that it has no requests: OpenRLHF would wait for their number, though it has no choice."""
+
+    def __init__(self, engine) -> None:
+        self._engine = engine
+        self.get_num_unfinished_requests = SimpleNamespace(remote=partial(ray.put, 0))
+
+    def __getattr__(self, name: str):
+        return getattr(self._engine, name)
 
 
 def _calls_of(group: Group) -> list[Call]:

@@ -48,7 +48,9 @@ class GroupParts:
         Where the first to finish are the group, seconds of all rollouts count from the first one sent, as a wait. A
         rollout that was held back would look faster than it was otherwise.
         """
-        late = sent - self._began if sent and self._began and self._keep_first else 0.0
+        late = 0.0
+        if self._keep_first is not None and self._began is not None and sent is not None:
+            late = sent - self._began
         for response in responses:
             rollout = response[ROLLOUT]
             if late:
