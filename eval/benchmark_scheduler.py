@@ -46,7 +46,14 @@ class NumberedPrompts:
 
 
 class StubRef:
-    """Stands for the Ray reference of a group, and for its future; the group is back as soon as it is dispatched."""
+    """Stands for the Ray reference of a call, and for its future; it is back as soon as it is sent.
+
+    Args:
+        responses: a list with that of each rollout.
+    """
+
+    def __init__(self, responses):
+        self._responses = responses
 
     def future(self):
         return self
@@ -55,11 +62,11 @@ class StubRef:
         callback(self)
 
     def result(self):
-        return RESPONSES
+        return self._responses
 
 
-def stub_dispatch(self, prompts, labels, **_):
-    return [StubRef() for _ in prompts]
+def stub_dispatch(self, prompts, labels, *, n_samples_per_prompt, **_):
+    return [StubRef(RESPONSES[:n_samples_per_prompt]) for _ in prompts]
 
 
 def planner_for(groups: int, engines: int, predicts: bool) -> StepPlanner:
@@ -103,7 +110,7 @@ def measure(groups: int, engines: int, predicts: bool, repeats: int) -> dict[str
     strategy = SimpleNamespace(args=SimpleNamespace(reward=reward, rollout=SimpleNamespace(agent_timeout=None)))
     stubs = [SimpleNamespace(__ray_call__=mock.Mock()) for _ in range(engines)]
     planner, flight, queue = planner_for(groups, engines, predicts), GroupsInFlight(), PromptQueue(NumberedPrompts())
-    parts, rows = Engines(strategy, None, stubs), []
+    parts, rows = Engines(strategy, None, stubs, flight.note_back), []
     with mock.patch.object(SamplesGenerator, "_dispatch_prompts_to_vllm", stub_dispatch):
         for _ in range(repeats):
             start = time.perf_counter()

@@ -122,7 +122,7 @@ def _add_tail_batching(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         LENGTH_AWARE,
         action="store_true",
-        help="balance engines by the tokens that prompts are expected to need, and start the long ones first",
+        help="place each rollout on the engine with the fewest expected tokens, and start the long prompts first",
     )
 
 

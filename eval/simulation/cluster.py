@@ -1,18 +1,31 @@
-"""Engines that share a clock, with OpenRLHF's placement of groups or the scheduler's."""
+"""Engines that share a clock, with OpenRLHF's placement of groups or the scheduler's of rollouts."""
 
 import heapq
 import math
 from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 
 from simulation.costs import CostModel
 from simulation.engine import Engine, Request
 
 
 class Cluster:
-    """Engines that share a clock, and groups of rollouts placed on them whole."""
+    """Engines that share a clock, and the rollouts that are placed on them.
 
-    def __init__(self, costs: CostModel, engines: int):
+    Args:
+        costs: of the engines.
+        engines: how many.
+        note_back: called with the number of a group and the places of rollouts of it that have ended.
+    """
+
+    def __init__(
+        self,
+        costs: CostModel,
+        engines: int,
+        note_back: Callable[[int, Iterable[int]], None] = lambda group, places: None,
+    ):
         self.costs = costs
+        self._note_back = note_back
         self.now = 0.0
         self.engines = [Engine(costs) for _ in range(engines)]
         self._due = [math.inf] * engines
@@ -22,17 +35,21 @@ class Cluster:
         self._whole: deque[int] = deque()  # groups that have ended and can be taken back
 
     def dispatch(
-        self, groups: dict[int, list[Request]], *, keep_first: int | None = None, engines: list[int] | None = None
-    ) -> list[int]:
-        """Send groups to engines; the engine of each.
+        self,
+        groups: dict[int, list[Request]],
+        *,
+        keep_first: int | None = None,
+        engines: Sequence[Sequence[int]] | None = None,
+    ) -> list[tuple[int, ...]]:
+        """Send groups to engines; the engine of each rollout.
 
-        Without `engines` they go to those with the fewest unfinished rollouts, as OpenRLHF's
+        Without `engines` groups go whole to those with the fewest unfinished rollouts, as OpenRLHF's
         `_dispatch_prompts_to_vllm` places them: loads are counted once, then every group adds its size.
 
         Args:
             groups: the requests of each, by number.
             keep_first: rollouts of a group that end the others; None for all of them.
-            engines: where the scheduler has placed each group, -1 if it has not.
+            engines: where the scheduler has placed each rollout of each group, empty for groups that it has not placed.
 
         Raises:
             ValueError: a rollout does not fit an engine's KV cache.
@@ -46,16 +63,17 @@ class Cluster:
         heapq.heapify(loads)
         placed = []
         arrivals: dict[int, list[Request]] = {}
-        for (group, requests), index in zip(groups.items(), engines or [-1] * len(groups)):
-            if index < 0:
+        for (group, requests), places in zip(groups.items(), engines or [()] * len(groups)):
+            if not places:
                 load, index = loads[0]
                 heapq.heapreplace(loads, (load + len(requests), index))
-            placed.append(index)
-            arrivals.setdefault(index, []).extend(requests)
+                places = [index] * len(requests)
+            placed.append(tuple(places))
             self._groups[group] = requests
             self._unfinished[group] = keep_first or len(requests)
-            for request in requests:
-                request.group, request.arrived = group, self.now
+            for place, (request, index) in enumerate(zip(requests, places)):
+                request.group, request.place, request.engine, request.arrived = group, place, index, self.now
+                arrivals.setdefault(index, []).append(request)
         for index, requests in arrivals.items():
             self.engines[index].submit(requests, self.now)
             self._plan(index)
@@ -70,18 +88,9 @@ class Cluster:
         """Move the clock to the end of the next group and take it back."""
         while not self._whole:
             time, index = heapq.heappop(self._events)
-            if time != self._due[index]:
-                continue
-            self.now = time
-            engine = self.engines[index]
-            for request in engine.run_to_event():
-                self._unfinished[request.group] -= 1
-                if not self._unfinished[request.group]:
-                    self._whole.append(request.group)
-            for group in self._whole:
-                engine.drop([request for request in self._groups[group] if request.ended is None])
-            engine.schedule()
-            self._plan(index)
+            if time == self._due[index]:
+                self.now = time
+                self._take_ended(index)
         group = self._whole.popleft()
         del self._unfinished[group]
         return group, self._groups.pop(group)
@@ -96,6 +105,33 @@ class Cluster:
         self._events.clear()
         self._due = [math.inf] * len(self.engines)
         return left
+
+    def _take_ended(self, index: int) -> None:
+        """Rollouts of this engine end `now`. Those of groups that are whole by that are dropped on all engines."""
+        whole, changed = self._count(self.engines[index].run_to_event()), {index}
+        while whole:
+            group, *whole = whole
+            self._whole.append(group)
+            for other in {request.engine for request in self._groups[group] if request.ended is None}:
+                whole += self._count(self.engines[other].run_until(self.now))
+                left = [
+                    request for request in self._groups[group] if request.engine == other and request.ended is None
+                ]
+                self.engines[other].drop(left)
+                changed.add(other)
+        for index in sorted(changed):
+            self.engines[index].schedule()
+            self._plan(index)
+
+    def _count(self, ended: list[Request]) -> list[int]:
+        """These requests have ended; the groups that are whole by that."""
+        whole = []
+        for request in ended:
+            self._note_back(request.group, (request.place,))
+            self._unfinished[request.group] -= 1
+            if not self._unfinished[request.group]:
+                whole.append(request.group)
+        return whole
 
     def _plan(self, index: int) -> None:
         due = self.engines[index].next_event

@@ -32,6 +32,8 @@ class Request:
     prompt_tokens: int
     tokens: int  # that it decodes before it ends, at least 1
     group: int = 0
+    place: int = 0  # in its group
+    engine: int = 0
     arrived: float = 0.0
     decoded: int = 0  # tokens so far, as of the last time that it was admitted, preempted or stopped
     finish_step: int = 0  # the engine's step at which it ends; 0 while it waits
@@ -81,6 +83,14 @@ class Engine:
     def run_to_event(self) -> list[Request]:
         """Decode to the next event; the requests that ended there. `schedule` has to follow."""
         self._advance(self._planned)
+        return self._take_ended()
+
+    def run_until(self, now: float) -> list[Request]:
+        """Decode to the end of the step under way `now`; the requests that ended with it. `schedule` has to follow."""
+        self._advance(self._steps_until(now))
+        return self._take_ended()
+
+    def _take_ended(self) -> list[Request]:
         ended = []
         while self._finishing and self._finishing[0][0] <= self.steps:
             finish_step, _, request = heapq.heappop(self._finishing)

@@ -69,10 +69,10 @@ class SimulatedTraining:
     ):
         work = work or Work()
         self.planner, self.source, self.costs, self.prompt_tokens = planner, source, costs, prompt_tokens
-        self.cluster = Cluster(costs, (gpus - work.actor_gpus) // costs.gpus_per_engine)
         self.actors = Actors(costs, work, gpus=gpus, prompt_tokens=prompt_tokens, seed=seed)
         self.stream = SimulatedStream(self.actors) if work.streams else None
         self.flight = GroupsInFlight()
+        self.cluster = Cluster(costs, (gpus - work.actor_gpus) // costs.gpus_per_engine, self.flight.note_back)
         self._generator = np.random.default_rng(seed)
         self.queue = PromptQueue(EndlessEpisode(source, self._generator))
         self._scores: dict[int, list[float]] = {}  # of the rollouts of groups that run
@@ -179,7 +179,7 @@ class SimulatedTraining:
             ]
             for group in groups
         }
-        self.cluster.dispatch(requests, keep_first=step.keep_first, engines=[group.engine for group in groups])
+        self.cluster.dispatch(requests, keep_first=step.keep_first, engines=[group.engines for group in groups])
 
     def _stream_committed(self, step: Step) -> None:
         """Let the actors train what the step trains for sure."""

@@ -3,20 +3,21 @@
 import asyncio
 import random
 import time
+from collections.abc import Iterable
 from contextlib import contextmanager
 from contextvars import ContextVar
 from copy import copy
 from dataclasses import dataclass, field
 from functools import partial
 from uuid import uuid4
-from weakref import WeakKeyDictionary
+from weakref import WeakValueDictionary
 
 from openrlhf.utils.agent import SingleTurnAgentExecutor
 from vllm.sampling_params import RequestOutputKind
 
 from openrlhf_sagc.actors.answers import Failure, check_log_probs, check_scores, describe, is_missing
 from openrlhf_sagc.actors.rewards import Rewards, pause_before
-from openrlhf_sagc.decisions.records import ROLLOUT, Rollout
+from openrlhf_sagc.decisions.records import ROLLOUT, Labelled, Rollout
 
 
 def watch_rollouts(
@@ -26,28 +27,32 @@ def watch_rollouts(
 
     Args:
         engine_actor: OpenRLHF's RolloutRayActor.
-        tokenizer: of all rollouts that are dispatched without one.
         timeout: seconds for one call of the reward function or server.
         retries: further attempts at a reward, or at a whole sample of an agent.
         agent_timeout: seconds that an agent may take between two of its requests to the engine; None is no limit.
+        tokenizer: for the rollouts that are sent without one, as the scheduler's are.
     """
     if not isinstance(engine_actor.executor, RolloutExecutor):
         engine_actor.executor = RolloutExecutor(engine_actor, tokenizer, timeout, retries, agent_timeout)
 
 
-def stop_rollouts(engine_actor) -> None:
-    """Run in an engine's actor after `watch_rollouts`: begin `RolloutExecutor.stop` and return at once."""
+def stop_rollouts(engine_actor, groups: Iterable[int] | None = None) -> None:
+    """Run in an engine's actor after `watch_rollouts`: begin to stop all rollouts, or those of some groups.
+
+    It returns at once, see `RolloutExecutor.stop` and `stop_groups`.
+    """
     executor = engine_actor.executor
     if executor.loop:  # Ray calls this in another thread
-        stopping = asyncio.run_coroutine_threadsafe(executor.stop(), executor.loop)
+        stop = executor.stop() if groups is None else executor.stop_groups(groups)
+        stopping = asyncio.run_coroutine_threadsafe(stop, executor.loop)
         stopping.add_done_callback(lambda stopping: stopping.result())  # an error is logged from here
 
 
 def keep_first(engine_actor, count: int | None) -> None:
-    """Run in an engine's actor after `watch_rollouts`, before prompts are dispatched.
+    """Run in an engine's actor after `watch_rollouts`, before groups are dispatched.
 
-    Of the rollouts of each of these prompts, the first `count` to finish with a reward stop the others. None lets all of
-    them finish.
+    Of the rollouts of a group on this engine, the first `count` to finish with a reward stop the others. None lets all
+    of them finish.
     """
     engine_actor.executor.keep_first = count
 
@@ -62,7 +67,7 @@ class RolloutExecutor:
 
     def __init__(self, engine_actor, tokenizer, timeout: float, retries: int, agent_timeout: float | None):
         self.executor = executor = engine_actor.executor
-        self.keep_first: int | None = None  # of the rollouts of a prompt, see the function
+        self.keep_first: int | None = None  # of the rollouts of a group, see the function
         self.loop: asyncio.AbstractEventLoop | None = None  # known with the first rollout
         self._llm = engine_actor.llm
         self._tokenizer = tokenizer
@@ -70,7 +75,7 @@ class RolloutExecutor:
         self._retries = retries
         self._jitter = random.Random(engine_actor.kwargs["seed"])  # OpenRLHF's, another one for each engine
         self._running: set[_RunningRollout] = set()
-        self._groups: WeakKeyDictionary[asyncio.Task, _RunningGroup] = WeakKeyDictionary()
+        self._groups: WeakValueDictionary[int, _RunningGroup] = WeakValueDictionary()  # by number, as long as they run
         self._single_turn = type(executor) is SingleTurnAgentExecutor
         self._agent_timeout = None if self._single_turn else agent_timeout
         self._reward_model = self._single_turn and not executor.reward_endpoints
@@ -83,16 +88,18 @@ class RolloutExecutor:
         """What the inner executor returns, reward and scores as floats, and a `Rollout` under the key ROLLOUT.
 
         The tokens of a rollout that did not finish are those generated so far in its last attempt. Its response holds
-        nothing else but prompt, label and images, as in `kwargs`. If the reward failed, reward and scores are None.
+        nothing else but prompt, label and images, as in `kwargs`. If the reward failed, reward and scores are None. The
+        label of a rollout that belongs to a group is `Labelled`; what is inside of it is all that others see.
 
         Raises:
             Exception: of OpenRLHF's own single-turn executor outside of the reward, or any once vLLM is dead.
         """
-        # OpenRLHF calls this for all rollouts of a prompt in one task, with the engine's actor, which `_engine` stands for.
-        task = asyncio.current_task()
-        assert task is not None
-        group = self._groups.setdefault(task, _RunningGroup(self.keep_first))
-        if kwargs["hf_tokenizer"] is None:
+        # `llm_engine` is the engine's actor, which `_engine` stands for.
+        group, label = _RunningGroup(None), kwargs.get("label")
+        if isinstance(label, Labelled):
+            group = self._groups.setdefault(label.group, _RunningGroup(self.keep_first))
+            kwargs["label"] = label.label
+        if kwargs.get("hf_tokenizer") is None:
             kwargs["hf_tokenizer"] = self._tokenizer
         return self._execute(group, args, kwargs)
 
@@ -142,6 +149,12 @@ class RolloutExecutor:
             await self._llm.abort(left_over)
             await asyncio.sleep(0.005)
 
+    async def stop_groups(self, numbers: Iterable[int]) -> None:
+        """End the rollouts of these groups, as far as they have begun."""
+        for group in [self._groups.get(number) for number in numbers]:
+            if group is not None:
+                await self._stop(group.running)
+
     async def _stop(self, rollouts: set["_RunningRollout"]) -> None:
         """End all of them, also those added meanwhile."""
         while running := [rollout for rollout in rollouts if not rollout.ended.done()]:
@@ -184,7 +197,7 @@ class RolloutExecutor:
 
 @dataclass(eq=False)
 class _RunningGroup:
-    """The rollouts of one prompt; `finished` counts those with a reward."""
+    """The rollouts of one group that run in this engine; `finished` counts those with a reward."""
 
     keep_first: int | None
     finished: int = 0

@@ -14,8 +14,8 @@ class GroupsInFlight:
 
     `running` holds groups by number, in the order of the steps that dispatched them. `accepted` holds groups with their
     samples. `unobserved` holds the rollouts of every group that is back, until `take_lengths` hands them over. `loads`
-    are the tokens expected of the groups that run on each engine. `must_finish_running` counts the groups among them whose
-    prompts must finish. All is counted as it changes, so that a group costs the same however many are in flight.
+    are the tokens expected of the rollouts that run on each engine. `must_finish_running` counts the groups that run and
+    whose prompts must finish. All is counted as it changes, so that a group costs the same however many are in flight.
     """
 
     def __init__(self) -> None:
@@ -23,6 +23,7 @@ class GroupsInFlight:
         self.accepted: list[Group] = []
         self.unobserved: list[list[Rollout]] = []
         self.loads: Counter[int] = Counter()
+        self._back: dict[int, set[int]] = {}  # of groups that run, by number: places of the rollouts that are back
         self._committed_fresh = 0  # committed groups whose prompts need not finish
         self._committed: set[int] = set()  # numbers
         self._uncommitted: list[Group] = []  # accepted ones, in order of acceptance
@@ -48,10 +49,10 @@ class GroupsInFlight:
         self,
         step: Step,
         prompts: Sequence[Prompt],
-        engines: Iterable[int] = repeat(-1),
+        engines: Iterable[tuple[int, ...]] = repeat(()),
         expected_tokens: Iterable[int] = repeat(0),
     ) -> list[Group]:
-        """A numbered group for each prompt, with its engine and the tokens expected of it; none of them runs yet."""
+        """A numbered group for each prompt, with its rollouts' engines and expected tokens; none of them runs yet."""
         numbers = range(self._dispatched, self._dispatched + len(prompts))
         self._dispatched = numbers.stop
         sizes, rollouts = repeat(step.group_size), repeat(step.round.rollouts)
@@ -61,14 +62,29 @@ class GroupsInFlight:
         """These groups are dispatched."""
         for group in groups:
             self.running[group.number] = group
-            self.loads[group.engine] += group.expected_tokens
+            for engine in group.engines:
+                self.loads[engine] += group.expected_tokens
             self.must_finish_running += group.prompt.must_finish
+
+    def note_back(self, number: int, places: Iterable[int]) -> None:
+        """These rollouts of a group that runs are back, others may run on; each is noted once at most."""
+        group = self.running[number]
+        if not group.engines:
+            return
+        back = self._back.setdefault(number, set())
+        for place in places:
+            self.loads[group.engines[place]] -= group.expected_tokens
+            back.add(place)
 
     def take_back(self, number: int, lengths: list[Rollout]) -> Group:
         """A group that ran is back, with these rollouts as its members."""
         self.unobserved.append(lengths)
-        group = self.running.pop(number)
-        self.loads[group.engine] -= group.expected_tokens
+        group = self.running[number]
+        if group.engines:
+            back = self._back.pop(number, ())
+            for place, engine in enumerate(group.engines):
+                self.loads[engine] -= group.expected_tokens * (place not in back)
+        del self.running[number]
         self.must_finish_running -= group.prompt.must_finish
         return group
 
@@ -153,7 +169,7 @@ class GroupsInFlight:
 
     def load_state_dict(self, state: dict) -> None:
         """Go on from `state_dict()`; nothing runs."""
-        self.running, self.loads, self.must_finish_running = {}, Counter(), 0
+        self.running, self.loads, self._back, self.must_finish_running = {}, Counter(), {}, 0
         self._dispatched = state["dispatched"]
         self.accepted = [
             Group(number, step, Prompt(*prompt), len(samples), len(samples), samples=samples)

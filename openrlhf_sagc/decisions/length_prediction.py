@@ -72,24 +72,30 @@ def key_of(prompt: str) -> str:
     return hashlib.blake2b(prompt.encode(), digest_size=8).hexdigest()
 
 
-def balance(loads_E: Sequence[float], expected_P: Sequence[float]) -> list[tuple[int, int]]:
-    """Place prompts on engines: the longest first, each on the engine with the least to do (Graham's LPT rule).
+def balance(loads_E: Sequence[float], expected_P: Sequence[float], rollouts: int) -> list[tuple[int, tuple[int, ...]]]:
+    """Place rollouts on engines: the longest first, each on the engine with the least to do (Graham's LPT rule).
 
     Args:
         loads_E: what each engine has to do already.
-        expected_P: what each prompt adds, in the same unit.
+        expected_P: what each rollout of a prompt adds, in the same unit.
+        rollouts: of every prompt.
 
     Returns:
-        (prompt, engine) of every prompt, in the order of dispatch.
+        (prompt, the engine of each of its rollouts) of every prompt, in the order of dispatch.
     """
     heap = [(load, engine) for engine, load in enumerate(loads_E)]
     heapq.heapify(heap)
-    assigned = []
     longest_first = sorted(
         range(len(expected_P)), key=expected_P.__getitem__, reverse=True
     )  # equal ones keep their order
-    for prompt in longest_first:
+    return [(prompt, _least_loaded(heap, expected_P[prompt], rollouts)) for prompt in longest_first]
+
+
+def _least_loaded(heap: list[tuple[float, int]], expected: float, rollouts: int) -> tuple[int, ...]:
+    """The engine of each of these rollouts, whose loads are added to the heap."""
+    engines = []
+    for _ in range(rollouts):
         load, engine = heap[0]
-        heapq.heapreplace(heap, (load + expected_P[prompt], engine))
-        assigned.append((prompt, engine))
-    return assigned
+        heapq.heapreplace(heap, (load + expected, engine))
+        engines.append(engine)
+    return tuple(engines)

@@ -16,7 +16,6 @@ Training and the simulator call the same verbs, in this order:
 """
 
 from collections.abc import Sequence
-from operator import attrgetter
 from typing import Any, Protocol
 
 from openrlhf_sagc.decisions.controller import StragglerAwareGroupController
@@ -72,7 +71,7 @@ class StepPlanner:
         hold: what a step keeps at every group size, "samples" or "prompts".
         samples, prompts: of a step, where they are held.
         signal: a rollout's length as the controller sees it, "tokens" or "seconds".
-        num_engines: engines to place groups on.
+        num_engines: engines to place rollouts on.
         step_model: expects a step's seconds at each size, for a controller whose objective is throughput.
 
     `steps` is the number of steps that are closed.
@@ -133,18 +132,22 @@ class StepPlanner:
         return queue.draw(count, max_put_back=max_put_back, next_episode_allowed=step.has_groups)
 
     def dispatch(self, step: Step, flight: GroupsInFlight, prompts: list[Prompt]) -> list[Group]:
-        """The groups of these prompts, which run from now on; with a predictor each has its engine, the longest first."""
+        """The groups of these prompts, which run from now on.
+
+        With a predictor each rollout has its engine, and the groups come the longest first.
+        """
         step.dispatched += len(prompts)
         if self.predictor is None:
             groups = flight.new_groups(step, prompts)
             flight.run(groups)
             return groups
         loads = [flight.loads[engine] for engine in range(self._num_engines)]
-        expected = [step.round.rollouts * round(self.predictor.predict(prompt.text)) for prompt in prompts]
-        placed = balance(loads, expected)
-        groups = flight.new_groups(step, prompts, [engine for _, engine in sorted(placed)], expected)
-        flight.run(sorted(groups, key=attrgetter("engine")))  # engine by engine, as they are sent
-        return [groups[place] for place, _ in placed]
+        expected = [round(self.predictor.predict(prompt.text)) for prompt in prompts]
+        placed = balance(loads, expected, step.round.rollouts)
+        groups = flight.new_groups(step, prompts, [engines for _, engines in sorted(placed)], expected)
+        groups = [groups[place] for place, _ in placed]
+        flight.run(groups)
+        return groups
 
     def receive(
         self, step: Step, flight: GroupsInFlight, queue: PromptQueue, number: int, rollouts: Sequence[Rollout]

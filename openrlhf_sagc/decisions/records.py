@@ -43,7 +43,8 @@ class Rollout(NamedTuple):
     """What an engine measured of one rollout; if the rollout did not finish, up to its end.
 
     `seconds` run from the dispatch inside the engine's actor. `queue_seconds` of them were spent waiting for vLLM's
-    scheduler. `finished` says that there is a whole response. `stopped` says that the scheduler, or the rollouts of the
+    scheduler. Where the first to finish of a group on several engines are wanted, both also count the seconds since the
+    first of its rollouts was sent. `finished` says that there is a whole response. `stopped` says that the scheduler, or the rollouts of the
     same prompt that finished first, ended this one. `failure` says in one line why there is no reward after all attempts.
     A rollout that is neither finished nor stopped is one whose agent failed.
     """
@@ -57,15 +58,23 @@ class Rollout(NamedTuple):
 
     @property
     def running_seconds(self) -> float:
-        """Seconds without the wait in vLLM's queue."""
+        """Seconds without the wait."""
         return max(self.seconds - self.queue_seconds, 0.0)
+
+
+class Labelled(NamedTuple):
+    """A prompt's label on its way to an engine, with the number of the group that the engine rolls out."""
+
+    group: int
+    label: Any
 
 
 class Group(NamedTuple):
     """The rollouts of one prompt, from their dispatch on.
 
     `number` counts groups in the order of dispatch over the whole run. `step` is the step that dispatched the group.
-    `rollouts` are dispatched, and `size` of them are the group's members. `engine` is where the scheduler has placed it, -1 if it left that to OpenRLHF; `expected_tokens` is what it placed it
+    `rollouts` are dispatched, and `size` of them are the group's members. `engines` has the engine of each rollout, and
+    is empty if the scheduler left the whole group to OpenRLHF. `expected_tokens` of each rollout are what it was placed
     by. `samples` are there once the group is accepted.
     """
 
@@ -74,7 +83,7 @@ class Group(NamedTuple):
     prompt: Prompt
     size: int
     rollouts: int
-    engine: int = -1
+    engines: tuple[int, ...] = ()
     expected_tokens: int = 0
     samples: Sequence[Any] = ()
 

@@ -1,14 +1,15 @@
-"""The vLLM engines in their Ray actors: groups are sent to them, waited for and stopped."""
+"""The vLLM engines in their Ray actors: rollouts are sent to them, waited for, put together to groups and stopped."""
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 from itertools import groupby
 from operator import attrgetter
 from queue import Empty, SimpleQueue
-from typing import Any, TypeVar
+from types import SimpleNamespace
+from typing import Any, NamedTuple, TypeVar
 
 import ray
 from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
@@ -16,18 +17,28 @@ from openrlhf.trainer.ray.vllm_engine import batch_vllm_engine_call
 from openrlhf.utils.logging_utils import init_logger
 
 from openrlhf_sagc.actors.rollouts import keep_first, stop_rollouts, watch_rollouts
-from openrlhf_sagc.decisions.records import ROLLOUT, Group, Rollout
+from openrlhf_sagc.decisions.records import ROLLOUT, Group, Labelled, Rollout
+from openrlhf_sagc.driver.group_parts import GroupParts
 from openrlhf_sagc.driver.step_seconds import RunningRollouts
 
 logger = init_logger(__name__)
 T = TypeVar("T")
 
 WAIT = 10.0  # seconds to wait for a group before looking around
-STOP_WAIT = 1.0  # seconds to wait for stopped groups before stopping again
+STOP_WAIT = 1.0  # seconds to wait for stopped rollouts before stopping again
 STOPS_BEFORE_WARNING = 60  # stops in a row that no group came back after
 STOPS_BEFORE_END = 600  # of them before the run ends
-MOST_CALLS = 500  # groups at a time for each engine: half of the calls that Ray allows an actor, the rest is for stops
+MOST_CALLS = 500  # at a time for each engine: half of the calls that Ray allows an actor, the rest is for stops
 NOT_STARTED: dict[str, Any] = {ROLLOUT: Rollout(0, 0.0, 0.0, finished=False, stopped=True, failure=None)}
+
+
+class Call(NamedTuple):
+    """Rollouts of a group that go to an engine together: all of them, to -1 where OpenRLHF chooses, or a single one."""
+
+    group: Group
+    place: int  # of the first of them in the group
+    rollouts: int
+    engine: int
 
 
 class Engines:
@@ -39,20 +50,25 @@ class Engines:
 
     Args:
         strategy, tokenizer, vllm_engines: as of OpenRLHF's samples generator.
+        note_back: called with a group's number and the places of rollouts that are back, while others may run on.
     """
 
-    def __init__(self, strategy, tokenizer, vllm_engines: list) -> None:
+    def __init__(
+        self, strategy, tokenizer, vllm_engines: list, note_back: Callable[[int, Iterable[int]], None]
+    ) -> None:
         self.silent_waits = self.idle_waits = 0
         self.rollouts = RunningRollouts()
         self._args = strategy.args
         self._engines = vllm_engines
-        # Without a tokenizer, which Ray would send with every call: the engines keep the one that they get here.
+        self._note_back = note_back
+        # The tokenizer goes to each engine once, below: with every call it would cost both ends tenths of a second.
         self._all = SamplesGenerator(strategy, None, None, None, vllm_engines)
-        self._each = [SamplesGenerator(strategy, None, None, None, [engine]) for engine in vllm_engines]
-        self._running: dict[int, int] = {}  # group number -> engine it was sent to, -1 where OpenRLHF placed it
-        self._calls: Counter[int] = Counter()  # groups that run, by engine
-        self._held: dict[int, deque[Group]] = {}  # groups to send later, by engine
-        self._back: SimpleQueue[tuple[int, Future]] = SimpleQueue()
+        self._each = [SamplesGenerator(strategy, None, None, None, [_Chosen(engine)]) for engine in vllm_engines]
+        self._running: dict[int, GroupParts] = {}  # by group number
+        self._stopped: set[int] = set()  # numbers of those whose rollouts still run though they have enough
+        self._calls: Counter[int] = Counter()  # that run, by engine
+        self._held: dict[int, deque[Call]] = {}  # to send later, by engine
+        self._back: SimpleQueue[tuple[Call, Future]] = SimpleQueue()
         self._generate_kwargs: dict[str, Any] = {}  # of the groups that are held
         self._keep_first: int | None = None  # as the engines know it
         self._is_paused = False
@@ -83,26 +99,31 @@ class Engines:
         self._is_paused = False
 
     def dispatch(self, groups: list[Group], **generate_kwargs) -> None:
-        """Send groups to their engines; OpenRLHF places those that have no engine.
+        """Send each rollout to its engine; OpenRLHF places whole groups that have no engines.
 
-        Groups beyond MOST_CALLS an engine are held back until others return.
+        Calls beyond MOST_CALLS an engine are held back until others return.
         """
         self._generate_kwargs = generate_kwargs
+        engines = set()
         for group in groups:
-            self._held.setdefault(group.engine, deque()).append(group)
-        for engine in sorted({group.engine for group in groups}):
+            self._running[group.number] = GroupParts(group, self._keep_first)
+            for call in _calls_of(group):
+                self._held.setdefault(call.engine, deque()).append(call)
+                engines.add(call.engine)
+        for engine in sorted(engines):
             self._send(engine)
 
     def returned(self) -> list[tuple[int, list[dict]]]:
-        """Wait for a group: its number and OpenRLHF's responses; nothing if none came back within WAIT seconds.
+        """Wait for a group: its number and OpenRLHF's responses; nothing if no call came back for WAIT seconds.
 
         Raises:
             RuntimeError: an engine has died.
         """
-        back = self._next(WAIT)
+        while (back := self._next(WAIT)) == []:
+            self.silent_waits = self.idle_waits = 0
         self.silent_waits = 0 if back else self.silent_waits + 1
         self.idle_waits = 0 if back or self._are_decoding() else self.idle_waits + 1
-        return back
+        return back or []
 
     def stop(self) -> Iterator[tuple[int, list[dict]]]:
         """Stop all that runs: the numbers and responses of the groups, some of which may have finished meanwhile.
@@ -112,13 +133,13 @@ class Engines:
         """
         for held in self._held.values():
             while held:
-                group = held.popleft()
-                yield group.number, [NOT_STARTED] * group.rollouts
+                call = held.popleft()
+                yield from self._put(call, [NOT_STARTED] * call.rollouts)
         silent = 0
         while self._running:  # again, since a call may reach its engine after the stop
             with suppress(ray.exceptions.GetTimeoutError):
                 self._get(self._call(stop_rollouts), timeout=STOP_WAIT)
-            while self._running and (back := self._next(STOP_WAIT)):
+            while self._running and (back := self._next(STOP_WAIT)) is not None:
                 silent = 0
                 yield from back
             silent += bool(self._running)
@@ -147,7 +168,7 @@ class Engines:
         return [engine.__ray_call__.remote(function, *args, **kwargs) for engine in self._engines]
 
     def _send(self, engine: int) -> None:
-        """Send groups that are held back to this engine, -1 for any, as far as it has room for them."""
+        """Send calls that are held back to this engine, -1 for any, as far as it has room for them."""
         held = self._held[engine]
         generator, engines = (self._all, len(self._engines)) if engine < 0 else (self._each[engine], 1)
         count = min(MOST_CALLS * engines - self._calls[engine], len(held))
@@ -156,36 +177,84 @@ class Engines:
         self._calls[engine] += count
         sent = [held.popleft() for _ in range(count)]
         for rollouts, alike in groupby(sent, key=attrgetter("rollouts")):
-            groups = list(alike)
+            calls = list(alike)
             refs = generator._dispatch_prompts_to_vllm(
-                [group.prompt.text for group in groups],
-                [group.prompt.label for group in groups],
-                images=[group.prompt.images for group in groups],
+                [call.group.prompt.text for call in calls],
+                [Labelled(call.group.number, call.group.prompt.label) for call in calls],
+                images=[call.group.prompt.images for call in calls],
                 n_samples_per_prompt=rollouts,
                 **self._generate_kwargs,
             )
-            for group, ref in zip(groups, refs):
-                self._running[group.number] = engine
-                self.rollouts.send(group.number, rollouts)
-                ref.future().add_done_callback(partial(self._note_return, group.number))
+            for call, ref in zip(calls, refs):
+                number = call.group.number
+                self._running[number].sent(self.rollouts.send((number, call.place), rollouts))
+                ref.future().add_done_callback(partial(self._note_return, call))
 
-    def _note_return(self, number: int, future: Future) -> None:
+    def _note_return(self, call: Call, future: Future) -> None:
         """Called in a thread of Ray's."""
-        self._back.put((number, future))
+        self._back.put((call, future))
 
-    def _next(self, timeout: float) -> list[tuple[int, list[dict]]]:
-        """The group that comes back next, within `timeout` seconds."""
-        try:
-            number, future = self._back.get(timeout=timeout)
-        except Empty:
-            return []
-        engine = self._running.pop(number)
-        self._calls[engine] -= 1
+    def _next(self, timeout: float) -> list[tuple[int, list[dict]]] | None:
+        """The group that the next call makes whole, if it does; None if no call comes back within `timeout` seconds."""
+        came = self._wait(timeout)
+        if came is None:
+            return None
+        call, future = came
+        self._calls[call.engine] -= 1
         responses = _naming_death(future.result)
-        self.rollouts.take_back(number, [response[ROLLOUT] for response in responses])
-        if self._held[engine]:
-            self._send(engine)
-        return [(number, responses)]
+        sent = self.rollouts.take_back((call.group.number, call.place), [response[ROLLOUT] for response in responses])
+        whole = self._put(call, responses, sent)
+        if self._held[call.engine]:
+            self._send(call.engine)
+        return whole
+
+    def _wait(self, timeout: float) -> tuple[Call, Future] | None:
+        """The call that comes back next, within `timeout` seconds."""
+        waits = round(timeout / STOP_WAIT) if self._stopped else 1
+        for _ in range(waits):
+            try:
+                return self._back.get(timeout=timeout / waits)
+            except Empty:
+                self._stop_groups(self._stopped)  # again, since a call may reach its engine after the stop
+        return None
+
+    def _put(self, call: Call, responses: list[dict], sent: float | None = None) -> list[tuple[int, list[dict]]]:
+        """These responses are back; their group if that makes it whole. What it needs no more is stopped."""
+        number = call.group.number
+        if call.rollouts == call.group.rollouts:
+            del self._running[number]
+            return [(number, responses)]
+        parts = self._running[number]
+        parts.put(call.place, responses, sent)
+        self._note_back(number, (call.place,))
+        if parts.has_enough and number not in self._stopped and not parts.is_whole:
+            self._stopped.add(number)
+            self._stop_groups([number])
+            self._drop_held(parts)
+        if not parts.is_whole:
+            return []
+        del self._running[number]
+        self._stopped.discard(number)
+        return [(number, parts.responses)]
+
+    def _stop_groups(self, numbers: Iterable[int]) -> None:
+        """Stop the rollouts of these groups where they run; what has begun comes back, a call on its way may not hear."""
+        groups_of: dict[int, list[int]] = {}
+        for number in numbers:
+            parts = self._running[number]
+            for engine in {parts.group.engines[place] for place in parts.left}:
+                groups_of.setdefault(engine, []).append(number)
+        for engine, groups in groups_of.items():
+            self._engines[engine].__ray_call__.remote(stop_rollouts, groups)
+
+    def _drop_held(self, parts: GroupParts) -> None:
+        """Rollouts of this group that were not sent will not be."""
+        for engine in {parts.group.engines[place] for place in parts.left}:
+            held = self._held[engine]
+            for call in [call for call in held if call.group.number == parts.group.number]:
+                held.remove(call)
+                parts.put(call.place, [NOT_STARTED])
+                self._note_back(call.group.number, (call.place,))
 
     def _are_decoding(self) -> bool:
         """Whether an engine has a request; one whose event loop is blocked does not answer, and decodes nothing."""
@@ -197,6 +266,24 @@ class Engines:
     @staticmethod
     def _get(refs: list, timeout: float | None = None) -> list:
         return _naming_death(partial(ray.get, refs, timeout=timeout))
+
+
+class _Chosen:
+    """An engine that says that it has no requests: OpenRLHF would wait for their number, though it has no choice."""
+
+    def __init__(self, engine) -> None:
+        self._engine = engine
+        self.get_num_unfinished_requests = SimpleNamespace(remote=partial(ray.put, 0))
+
+    def __getattr__(self, name: str):
+        return getattr(self._engine, name)
+
+
+def _calls_of(group: Group) -> list[Call]:
+    """A call for each rollout, or one for all of them where OpenRLHF places the group."""
+    if not group.engines:
+        return [Call(group, 0, group.rollouts, -1)]
+    return [Call(group, place, 1, engine) for place, engine in enumerate(group.engines)]
 
 
 def _naming_death(call: Callable[[], T]) -> T:

@@ -64,7 +64,7 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
         self.planner = build_planner(self.args, num_engines=len(self.vllm_engines))
         self.flight = GroupsInFlight()
         self.queue = PromptQueue(DataloaderPrompts(self.prompts_dataloader, self.args.train.seed))
-        self.engines = Engines(self.strategy, self.tokenizer, self.vllm_engines)
+        self.engines = Engines(self.strategy, self.tokenizer, self.vllm_engines, self.flight.note_back)
         self.failures = RewardFailures(self.args, logger.warning)
         self.trace = RunTrace(self.args.rollout.trace, logger.warning)
         self.clock = StepClock()

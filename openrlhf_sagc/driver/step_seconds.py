@@ -1,7 +1,7 @@
 """Where the seconds of a step go: the parts of the log's `timing/step_total`, and the engines' idle tail."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import numpy as np
@@ -79,21 +79,26 @@ class RunningRollouts:
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
         self._began = clock()
-        self._sent: dict[int, tuple[float, int]] = {}  # group number -> when it was sent, and its rollouts
-        self._back: list[tuple[float, Sequence[Rollout]]] = []  # groups that are back, and when each was sent
+        self._sent: dict[Hashable, tuple[float, int]] = {}  # call -> when it was sent, and its rollouts
+        self._back: list[tuple[float, Sequence[Rollout]]] = (
+            []
+        )  # when each call was sent that is back, and its rollouts
 
     def begin(self) -> None:
-        """A step's generation begins; groups may run from the step before."""
+        """A step's generation begins; calls may run from the step before."""
         self._began, self._back = self._clock(), []
 
-    def send(self, group: int, rollouts: int) -> None:
-        """A group goes to its engine."""
-        self._sent[group] = self._clock(), rollouts
+    def send(self, call: Hashable, rollouts: int) -> float:
+        """A call for so many rollouts goes to an engine. Returns the clock."""
+        now = self._clock()
+        self._sent[call] = now, rollouts
+        return now
 
-    def take_back(self, group: int, rollouts: Sequence[Rollout]) -> None:
-        """A group is back."""
-        sent, _ = self._sent.pop(group)
+    def take_back(self, call: Hashable, rollouts: Sequence[Rollout]) -> float:
+        """A call is back with its rollouts. Returns the clock when it was sent."""
+        sent, _ = self._sent.pop(call)
         self._back.append((sent, rollouts))
+        return sent
 
     def idle_tail(self) -> float:
         """Seconds since the step's peak in which fewer than half as many rollouts ran as at the peak."""

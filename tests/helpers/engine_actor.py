@@ -8,7 +8,7 @@ import torch
 from vllm.sampling_params import RequestOutputKind
 
 from openrlhf_sagc.actors.rollouts import stop_rollouts, watch_rollouts
-from openrlhf_sagc.decisions.records import ROLLOUT
+from openrlhf_sagc.decisions.records import ROLLOUT, Labelled
 
 ENDLESS = 10**6  # tokens
 UNFINISHED_FIELDS = {"prompt", "label", "images", ROLLOUT}  # of a response
@@ -60,6 +60,11 @@ class Actor:
 
     async def rollout(self, *request, **named):
         return await self.executor.execute(**self.request(*request, **named))
+
+    async def group(self, number, *tokens, label=""):
+        """The rollouts of one group, as OpenRLHF's actor runs those of one call."""
+        requests = [self.request(Labelled(number, label), count) for count in tokens]
+        return await asyncio.gather(*[self.executor.execute(**request) for request in requests])
 
     async def stopped_when(self, condition, rollouts):
         """The rollouts' responses, all stopped once `condition` holds; and nothing of them is left."""

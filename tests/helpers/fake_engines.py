@@ -9,7 +9,7 @@ from flags import arguments_with
 from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 
 import openrlhf_sagc.driver.engines as engines_module
-from openrlhf_sagc.actors.rollouts import keep_first, watch_rollouts
+from openrlhf_sagc.actors.rollouts import keep_first, stop_rollouts, watch_rollouts
 from openrlhf_sagc.decisions.records import ROLLOUT, Rollout
 from openrlhf_sagc.driver.rollout import StragglerAwareSamplesGenerator
 
@@ -74,10 +74,10 @@ class Prompts:
 
 
 class Dispatched:
-    """What stands for the Ray reference of a group."""
+    """What stands for the Ray reference of a call, for some or all of a group's rollouts."""
 
-    def __init__(self, ray, prompt, answers, start, keep):
-        self.ray = ray
+    def __init__(self, ray, group, prompt, answers, start, keep):
+        self.ray, self.group = ray, group
         self.prompt, self.answers, self.start = prompt, answers, start
         rewarded = sorted(tokens for tokens, _, *rest in answers if not any(rest[1:]))
         every = max(tokens for tokens, *_ in answers)
@@ -94,10 +94,11 @@ class Dispatched:
 
 
 class Returns:
-    """In the place of the queue of groups that are back: it holds those that run, and `get` waits for the first."""
+    """In the place of the queue of calls that are back: it holds those that run, and `get` waits for the first."""
 
     def __init__(self, ray):
         self.ray, self.items = ray, []
+        ray.returns = self
 
     def put(self, item):
         self.items.append(item)
@@ -111,14 +112,15 @@ class Returns:
 
 
 class FakeRay:
-    """`wait` moves the clock to the end of the next group; the result of one that still runs is stopped."""
+    """`wait` moves the clock to the end of the next call; the result of one that still runs is stopped."""
 
     def __init__(self):
         self.clock = 0
         self.calls = []  # of methods of the engines
         self.keep_first = None  # as the engines were told
         self.told = []  # every limit that one of them was told
-        self.together = False  # all groups end at once
+        self.together = False  # all calls end at once
+        self.stops = []  # numbers of the groups of every stop but those of all groups
         self.requests = 0  # what an engine says it has to decode
         self.tokenizers = []  # that an engine was given for all its rollouts
 
@@ -128,11 +130,18 @@ class FakeRay:
             self.told.append(self.keep_first)
         elif function is watch_rollouts:
             self.tokenizers.append(kwargs["tokenizer"])
+        elif function is stop_rollouts and args:
+            (groups,) = args
+            self.stops.append(list(groups))
+            for _, ref in self.returns.items:
+                if ref.group in groups:
+                    ref.end = min(ref.end, self.clock)
 
     def wait(self, pending, num_returns, timeout):
-        if timeout < 10:  # after a stop
-            return pending[:1], pending[1:]
         first = min(pending, key=lambda ref: (ref.end, pending.index(ref)))
+        if timeout < 10:  # after a stop
+            first = first if first.end <= self.clock else pending[0]
+            return [first], [ref for ref in pending if ref is not first]
         self.clock = max(self.clock, max(ref.end for ref in pending) if self.together else first.end)
         return [first], [ref for ref in pending if ref is not first]
 
@@ -174,11 +183,21 @@ def make_generator(monkeypatch):
 
     def dispatch(self, prompts, labels, *, images, n_samples_per_prompt):
         assert self.tokenizer is None  # Ray would send it with every prompt
-        seen = self.vllm_engines[0].seen
-        seen.drawn += map(int, prompts)
+        seen, refs = self.vllm_engines[0].seen, []
         seen.dispatched_to.append(prompts)
-        answers = [seen.respond(int(prompt), n_samples_per_prompt) for prompt in prompts]
-        return [Dispatched(ray, prompt, answer, ray.clock, ray.keep_first) for prompt, answer in zip(prompts, answers)]
+        for prompt, label in zip(prompts, labels):
+            group = seen.flight.running[label.group]
+            if label.group not in seen.answers:
+                seen.drawn.append(int(prompt))
+                seen.answers[label.group] = seen.respond(int(prompt), group.rollouts)
+                on = [[place for place in range(len(group.engines)) if group.engines[place] == e] for e in (0, 1, 2)]
+                seen.places[label.group] = list(map(iter, on))
+            answers = seen.answers[label.group]
+            if group.engines:
+                answers = [answers[next(seen.places[label.group][self.vllm_engines[0].index])]]
+            assert len(answers) == n_samples_per_prompt
+            refs.append(Dispatched(ray, label.group, prompt, answers, ray.clock, ray.keep_first))
+        return refs
 
     monkeypatch.setattr(engines_module, "SimpleQueue", lambda: Returns(ray))
     monkeypatch.setattr(engines_module.ray, "get", ray.get)
@@ -191,14 +210,19 @@ def make_generator(monkeypatch):
             name.replace("__", ".") if "__" in name else f"rollout.sagc.{name}": flags[name] for name in flags
         }
         args = arguments_with(settings)
-        seen = SimpleNamespace(respond=respond, drawn=[], dispatched_to=[])
-        engine = SimpleNamespace(
-            seen=seen,
-            __ray_call__=SimpleNamespace(remote=ray.run_in_engine),
-            get_num_unfinished_requests=SimpleNamespace(remote=lambda: ray.requests),
-        )
+        seen = SimpleNamespace(respond=respond, drawn=[], dispatched_to=[], answers={}, places={})
+        actors = [
+            SimpleNamespace(
+                index=index,
+                seen=seen,
+                __ray_call__=SimpleNamespace(remote=ray.run_in_engine),
+                get_num_unfinished_requests=SimpleNamespace(remote=lambda: ray.requests),
+            )
+            for index in range(engines)
+        ]
         strategy = SimpleNamespace(args=args)
-        generator = StragglerAwareSamplesGenerator(strategy, Prompts(prompts), None, "tokenizer", [engine] * engines)
+        generator = StragglerAwareSamplesGenerator(strategy, Prompts(prompts), None, "tokenizer", actors)
+        seen.flight = generator.flight
         generator.ray, generator.drawn, generator.dispatched_to = ray, seen.drawn, seen.dispatched_to
         return generator
 

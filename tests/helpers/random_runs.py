@@ -101,7 +101,8 @@ class Run:
         prompts = self.planner.draw(step, self.flight, self.queue)
         groups = self.planner.dispatch(step, self.flight, prompts)
         assert sorted(group.prompt for group in groups) == sorted(prompts)
-        assert all((group.engine in range(ENGINES)) == (self.planner.predictor is not None) for group in groups)
+        placed = step.round.rollouts if self.planner.predictor else 0
+        assert all(len(group.engines) == placed and set(group.engines) <= set(range(ENGINES)) for group in groups)
 
     def commit(self, step):
         """Numbers of the groups that may be trained from now on."""
@@ -139,7 +140,8 @@ def check_account(run, step):
     assert step.dispatched <= step.max_dispatched
     assert flight.must_finish == sum(prompt.must_finish for prompt in flight.prompts)
     for engine in range(ENGINES):
-        assert flight.loads[engine] == sum(g.expected_tokens for g in flight.running.values() if g.engine == engine)
+        expected = sum(g.expected_tokens * g.engines.count(engine) for g in flight.running.values())
+        assert flight.loads[engine] == expected
 
 
 @st.composite

@@ -3,6 +3,7 @@
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
+import pandas as pd
 import pytest
 import ray
 from one_engine import take_step, unfinished
@@ -95,25 +96,41 @@ def test_waiting_prompts_survive_a_resume(make_scheduler):
 
 
 def test_a_killed_asynchronous_run_goes_on_with_its_rounds_and_loses_no_prompt(train, tmp_path, monkeypatch):
-    """48 prompts of which a third is slow, 8 a step, killed after the checkpoint of the second step."""
+    """48 prompts of which a third is slow, 8 a step, killed after the checkpoint of the second step.
+
+    Two engines share the ten rollouts of each prompt. The first eight to finish stop the others on both; every engine has
+    a slow one.
+    """
     log = tmp_path / "rollouts"
     monkeypatch.setenv("ROLLOUT_LOG", str(log))
     flags = {
         "reward__remote_url": None,
         "train__agent_func_path": AGENTS / "scripted_agent.py",
         "rollout__tail_batching__enable": True,
+        "rollout__length_aware_dispatch": True,
+        "algo__dynamic_filtering_enable": True,
+        "algo__dynamic_filtering_range": [0, 1],
+        "vllm__num_engines": 2,
         "train__async_enable": True,
         "ckpt__path": tmp_path / "checkpoints",
         "ckpt__save_steps": 2,
+        "rollout__trace": tmp_path / "run.csv",
     }
     killed = train("cpu-patched", kill_at="Global step 3:", **flags).scalars
     assert killed["dynamic_filtering/queued_prompts"][2] > 0
-    finished = Counter(log.read_text().split())
+    lines = log.read_text().splitlines()
     resumed = train("cpu-patched", ckpt__load_enable=True, **flags).scalars
     last = resumed.index[-1]
     assert resumed.index[0] == 3 and (resumed["rollout/num_samples"] == 64).all()
     assert last in (6, 7)  # the surplus of the last short round may be of the next episode
     rounds = [*killed["tail_batching/long_round"].loc[:2], *resumed["tail_batching/long_round"]]
     assert resumed["tail_batching/long_share"][last] == pytest.approx(sum(rounds) / last) and 0 < sum(rounds) < last
-    finished += Counter(log.read_text().split()[finished.total() :])
+    finished = Counter(line.split()[0] for line in log.read_text().splitlines())
     assert len(finished) == 48 and min(finished.values()) >= 8  # rollouts of each prompt
+    engines = Counter(
+        line.split()[0] for line in set(lines)
+    )  # of the first run, that finished rollouts of each prompt
+    assert max(engines.values()) == 2 and engines.total() > 1.5 * len(engines)
+    rows = pd.read_csv(tmp_path / "run.csv")
+    stopped_G = rows["stopped"].groupby(rows["sample_id"].str.partition("-")[0]).sum()
+    assert (stopped_G == 2).any()  # eight of ten were enough, and no engine has had eight of them

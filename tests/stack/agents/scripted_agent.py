@@ -1,6 +1,6 @@
 """Agent of the resume tests: length and reward of a response follow from its prompt alone, so that a run can be repeated.
 
-Every response is logged as one line, its prompt's checksum, in the file that ROLLOUT_LOG names.
+Every response is logged as one line, its prompt's checksum and its engine's process, in the file that ROLLOUT_LOG names.
 """
 
 import os
@@ -29,5 +29,5 @@ class AgentExecutor(SingleTurnAgentExecutor):
         response = await super().execute(prompt, label, sampling_params, **kwargs)
         response["reward"] = response["scores"] = float(place % 2)
         with Path(os.environ["ROLLOUT_LOG"]).open("a") as log:
-            log.write(f"{checksum}\n")
+            log.write(f"{checksum} {os.getpid()}\n")
         return response

@@ -55,15 +55,10 @@ def test_an_agent_may_keep_the_engine_of_its_first_rollout():
 
 
 def test_stopping_the_others_of_one_prompt_leaves_other_prompts_alone():
-    async def prompt(actor, *tokens):
-        return await asyncio.gather(*[actor.executor.execute(**actor.request(max_tokens=count)) for count in tokens])
-
     async def check():
         actor = Actor(KeepsTheEngine())
         keep_first(actor, 1)
-        first, second = await asyncio.gather(
-            asyncio.create_task(prompt(actor, 3, ENDLESS)), asyncio.create_task(prompt(actor, 40, ENDLESS))
-        )
+        first, second = await asyncio.gather(actor.group(0, 3, ENDLESS), actor.group(1, 40, ENDLESS))
         assert [response[ROLLOUT].stopped for response in first + second] == [False, True] * 2
         assert second[0][ROLLOUT].tokens == 40 and not actor.requests
 

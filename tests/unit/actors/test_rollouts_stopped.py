@@ -201,15 +201,6 @@ def test_a_cancelled_rollout_is_cancelled_inside():
     run(check())
 
 
-def together(actor, *tokens):
-    """The rollouts of one prompt, as OpenRLHF's actor runs them."""
-
-    async def generate_responses():
-        return await asyncio.gather(*[actor.executor.execute(**actor.request(max_tokens=count)) for count in tokens])
-
-    return generate_responses()
-
-
 @pytest.mark.parametrize("submit", [0.0, 0.1])
 def test_the_first_rollouts_of_a_prompt_stop_its_others_alone(submit):
     """Three of five; another prompt's rollouts run on, though they take longer; nothing is left in vLLM."""
@@ -217,9 +208,7 @@ def test_the_first_rollouts_of_a_prompt_stop_its_others_alone(submit):
     async def main():
         actor = Actor(Agent(*range(10)), submit=submit)
         await asyncio.to_thread(keep_first, actor, 3)
-        responses, others = await asyncio.gather(
-            together(actor, 9, ENDLESS, 3, ENDLESS, 6), together(actor, 40, 50, 60)
-        )
+        responses, others = await asyncio.gather(actor.group(0, 9, ENDLESS, 3, ENDLESS, 6), actor.group(1, 40, 50, 60))
         assert [response[ROLLOUT].stopped for response in responses] == [False, True, False, True, False]
         assert [response[ROLLOUT].tokens for response in others] == [41, 51, 61] and not actor.requests
         assert all(9 <= response[ROLLOUT].tokens < 40 for response in responses if response[ROLLOUT].stopped)
@@ -230,11 +219,49 @@ def test_the_first_rollouts_of_a_prompt_stop_its_others_alone(submit):
         assert not response[ROLLOUT].stopped or response.keys() == UNFINISHED_FIELDS
 
 
+def test_the_rollouts_of_one_group_are_stopped_alone_whatever_call_brought_them():
+    """Two calls of group 0, one of group 1 and an evaluation's; group 5 never came. None of the labels shows its number."""
+
+    async def main():
+        actor = Actor(LabelledAgent())
+        calls = [
+            actor.group(0, ENDLESS, label="a"),
+            actor.group(0, ENDLESS, 3, label="b"),
+            actor.group(1, 60, label="c"),
+        ]
+        tasks = [asyncio.ensure_future(call) for call in [*calls, actor.rollout("d", 60)]]
+        await asyncio.sleep(0.1)
+        await asyncio.to_thread(stop_rollouts, actor, [0, 5])
+        (first,), (second, short), (other,), evaluated = await asyncio.wait_for(asyncio.gather(*tasks), 10)
+        responses = first, second, short, other, evaluated
+        assert [response[ROLLOUT].stopped for response in responses] == [True, True, False, False, False]
+        assert [response["label"] for response in responses] == ["a", "b", "b", "c", "d"]
+        assert not actor.requests and not actor.executor._groups
+
+    run(main())
+
+
+class LabelledAgent:
+    async def execute(self, label, sampling_params, llm_engine, **kwargs):
+        output = await llm_engine.generate([1], sampling_params)
+        return {"label": label, "reward": 1.0, "action_ranges": [(1, 1 + len(output.outputs[0].token_ids))]}
+
+
+def test_a_stop_before_the_first_rollout_is_not_heard():
+    async def main():
+        actor = Actor(Agent(1.0))
+        await asyncio.to_thread(stop_rollouts, actor, [0])
+        (response,) = await actor.group(0, 3)
+        assert not response[ROLLOUT].stopped
+
+    run(main())
+
+
 def test_a_rollout_without_a_reward_is_none_of_the_first():
     async def main():
         actor = Actor(Agent(ValueError("first"), 1.0, 2.0))
         await asyncio.to_thread(keep_first, actor, 2)
-        return await together(actor, 3, 6, 9, ENDLESS)
+        return await actor.group(0, 3, 6, 9, ENDLESS)
 
     responses = run(main())
     assert [response[ROLLOUT].stopped for response in responses] == [False, False, False, True]
@@ -245,8 +272,8 @@ def test_all_rollouts_of_a_prompt_finish_again_once_none_are_to_be_kept():
     async def main():
         actor = Actor(Agent(*range(10)))
         await asyncio.to_thread(keep_first, actor, 1)
-        first = await together(actor, 3, ENDLESS)
+        first = await actor.group(0, 3, ENDLESS)
         await asyncio.to_thread(keep_first, actor, None)
-        return [response[ROLLOUT].stopped for response in first + await together(actor, 3, 30)]
+        return [response[ROLLOUT].stopped for response in first + await actor.group(1, 3, 30)]
 
     assert run(main()) == [False, True, False, False]

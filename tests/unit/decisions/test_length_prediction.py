@@ -74,18 +74,23 @@ def test_saved_and_loaded_it_predicts_the_same():
     assert other.state_dict() == predictor.state_dict()
 
 
-@given(st.lists(st.floats(1, 1000), max_size=40), st.integers(1, 8))
-def test_no_engine_has_more_than_graham_allows(expected, engines):
-    """Longest first from idle engines: every prompt once, and the most within 4/3 of what any assignment must have."""
-    assigned = balance([0.0] * engines, expected)
+@given(st.lists(st.floats(1, 1000), max_size=40), st.integers(1, 8), st.integers(1, 5))
+def test_no_engine_has_more_than_graham_allows(expected, engines, rollouts):
+    """Longest first from idle engines: every rollout once, and the most within 4/3 of what any assignment must have."""
+    assigned = balance([0.0] * engines, expected, rollouts)
     assert sorted(prompt for prompt, _ in assigned) == list(range(len(expected)))
-    order = [expected[prompt] for prompt, _ in assigned]
-    assert order == sorted(expected, reverse=True)
-    loads = [sum(expected[prompt] for prompt, engine in assigned if engine == e) for e in range(engines)]
+    assert all(len(chosen) == rollouts for _, chosen in assigned)
+    order = [expected[prompt] for prompt, chosen in assigned for _ in chosen]
+    assert order == sorted(order, reverse=True)
+    loads = [sum(expected[prompt] * chosen.count(e) for prompt, chosen in assigned) for e in range(engines)]
     pairs = sum(order[engines - 1 : engines + 1]) if len(order) > engines else 0.0
-    bound = max([sum(expected) / engines, pairs, *expected], default=0.0)
+    bound = max([sum(order) / engines, pairs, *expected], default=0.0)
     assert max(loads) <= bound * (4 / 3 + 1 / 3) + 1e-6
 
 
 def test_engines_that_are_busy_get_less():
-    assert balance([100.0, 0.0], [60.0, 30.0, 50.0]) == [(0, 1), (2, 1), (1, 0)]
+    assert balance([100.0, 0.0], [60.0, 30.0, 50.0], 1) == [(0, (1,)), (2, (1,)), (1, (0,))]
+
+
+def test_rollouts_of_a_prompt_are_shared_by_the_engines():
+    assert balance([0.0, 0.0, 0.0], [10.0, 20.0], 4) == [(1, (0, 1, 2, 0)), (0, (1, 2, 1, 2))]

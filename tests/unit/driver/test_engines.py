@@ -2,18 +2,23 @@
 
 import pytest
 from fake_engines import ONE_SIZE
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from ray.exceptions import RayActorError
 
 import openrlhf_sagc.driver.engines as engines_module
+from openrlhf_sagc.actors.rollouts import stop_rollouts
 from openrlhf_sagc.decisions.records import ROLLOUT, Prompt
 from openrlhf_sagc.driver.engines import MOST_CALLS
 
 
 def groups_on(places, generator, step):
-    """Groups of a step's first prompts, on these engines."""
+    """Groups of a step's first prompts, with these engines."""
     drawn = [Prompt(str(number), "", None, 1) for number in range(len(places))]
     groups = generator.planner.dispatch(step, generator.flight, drawn)
-    return [group._replace(engine=engine) for group, engine in zip(groups, places)]
+    groups = [group._replace(engines=engines) for group, engines in zip(groups, places)]
+    generator.flight.running |= {group.number: group for group in groups}
+    return groups
 
 
 @pytest.fixture
@@ -30,9 +35,9 @@ def generator(make):
 
 def test_groups_go_to_their_engines_and_the_others_to_openrlhfs_placement(generator):
     step = generator.planner.plan(generator.flight, generator.queue)
-    groups = groups_on([2, -1, 0, 2, -1], generator, step)
+    groups = groups_on([(2,) * 4, (), (0, 2, 0, 2), (2,) * 4, ()], generator, step)
     generator.engines.dispatch(groups)
-    assert generator.dispatched_to == [["1", "4"], ["2"], ["0", "3"]]
+    assert generator.dispatched_to == [["1", "4"], ["2"] * 2, ["0"] * 4 + ["2"] * 2 + ["3"] * 4]
     returned = [number for _ in groups for number, _ in generator.engines.returned()]
     assert returned == [group.number for group in groups]  # the shorter the sooner
 
@@ -57,7 +62,7 @@ def test_generation_pauses_for_the_update_only_where_groups_run(make, partial, c
     engines.resume(None)
     assert generator.ray.calls == []  # nothing ran
     step = generator.planner.plan(generator.flight, generator.queue)
-    engines.dispatch(groups_on([0], generator, step))
+    engines.dispatch(groups_on([(0,) * 4], generator, step))
     engines.pause()
     engines.resume(None)
     assert generator.ray.calls == calls
@@ -65,7 +70,7 @@ def test_generation_pauses_for_the_update_only_where_groups_run(make, partial, c
 
 def test_all_that_runs_is_stopped_and_comes_back_with_what_it_has(generator):
     step = generator.planner.plan(generator.flight, generator.queue)
-    groups = groups_on([0, 1, 2], generator, step)
+    groups = groups_on([(), (1, 1, 2, 2), (2,) * 4], generator, step)
     generator.engines.dispatch(groups)
     generator.ray.clock = 10  # prompt 0 is done, the others have a token or two to go
     stopped = {
@@ -78,7 +83,7 @@ def test_all_that_runs_is_stopped_and_comes_back_with_what_it_has(generator):
 def test_an_engine_has_fewer_calls_than_ray_allows_and_the_rest_follows(make_generator):
     generator = make_generator(2000, **ONE_SIZE)
     step = generator.planner.plan(generator.flight, generator.queue)
-    groups = groups_on([0] * 1300, generator, step)
+    groups = groups_on([()] * 1300, generator, step)
     engines = generator.engines
     engines.dispatch(groups)
     assert len(generator.drawn) == MOST_CALLS < 1000
@@ -89,12 +94,110 @@ def test_an_engine_has_fewer_calls_than_ray_allows_and_the_rest_follows(make_gen
     assert len(generator.drawn) == MOST_CALLS + 600  # those that were held back were stopped unsent
 
 
+@pytest.fixture
+def make_tail(make_generator):
+    """make_tail(answers) -> a generator on three engines, groups of 4 with 5 rollouts; answers as `respond` gives them."""
+    flags = {"rollout__tail_batching__enable": True, "rollout__tail_batching__prompt_ratio": 1.0, **ONE_SIZE}
+    return lambda answers: make_generator(40, lambda prompt, size: answers, engines=3, **flags)
+
+
+def test_the_first_rollouts_to_finish_stop_the_others_on_all_engines(make_tail):
+    """The third to finish has no reward; those left are stopped with what they have, once, wherever they run."""
+    generator = make_tail([(10, 1.0), (90, 1.0), (12, 0.0), (11, 0.0, None, "E"), (13, 1.0), (80, 0.0), (14, 1.0)])
+    step = generator.planner.plan(generator.flight, generator.queue)
+    step.round = step.round._replace(rollouts=7)
+    generator.engines.resume(4)
+    (group,) = groups_on([(0, 1, 2, 0, 1, 2, 0)], generator, step)
+    generator.engines.dispatch([group])
+    ((number, responses),) = generator.engines.returned()
+    rollouts = [response[ROLLOUT] for response in responses]
+    assert number == group.number and generator.ray.clock == 14
+    assert sorted(rollout.tokens for rollout in rollouts if rollout.stopped) == [14, 14]
+    assert [rollout.tokens for rollout in rollouts if rollout.failure] == [11]
+    assert generator.ray.stops == [[number], [number]]  # on the two engines with a rollout left
+
+
+def test_a_call_that_does_not_hear_of_the_stop_hears_it_again(make_tail, monkeypatch):
+    generator = make_tail([(10, 1.0)] * 4 + [(90, 1.0)])
+    step = generator.planner.plan(generator.flight, generator.queue)
+    run, heard = generator.ray.run_in_engine, []
+
+    def deaf(function, *args, **kwargs):
+        if function is not stop_rollouts or len(heard) == 3:
+            return run(function, *args, **kwargs)
+        heard.append(args)
+
+    wait = generator.ray.wait
+
+    def patient(pending, num_returns, timeout):
+        return ([], pending) if timeout < 10 and generator.ray.clock < pending[0].end else wait(pending, 1, timeout)
+
+    for actor in generator.vllm_engines:
+        monkeypatch.setattr(actor.__ray_call__, "remote", deaf)
+    monkeypatch.setattr(generator.ray, "wait", patient)
+    generator.engines.resume(4)
+    generator.engines.dispatch(groups_on([(0, 1, 2, 0, 1)], generator, step))
+    ((number, responses),) = generator.engines.returned()
+    assert len(heard) == 3 and generator.ray.stops == [[number]]
+    assert [response[ROLLOUT].stopped for response in responses].count(True) == 1 and generator.ray.clock == 10
+
+
+def test_rollouts_that_were_held_back_are_dropped_where_the_group_has_enough(make_tail, monkeypatch):
+    monkeypatch.setattr(engines_module, "MOST_CALLS", 2)
+    generator = make_tail([(10, 1.0)] * 4 + [(90, 1.0)])
+    step = generator.planner.plan(generator.flight, generator.queue)
+    generator.engines.resume(4)
+    groups = groups_on([(0, 0, 1, 1, 0), (0, 1, 1, 1, 1)], generator, step)
+    generator.engines.dispatch(groups)
+    back = dict(entry for _ in groups for entry in generator.engines.returned())
+    assert back.keys() == {group.number for group in groups}
+    for responses in back.values():
+        assert [response[ROLLOUT].stopped for response in responses].count(False) == 4
+    assert list(generator.engines.stop()) == [] and not generator.engines._calls.total()
+
+
+answers = st.tuples(st.integers(1, 99), st.floats(0, 1), st.none(), st.sampled_from([None, None, "E"]))
+
+
+@given(st.data())
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_every_group_comes_back_once_and_whole(make_generator, data):
+    """Any places, lengths, failures, limits on calls and moment of a stop: each rollout ran once or was not sent."""
+    rollouts, keep_first = data.draw(st.integers(2, 6)), data.draw(st.none() | st.integers(1, 4))
+    count, limit = data.draw(st.integers(1, 8)), data.draw(st.integers(1, 9))
+    drawn = [data.draw(st.lists(answers, min_size=rollouts, max_size=rollouts)) for _ in range(count)]
+    generator = make_generator(40, lambda prompt, size: drawn[prompt], engines=3, **ONE_SIZE)
+    engines, flight = generator.engines, generator.flight
+    step = generator.planner.plan(flight, generator.queue)
+    step.round = step.round._replace(rollouts=rollouts)
+    places = [data.draw(st.just(()) | st.tuples(*[st.integers(0, 2)] * rollouts)) for _ in range(count)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engines_module, "MOST_CALLS", limit)
+        generator.ray.keep_first = None  # of the engines of the example before
+        engines.resume(keep_first)
+        groups = groups_on(places, generator, step)
+        engines.dispatch(groups)
+        whole = data.draw(st.integers(0, count))
+        back = [entry for _ in range(whole) for entry in engines.returned()] + list(engines.stop())
+    assert sorted(number for number, _ in back) == [group.number for group in groups]
+    for place, (number, responses) in enumerate(back):
+        records = [response[ROLLOUT] for response in responses]
+        assert len(records) == rollouts
+        for rollout, (tokens, *_) in zip(records, drawn[number]):  # each in its place
+            assert rollout.tokens == tokens if rollout.finished else rollout.tokens < tokens
+        rewarded = sum(rollout.finished and not rollout.failure for rollout in records)
+        if place < whole:  # it came back by itself
+            stopped = sum(rollout.stopped for rollout in records)
+            assert not stopped or (keep_first is not None and rewarded >= keep_first)
+    assert not engines._running and not engines._stopped and not engines._calls.total()
+
+
 def test_groups_that_do_not_come_back_from_a_stop_end_the_run(generator, monkeypatch):
     warnings = []
     monkeypatch.setattr(engines_module.logger, "warning", warnings.append)
     monkeypatch.setattr(generator.ray, "wait", lambda pending, **kwargs: ([], pending))
     step = generator.planner.plan(generator.flight, generator.queue)
-    generator.engines.dispatch(groups_on([0, 1], generator, step))
+    generator.engines.dispatch(groups_on([(), (1, 0, 1, 0)], generator, step))
     with pytest.raises(
         RuntimeError, match="2 groups were stopped and have not come back for 10 minutes: an agent .*load"
     ):

@@ -60,12 +60,12 @@ def test_groups_are_placed_as_openrlhf_places_them(count, size, engines, before)
         patch.setattr(upstream.ray, "get", lambda results: results)
         patch.setattr(upstream, "SamplingParams", lambda **_: None)
         expected = generator._dispatch_prompts_to_vllm(prompts, prompts, n_samples_per_prompt=size)
-    assert dispatch([size] * count, 100) == expected
+    assert dispatch([size] * count, 100) == [(engine,) * size for engine in expected]
 
 
 def test_stopping_leaves_idle_engines_and_says_what_was_whole():
     cluster = Cluster(costs_of(), 2)
-    assert cluster.dispatch({0: [Request(0, 3)], 1: [Request(0, 3)], 2: [Request(0, 9)]}) == [0, 1, 0]
+    assert cluster.dispatch({0: [Request(0, 3)], 1: [Request(0, 3)], 2: [Request(0, 9)]}) == [(0,), (1,), (0,)]
     assert cluster.next_group()[0] == 0
     left = cluster.stop()
     assert {group: [request.ended for request in requests] for group, requests in left.items()} == {
@@ -75,6 +75,34 @@ def test_stopping_leaves_idle_engines_and_says_what_was_whole():
     assert [engine.unfinished for engine in cluster.engines] == [0, 0] and cluster.now == 3
     cluster.dispatch({3: [Request(0, 4)]})
     assert cluster.next_group()[0] == 3 and cluster.now == 7
+
+
+def test_a_group_that_is_whole_drops_its_others_on_all_engines():
+    """Rollouts of 3, 5 and 9 steps a second on three engines, and of 4 beside them: two of the first three are wanted."""
+    noted = []
+    cluster = Cluster(costs_of(), 3, lambda group, places: noted.append((group, *places)))
+    first, others = [Request(0, tokens) for tokens in (9, 3, 5)], [Request(0, 7) for _ in range(3)]
+    assert cluster.dispatch({0: first, 1: others}, keep_first=2, engines=[(0, 1, 2), (2, 0, 0)]) == [
+        (0, 1, 2),
+        (2, 0, 0),
+    ]
+    number, back = cluster.next_group()
+    assert (number, cluster.now) == (0, 5) and back is first and noted == [(0, 1), (0, 2)]
+    assert [request.ended for request in first] == [None, 3, 5] and first[0].decoded == 5
+    assert [engine.unfinished for engine in cluster.engines] == [2, 0, 1]
+    assert cluster.next_group()[0] == 1 and cluster.now == 7
+
+
+def test_a_rollout_that_ends_in_the_step_of_the_stop_has_ended():
+    """Engine 1 is in a step of 2 s when engine 0 makes the group whole: it ends the rollout, and another group's too."""
+    cluster = Cluster(costs_of(), 2)
+    cluster.engines[1].costs = costs_of(decode_base=2.0)
+    groups = {0: [Request(0, 3), Request(0, 2), Request(0, 9)], 1: [Request(0, 2), Request(0, 9)]}
+    cluster.dispatch(groups, keep_first=1, engines=[(0, 1, 1), (1, 0)])
+    assert cluster.next_group()[0] == 0 and cluster.now == 3
+    assert [request.ended for request in groups[0]] == [3, 4, None]
+    assert cluster.next_group()[0] == 1
+    assert [request.ended for request in groups[1]] == [4, None] and not any(e.unfinished for e in cluster.engines)
 
 
 def test_a_rollout_beyond_the_cache_is_refused():

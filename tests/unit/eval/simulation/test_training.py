@@ -9,6 +9,7 @@ from simulation.training import SimulatedTraining
 
 from openrlhf_sagc.controller import StragglerAwareGroupController
 from openrlhf_sagc.decisions.dynamic_sampling import DynamicSampler
+from openrlhf_sagc.decisions.length_prediction import LengthPredictor
 from openrlhf_sagc.decisions.planner import StepPlanner
 from openrlhf_sagc.decisions.tail_batching import NoTailBatching, TailBatcher
 
@@ -34,8 +35,39 @@ class Prompts:
 
 def simulated(source, controller, sampler, costs=ONE_TOKEN_A_SECOND, *, gpus=1, seed=0, batcher=None, **settings):
     settings = {"hold": "samples", "samples": 16, "prompts": 4, "signal": "tokens"} | settings
-    planner = StepPlanner(controller, sampler, batcher or NoTailBatching(), None, num_engines=gpus, **settings)
+    predictor = settings.pop("predictor", None)
+    planner = StepPlanner(controller, sampler, batcher or NoTailBatching(), predictor, num_engines=gpus, **settings)
     return SimulatedTraining(planner, source, costs, gpus=gpus, prompt_tokens=3, seed=seed)
+
+
+def responses(seed):
+    """respond(prompt, size) -> random lengths, a tenth of them long, and scores."""
+
+    def respond(prompt, size):
+        random = np.random.default_rng([seed, prompt])
+        tokens = random.integers(5, 12, size) * np.where(random.random(size) < 0.1, 5, 1)
+        return list(zip(tokens.tolist(), (random.random(size) < 0.3).astype(float).tolist()))
+
+    return respond
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("tail, steps", [(False, 12), (True, 1)])  # the order in which groups are stopped is free
+def test_steps_that_place_rollouts_are_those_of_training(make_generator, tail, steps, seed):
+    """On three engines: the same prompts and clock, where the first rollouts to finish stop the others on all engines."""
+    respond = responses(seed)
+    flags = {"rollout__tail_batching__enable": tail, "rollout__length_aware_dispatch": True}
+    trained = make_generator(2000, respond, hold="samples", engines=3, **flags)
+    controller, source = StragglerAwareGroupController([4, 8], initial_group_size=4), Prompts(respond)
+    settings = {"batcher": TailBatcher() if tail else None, "gpus": 3, "predictor": LengthPredictor()}
+    run = simulated(source, controller, DynamicSampler(tolerance=None), **settings)
+    for _ in range(steps):
+        trained.generate_samples()
+        step = run.step()
+        assert source.drawn == trained.drawn and run.cluster.now == trained.ray.clock
+        assert step["straggler_rate"] == trained.metrics["sagc/straggler_rate"]
+        assert step["tokens_max"] == trained.metrics["rollout/response_length_max"]
+    assert bool(trained.ray.stops) == tail
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -44,12 +76,7 @@ def simulated(source, controller, sampler, costs=ONE_TOKEN_A_SECOND, *, gpus=1, 
 @pytest.mark.parametrize("tail", [False, True])
 def test_steps_are_those_of_the_scheduler_of_training(make_generator, tail, filtering, hold, seed):
     """openrlhf_sagc/driver/rollout.py on engines that decode a token a tick: same prompts, sizes, rounds, stops and clock."""
-
-    def respond(prompt, size):
-        random = np.random.default_rng([seed, prompt])
-        tokens = random.integers(5, 12, size) * np.where(random.random(size) < 0.1, 5, 1)
-        return list(zip(tokens.tolist(), (random.random(size) < 0.3).astype(float).tolist()))
-
+    respond = responses(seed)
     trained = make_generator(2000, respond, filtering=filtering, hold=hold, rollout__tail_batching__enable=tail)
     source = Prompts(respond)
     controller = StragglerAwareGroupController([4, 8], initial_group_size=4)
