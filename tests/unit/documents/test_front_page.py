@@ -73,6 +73,10 @@ def test_the_readmes_gains_are_in_the_results():
         for _, rows in pd.read_csv(file).set_index("policy").groupby("gpus"):
             gains.append(rows.loc["fixed:8@samples", "seconds"] / rows.loc["fixed:8+tail@samples", "seconds"])
     assert len(gains) == 6 and f"{min(gains):.2f} to {max(gains):.1f} times as fast" in README
+    placed = pd.read_csv(RESULTS / "placement/seconds.csv")
+    times, gpus = placed["times as fast"], placed["gpus"]
+    times, gpus = f"{times.min():.2f} to {times.max():.2f}", f"{gpus.min()} to {gpus.max()}"
+    assert f"{times} times as fast on {gpus} GPUs" in README
 
 
 # --- flags -----------------------------------------------------------------------------------------------------------
