@@ -86,7 +86,7 @@ def plot(table: pd.DataFrame, limit: float, path: Path) -> None:
                 axis.axhline(limit, color="black", linestyle="--", linewidth=1, label="limit")
             axis.set_xscale("log", base=2)
             axis.set_xticks(SIZES, SIZES)
-            axis.set_title(f"constant {hold}: {label}", fontsize="medium")
+            axis.set_title(f"constant {hold}: {label}", fontsize="small")
             axis.grid(alpha=0.3)
         row[0].legend(fontsize="small")
     for axis in axes[-1]:
