@@ -1,6 +1,7 @@
 """What runs inside an engine's Ray actor: rollouts that are timed, can be stopped, and say why they have no reward."""
 
 import asyncio
+import pickle
 import random
 import time
 from collections.abc import Iterable
@@ -9,6 +10,7 @@ from contextvars import ContextVar
 from copy import copy
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 from uuid import uuid4
 from weakref import WeakValueDictionary
 
@@ -77,6 +79,7 @@ class RolloutExecutor:
         self._running: set[_RunningRollout] = set()
         self._groups: WeakValueDictionary[int, _RunningGroup] = WeakValueDictionary()  # by number, as long as they run
         self._single_turn = type(executor) is SingleTurnAgentExecutor
+        self._pickled_tokenizer = b"" if self._single_turn else pickle.dumps(tokenizer)
         self._agent_timeout = None if self._single_turn else agent_timeout
         self._reward_model = self._single_turn and not executor.reward_endpoints
         rewards = Rewards(executor, timeout, retries, self._jitter, note_failure)
@@ -100,7 +103,7 @@ class RolloutExecutor:
             group = self._groups.setdefault(label.group, _RunningGroup(self.keep_first))
             kwargs["label"] = label.label
         if kwargs.get("hf_tokenizer") is None:
-            kwargs["hf_tokenizer"] = self._tokenizer
+            kwargs["hf_tokenizer"] = self._tokenizer if self._single_turn else self._tokenizer_of(group)
         return self._execute(group, args, kwargs)
 
     async def _execute(self, group: "_RunningGroup", args: tuple, kwargs: dict) -> dict:
@@ -135,6 +138,12 @@ class RolloutExecutor:
         if response is None:
             response = {name: kwargs.get(name) for name in ("prompt", "label", "images")}
         return {**response, ROLLOUT: measured}
+
+    def _tokenizer_of(self, group: "_RunningGroup"):
+        """A tokenizer for an agent's rollouts of this group alone, since agents may change its settings or share threads."""
+        if group.tokenizer is None:
+            group.tokenizer = pickle.loads(self._pickled_tokenizer)
+        return group.tokenizer
 
     async def stop(self) -> None:
         """End all rollouts, also those that begin meanwhile. When it returns none is left, and new ones run normally.
@@ -197,10 +206,11 @@ class RolloutExecutor:
 
 @dataclass(eq=False)
 class _RunningGroup:
-    """The rollouts of one group that run in this engine; `finished` counts those with a reward."""
+    """The rollouts of one group that run in this engine; `finished` counts those with a reward, `tokenizer` is an agent's."""
 
     keep_first: int | None
     finished: int = 0
+    tokenizer: Any = None
     running: set["_RunningRollout"] = field(default_factory=set)
 
 

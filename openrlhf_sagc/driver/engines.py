@@ -1,5 +1,6 @@
 """The vLLM engines in their Ray actors: rollouts are sent to them, waited for, put together to groups and stopped."""
 
+import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
@@ -28,7 +29,7 @@ WAIT = 10.0  # seconds to wait for a group before looking around
 STOP_WAIT = 1.0  # seconds to wait for stopped rollouts before stopping again
 STOPS_BEFORE_WARNING = 60  # stops in a row that no group came back after
 STOPS_BEFORE_END = 600  # of them before the run ends
-MOST_CALLS = 500  # at a time for each engine: half of the calls that Ray allows an actor, the rest is for stops
+MOST_CALLS = 900  # at a time for each engine: of the 1,000 that Ray allows an actor, the rest is for stops
 NOT_STARTED: dict[str, Any] = {ROLLOUT: Rollout(0, 0.0, 0.0, finished=False, stopped=True, failure=None)}
 
 
@@ -66,6 +67,7 @@ class Engines:
         self._each = [SamplesGenerator(strategy, None, None, None, [_Chosen(engine)]) for engine in vllm_engines]
         self._running: dict[int, GroupParts] = {}  # by group number
         self._stopped: set[int] = set()  # numbers of those whose rollouts still run though they have enough
+        self._stopped_at = 0.0  # seconds on the clock when these were last told to stop
         self._calls: Counter[int] = Counter()  # that run, by engine
         self._held: dict[int, deque[Call]] = {}  # to send later, by engine
         self._back: SimpleQueue[tuple[Call, Future]] = SimpleQueue()
@@ -212,10 +214,13 @@ class Engines:
         """The call that comes back next, within `timeout` seconds."""
         waits = round(timeout / STOP_WAIT) if self._stopped else 1
         for _ in range(waits):
+            if self._stopped and time.perf_counter() >= self._stopped_at + STOP_WAIT:
+                self._stop_groups(self._stopped)  # again, since a call may reach its engine after the stop
+                self._stopped_at = time.perf_counter()
             try:
                 return self._back.get(timeout=timeout / waits)
             except Empty:
-                self._stop_groups(self._stopped)  # again, since a call may reach its engine after the stop
+                self._stopped_at = 0.0
         return None
 
     def _put(self, call: Call, responses: list[dict], sent: float | None = None) -> list[tuple[int, list[dict]]]:
@@ -228,6 +233,8 @@ class Engines:
         parts.put(call.place, responses, sent)
         self._note_back(number, (call.place,))
         if parts.has_enough and number not in self._stopped and not parts.is_whole:
+            if not self._stopped:
+                self._stopped_at = time.perf_counter()
             self._stopped.add(number)
             self._stop_groups([number])
             self._drop_held(parts)

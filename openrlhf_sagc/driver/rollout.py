@@ -84,13 +84,13 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
         Raises:
             RuntimeError: too many rewards failed, or the groups that a step may dispatch did not fill it.
         """
-        seconds = self.clock.next_step()
-        if seconds is not None:
-            self.planner.timed(seconds)
         step = self.planner.plan(self.flight, self.queue)
         prompts = self.planner.draw(step, self.flight, self.queue)
         if not prompts and not self.flight:
             return [], None, 0, self.queue.close_episode([])
+        seconds = self.clock.next_step()
+        if seconds is not None:
+            self.planner.timed(seconds)
         self.failures.begin()
         self.engines.wake()
         self.engines.resume(step.keep_first)

@@ -84,7 +84,11 @@ class Actor:
 
 
 class Tokenizer:
+    def note(self, text):
+        """Is told every text."""
+
     def __call__(self, text, add_special_tokens, return_tensors):
+        self.note(text)
         return {"input_ids": torch.tensor([[1, 2, 3]])}
 
     def decode(self, tokens, skip_special_tokens):

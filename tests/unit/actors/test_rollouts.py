@@ -9,7 +9,7 @@ from engine_actor import Actor, Agent, Tokenizer, run
 from openrlhf.utils.agent import AgentInstanceBase, MultiTurnAgentExecutor, SingleTurnAgentExecutor
 
 from openrlhf_sagc.actors.rollouts import RolloutExecutor, watch_rollouts
-from openrlhf_sagc.decisions.records import ROLLOUT
+from openrlhf_sagc.decisions.records import ROLLOUT, Labelled
 
 pytestmark = pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
 
@@ -75,6 +75,26 @@ def test_a_rollout_has_the_engines_tokenizer_or_the_one_that_it_was_sent_with(ow
     agent = Keeps(1.0)
     run(Actor(agent).rollout(tokenizer=own))
     assert agent.tokenizer == own if own else isinstance(agent.tokenizer, Tokenizer)
+
+
+def test_an_agents_groups_have_a_tokenizer_each_and_single_turns_share_one():
+    class Keeps(Agent):
+        async def execute(self, label, hf_tokenizer, **kwargs):
+            seen.setdefault(label, []).append(hf_tokenizer)
+            return await super().execute(**kwargs)
+
+    async def two_groups(actor):
+        await asyncio.gather(*(actor.rollout(Labelled(group, group)) for group in (0, 0, 1)))
+
+    seen = {}
+    run(two_groups(Actor(Keeps(1.0, 1.0, 1.0))))
+    assert seen[0][0] is seen[0][1] is not seen[1][0]
+
+    actor, encoded = Actor(SingleTurnAgentExecutor(None)), []
+    tokenizer = actor.executor._tokenizer
+    tokenizer.note = encoded.append
+    run(two_groups(actor))
+    assert encoded == ["prompt"] * 3
 
 
 def test_a_requests_sampling_parameters_stay_as_the_agent_has_them():

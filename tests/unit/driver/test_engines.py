@@ -1,5 +1,7 @@
 """What the engines are told, and when: on the engines of fake_engines.py."""
 
+import itertools
+
 import pytest
 from fake_engines import ONE_SIZE
 from hypothesis import HealthCheck, given, settings
@@ -83,7 +85,7 @@ def test_all_that_runs_is_stopped_and_comes_back_with_what_it_has(generator):
 def test_an_engine_has_fewer_calls_than_ray_allows_and_the_rest_follows(make_generator):
     generator = make_generator(2000, **ONE_SIZE)
     step = generator.planner.plan(generator.flight, generator.queue)
-    groups = groups_on([()] * 1300, generator, step)
+    groups = groups_on([()] * 1600, generator, step)
     engines = generator.engines
     engines.dispatch(groups)
     assert len(generator.drawn) == MOST_CALLS < 1000
@@ -140,6 +142,36 @@ def test_a_call_that_does_not_hear_of_the_stop_hears_it_again(make_tail, monkeyp
     ((number, responses),) = generator.engines.returned()
     assert len(heard) == 3 and generator.ray.stops == [[number]]
     assert [response[ROLLOUT].stopped for response in responses].count(True) == 1 and generator.ray.clock == 10
+
+
+def test_a_stop_that_was_not_heard_is_repeated_while_other_calls_come_back(make_generator, monkeypatch):
+    """A rollout of the first group has 90 tokens to go; one of the others' ends every 10."""
+    flags = {"rollout__tail_batching__enable": True, "rollout__tail_batching__prompt_ratio": 1.0, **ONE_SIZE}
+    generator = make_generator(
+        40,
+        lambda prompt, size: [(10, 1.0)] * 4 + [(90, 1.0)] if prompt == 0 else [(10 + 10 * prompt, 1.0)] * 5,
+        engines=3,
+        **flags,
+    )
+    ray, heard, ticks = generator.ray, [], itertools.count()
+    run, wait = ray.run_in_engine, ray.wait
+
+    def deaf(function, *args, **kwargs):
+        heard.append(function)
+        if function is not stop_rollouts or heard.count(stop_rollouts) > 1:
+            return run(function, *args, **kwargs)
+
+    for actor in generator.vllm_engines:
+        monkeypatch.setattr(actor.__ray_call__, "remote", deaf)
+    monkeypatch.setattr(ray, "wait", lambda pending, num_returns, timeout: wait(pending, 1, 10.0))
+    monkeypatch.setattr(engines_module.time, "perf_counter", lambda: float(next(ticks)))
+    step = generator.planner.plan(generator.flight, generator.queue)
+    generator.engines.resume(4)
+    groups = groups_on([(0, 1, 2, 0, 1)] * 4, generator, step)
+    generator.engines.dispatch(groups)
+    while groups[0].number not in [number for number, _ in generator.engines.returned()]:
+        pass
+    assert ray.clock <= 30
 
 
 def test_rollouts_that_were_held_back_are_dropped_where_the_group_has_enough(make_tail, monkeypatch):

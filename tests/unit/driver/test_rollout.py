@@ -186,6 +186,18 @@ def test_the_seconds_from_step_to_step_teach_the_model_but_not_those_of_the_firs
     assert model.state_dict()["unit"] == 30.0
 
 
+def test_the_call_that_ends_an_episode_is_no_step(make_generator):
+    """Episodes of one step; the first step's seconds are left out, the empty call's belong to the step before."""
+    generator = make_generator(4, objective="throughput")
+    now, timed = [0.0], []
+    generator.clock = StepClock(lambda: now[0])
+    generator.planner.timed = timed.append
+    for _ in range(6):
+        samples, *_ = generator.generate_samples()
+        now[0] += 100.0 if samples else 0.25
+    assert timed == [100.25]
+
+
 def test_the_size_stays_until_a_step_was_timed(make_generator):
     """The seconds of the first step teach nothing, so that those of the second are the first ones known."""
     for objective, sizes in (("throughput", [4, 4, 4, 8]), ("size", [4, 8, 8, 8])):
