@@ -77,6 +77,13 @@ def test_the_readmes_gains_are_in_the_results():
     times, gpus = placed["times as fast"], placed["gpus"]
     times, gpus = f"{times.min():.2f} to {times.max():.2f}", f"{gpus.min()} to {gpus.max()}"
     assert f"{times} times as fast on {gpus} GPUs" in README
+    for algorithm in ("grpo", "dapo"):
+        arms = json.loads((RESULTS / f"step_time/{algorithm}/step_time.json").read_text())["arms"]
+        (ours,) = [arm for arm in arms if arm["arm"] == "without stream"]
+        assert f"a {algorithm.upper()} step {ours['speedup']['value']:.2f} times" in README
+    control = pd.read_csv(RESULTS / "group_sizes/table.csv").set_index("policy")["share of the best"]
+    free, limited = control["throughput, limit 0.95"], control["throughput, limit 0.2"]
+    assert f"{free:.2f} without a limit, {limited:.2f} at a limit of 0.2" in README
 
 
 # --- flags -----------------------------------------------------------------------------------------------------------
