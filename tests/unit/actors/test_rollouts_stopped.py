@@ -230,7 +230,9 @@ def test_the_rollouts_of_one_group_are_stopped_alone_whatever_call_brought_them(
             actor.group(1, 60, label="c"),
         ]
         tasks = [asyncio.ensure_future(call) for call in [*calls, actor.rollout("d", 60)]]
-        await asyncio.sleep(0.1)
+        for count in (5, 4):  # requests: all run, then the short one is over
+            while len(actor.requests) != count:
+                await asyncio.sleep(0)
         await asyncio.to_thread(stop_rollouts, actor, [0, 5])
         (first,), (second, short), (other,), evaluated = await asyncio.wait_for(asyncio.gather(*tasks), 10)
         responses = first, second, short, other, evaluated
