@@ -5,20 +5,19 @@ import pickle
 import random
 import time
 from collections.abc import Iterable
-from contextlib import contextmanager
-from contextvars import ContextVar
-from copy import copy
-from dataclasses import dataclass, field
-from functools import partial
-from typing import Any
-from uuid import uuid4
 from weakref import WeakValueDictionary
 
 from openrlhf.utils.agent import SingleTurnAgentExecutor
-from vllm.sampling_params import RequestOutputKind
 
 from openrlhf_sagc.actors.answers import Failure, check_log_probs, check_scores, describe, is_missing
 from openrlhf_sagc.actors.rewards import Rewards, pause_before
+from openrlhf_sagc.actors.running_rollouts import (
+    EngineOfAgents,
+    RunningGroup,
+    RunningRollout,
+    current_rollout,
+    note_failure,
+)
 from openrlhf_sagc.decisions.records import ROLLOUT, Labelled, Rollout
 
 
@@ -73,11 +72,11 @@ class RolloutExecutor:
         self.loop: asyncio.AbstractEventLoop | None = None  # known with the first rollout
         self._llm = engine_actor.llm
         self._tokenizer = tokenizer
-        self._engine = _Engine(engine_actor)
+        self._engine = EngineOfAgents(engine_actor)
         self._retries = retries
         self._jitter = random.Random(engine_actor.kwargs["seed"])  # OpenRLHF's, another one for each engine
-        self._running: set[_RunningRollout] = set()
-        self._groups: WeakValueDictionary[int, _RunningGroup] = WeakValueDictionary()  # by number, as long as they run
+        self._running: set[RunningRollout] = set()
+        self._groups: WeakValueDictionary[int, RunningGroup] = WeakValueDictionary()  # by number, as long as they run
         self._single_turn = type(executor) is SingleTurnAgentExecutor
         self._pickled_tokenizer = b"" if self._single_turn else pickle.dumps(tokenizer)
         self._agent_timeout = None if self._single_turn else agent_timeout
@@ -98,17 +97,17 @@ class RolloutExecutor:
             Exception: of OpenRLHF's own single-turn executor outside of the reward, or any once vLLM is dead.
         """
         # `llm_engine` is the engine's actor, which `_engine` stands for.
-        group, label = _RunningGroup(None), kwargs.get("label")
+        group, label = RunningGroup(None), kwargs.get("label")
         if isinstance(label, Labelled):
-            group = self._groups.setdefault(label.group, _RunningGroup(self.keep_first))
+            group = self._groups.setdefault(label.group, RunningGroup(self.keep_first))
             kwargs["label"] = label.label
         if kwargs.get("hf_tokenizer") is None:
             kwargs["hf_tokenizer"] = self._tokenizer if self._single_turn else self._tokenizer_of(group)
         return self._execute(group, args, kwargs)
 
-    async def _execute(self, group: "_RunningGroup", args: tuple, kwargs: dict) -> dict:
+    async def _execute(self, group: "RunningGroup", args: tuple, kwargs: dict) -> dict:
         self.loop = asyncio.get_running_loop()
-        rollout = _RunningRollout(self._agent_timeout, self._engine)
+        rollout = RunningRollout(self._agent_timeout, self._engine)
         start = time.perf_counter()
         rollout.task = asyncio.create_task(self._sample(rollout, args, kwargs))
         rollout.task.add_done_callback(rollout.end)
@@ -139,7 +138,7 @@ class RolloutExecutor:
             response = {name: kwargs.get(name) for name in ("prompt", "label", "images")}
         return {**response, ROLLOUT: measured}
 
-    def _tokenizer_of(self, group: "_RunningGroup"):
+    def _tokenizer_of(self, group: "RunningGroup"):
         """A tokenizer for an agent's rollouts of this group alone, since agents may change its settings or share threads."""
         if group.tokenizer is None:
             group.tokenizer = pickle.loads(self._pickled_tokenizer)
@@ -164,7 +163,7 @@ class RolloutExecutor:
             if group is not None:
                 await self._stop(group.running)
 
-    async def _stop(self, rollouts: set["_RunningRollout"]) -> None:
+    async def _stop(self, rollouts: set["RunningRollout"]) -> None:
         """End all of them, also those added meanwhile."""
         while running := [rollout for rollout in rollouts if not rollout.ended.done()]:
             for rollout in running:
@@ -173,9 +172,9 @@ class RolloutExecutor:
             # Again soon: vLLM does not know a request yet that is just being submitted.
             await asyncio.wait([rollout.ended for rollout in running], timeout=0.005)
 
-    async def _sample(self, rollout: "_RunningRollout", args: tuple, kwargs: dict) -> dict | None:
+    async def _sample(self, rollout: "RunningRollout", args: tuple, kwargs: dict) -> dict | None:
         """The inner executor's response with its reward checked; None if an agent failed."""
-        _current.set(rollout)
+        current_rollout.set(rollout)
         for attempt in range(self._retries + 1):
             await pause_before(attempt, self._jitter)
             rollout.tokens, rollout.failure = 0, None
@@ -202,144 +201,3 @@ class RolloutExecutor:
                     raise
                 rollout.failure = describe(error)
         return None
-
-
-@dataclass(eq=False)
-class _RunningGroup:
-    """The rollouts of one group that run in this engine; `finished` counts those with a reward, `tokenizer` is an agent's."""
-
-    keep_first: int | None
-    finished: int = 0
-    tokenizer: Any = None
-    running: set["_RunningRollout"] = field(default_factory=set)
-
-
-class _Engine:
-    """The engine as agents see it: one object for all their rollouts, since an agent may keep that of its first call.
-
-    Requests made in an agent's own task, or in one that it started, are those of its rollout. `requests` are the others,
-    which an agent makes in a thread of its own, such as a server's. They run as they are. Only `RolloutExecutor.stop`
-    ends them.
-    """
-
-    def __init__(self, engine_actor):
-        self._actor = engine_actor
-        self.requests: set[str] = set()
-
-    def __getattr__(self, name):
-        return getattr(self._actor, name)
-
-    async def generate(self, prompt_token_ids, sampling_params, multi_modal_data=None, request_id=None):
-        """The actor's `generate`, with a request id of its own by which the request can be aborted.
-
-        The actor wants the whole output alone. By default vLLM makes one for every token, which costs the actor's process
-        more than some models take to decode it.
-        """
-        request = request_id or uuid4().hex
-        sampling_params = copy(sampling_params)
-        sampling_params.output_kind = RequestOutputKind.FINAL_ONLY
-        call = partial(self._actor.generate, prompt_token_ids, sampling_params, multi_modal_data=multi_modal_data)
-        rollout = _current.get(None)
-        if rollout and not rollout.task.done() and rollout.ended.get_loop() is asyncio.get_running_loop():
-            return await rollout.generate(call, request)
-        self.requests.add(request)
-        try:
-            return await call(request_id=request)
-        finally:
-            self.requests.remove(request)
-
-
-class _RunningRollout:
-    """A rollout: it counts its tokens and seconds in vLLM's queue, and can be ended.
-
-    Args:
-        agent_timeout: seconds that may pass between two of its requests to the engine, or None.
-        engine: as the agent sees it.
-    """
-
-    def __init__(self, agent_timeout: float | None, engine: _Engine):
-        self.requests: set[str] = set()  # in vLLM or on the way there
-        self.tokens = 0
-        self.queue_seconds = 0.0
-        self.failure: str | None = None
-        self.stopped = False
-        self.closed = False  # stopped or given up: no request is made any more, and what the agent returns is ignored
-        self.task: asyncio.Task  # set right after this object is made
-        self.ended = asyncio.get_running_loop().create_future()
-        self._agent_timeout = agent_timeout
-        self._engine = engine
-        self._deadline: asyncio.TimerHandle | None = None
-
-    @contextmanager
-    def outside_the_engine(self):
-        """While this is entered, the rollout is given up once it has no request in the engine for too long."""
-        self._set_deadline(True)
-        try:
-            yield
-        finally:
-            self._set_deadline(False)
-
-    async def generate(self, call, request: str):
-        """What `call`, the actor's `generate`, returns for this rollout."""
-        if self.closed:
-            raise asyncio.CancelledError
-        start = time.perf_counter()
-        self.requests.add(request)
-        self._set_deadline(False)
-        try:
-            output = await call(request_id=request)
-        finally:
-            self.requests.remove(request)
-            self._set_deadline(not self.requests)
-        self.tokens += len(output.outputs[0].token_ids)
-        stats = output.metrics
-        if stats is not None:  # None if vLLM logs no statistics; all 0 if it was aborted before its first token
-            wait = stats.scheduled_ts - stats.queued_ts if stats.scheduled_ts else time.perf_counter() - start
-            self.queue_seconds += max(wait, 0.0)
-        if self.stopped or output.outputs[0].finish_reason == "abort":
-            self.stopped = self.closed = True
-            if not self.requests:
-                self.end()
-            raise asyncio.CancelledError  # ends the task; if the agent catches it, `end` lets `execute` return all the same
-        return output
-
-    def stop(self) -> None:
-        """Mark the rollout as stopped, and end it unless vLLM still owes it the tokens of a request."""
-        if not self.task.done():
-            self.stopped = self.closed = True
-            if not self.requests:
-                self.task.cancel()
-                self.end()
-
-    def end(self, _task=None) -> None:
-        """Let `execute` return, whatever the task does."""
-        if not self.ended.done():
-            self.ended.set_result(None)
-
-    def _set_deadline(self, on: bool) -> None:
-        """Give the rollout up after the agent's time, counted from now; or no longer."""
-        if self._deadline:
-            self._deadline.cancel()
-        self._deadline = None
-        if on and self._agent_timeout is not None and not self.closed:
-            self._deadline = asyncio.get_running_loop().call_later(self._agent_timeout, self._give_up)
-
-    def _give_up(self) -> None:
-        """The agent or its tool hangs: end the rollout as a failure, unless a request of no known rollout may be its own."""
-        if self._engine.requests:
-            self._set_deadline(True)
-        elif not self.ended.done():
-            self.closed = True
-            self.failure = f"the agent made no request to the engine for {self._agent_timeout:g} s and did not return"
-            self.task.cancel()
-            self.end()
-
-
-_current: ContextVar[_RunningRollout] = ContextVar("rollout")
-
-
-def note_failure(failure: str) -> None:
-    """The reward of the rollout that this runs for has failed; raised instead, it would cost the response as well."""
-    rollout = _current.get()
-    if not rollout.closed:
-        rollout.failure = failure

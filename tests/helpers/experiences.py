@@ -23,6 +23,20 @@ def experience_maker(cls, estimator="group_norm", kl_coef=0.0, group_sizes=(8,) 
     return maker
 
 
+def padded_batches_flags(ranks: int, micro_batch_size: int) -> dict:
+    """Flags of a run that pads its samples, on so many ranks."""
+    return {
+        "actor.num_nodes": 1,
+        "actor.num_gpus_per_node": ranks,
+        "actor.aux_loss_coef": 0.0,
+        "ds.ring_attn_size": 1,
+        "ds.tensor_parallel_size": 1,
+        "ds.packing_samples": False,
+        "train.dynamic_batch_enable": False,
+        "rollout.micro_batch_size": micro_batch_size,
+    }
+
+
 def experiences_of(rewards: torch.Tensor, order: list[int], batch: int) -> list[Experience]:
     """Micro-batches of samples in `order`: multi-turn masks with holes, one row without an action, KL on actions."""
     generator = torch.Generator().manual_seed(0)

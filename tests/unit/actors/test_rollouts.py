@@ -34,10 +34,6 @@ def test_rollouts_side_by_side_have_their_own_seconds():
     assert quick[ROLLOUT].queue_seconds == slow[ROLLOUT].queue_seconds == pytest.approx(0.6)
 
 
-def test_without_statistics_nothing_counts_as_queued():
-    assert run(Actor(Agent(1.0), statistics=False).rollout())[ROLLOUT].queue_seconds == 0.0
-
-
 def test_openrlhfs_multi_turn_executor_runs_as_it_is():
     class Instance(AgentInstanceBase):
         def __init__(self):
@@ -95,18 +91,6 @@ def test_an_agents_groups_have_a_tokenizer_each_and_single_turns_share_one():
     tokenizer.note = encoded.append
     run(two_groups(actor))
     assert encoded == ["prompt"] * 3
-
-
-def test_a_requests_sampling_parameters_stay_as_the_agent_has_them():
-    class Keeps(Agent):
-        async def execute(self, **kwargs):
-            response = await super().execute(**kwargs)
-            self.sampling_params = kwargs["sampling_params"]
-            return response
-
-    agent = Keeps(1.0)
-    run(Actor(agent).rollout())
-    assert vars(agent.sampling_params) == {"max_tokens": 5, "logprobs": None}
 
 
 def test_watching_twice_is_watching_once():

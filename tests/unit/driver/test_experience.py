@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from experiences import experience_maker, experiences_of
+from experiences import experience_maker, experiences_of, padded_batches_flags
 from flags import arguments_with
 from hypothesis import given
 from hypothesis import strategies as st
@@ -144,16 +144,7 @@ def test_batches_are_those_of_openrlhf_with_every_sample_at_its_place(samples, r
     """Every rank has as many samples as without sorting, or the ranks would make other optimizer steps."""
     maker = GroupExperienceMaker.__new__(GroupExperienceMaker)
     maker.tokenizer = SimpleNamespace(pad_token_id=0)
-    flags = {
-        "actor.num_nodes": 1,
-        "actor.num_gpus_per_node": ranks,
-        "actor.aux_loss_coef": 0.0,
-        "ds.ring_attn_size": 1,
-        "ds.tensor_parallel_size": 1,
-        "ds.packing_samples": False,
-        "train.dynamic_batch_enable": False,
-        "rollout.micro_batch_size": size,
-    }
+    flags = padded_batches_flags(ranks, size)
     parts = {}
     for order in ("length", "shuffled"):
         maker.args = arguments_with(flags | {"train.micro_batches": order})

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from engine_costs import costs_of
+from experiences import padded_batches_flags
 from flags import arguments_with
 from hypothesis import given
 from hypothesis import strategies as st
@@ -60,19 +61,7 @@ def test_batches_of_the_forward_pass_are_those_of_the_experience_maker(ranks_and
     ranks, lengths = ranks_and_lengths
     maker = GroupExperienceMaker.__new__(GroupExperienceMaker)
     maker.tokenizer = SimpleNamespace(pad_token_id=0)
-    maker.args = arguments_with(
-        {
-            "actor.num_nodes": 1,
-            "actor.num_gpus_per_node": ranks,
-            "actor.aux_loss_coef": 0.0,
-            "ds.ring_attn_size": 1,
-            "ds.tensor_parallel_size": 1,
-            "ds.packing_samples": False,
-            "train.dynamic_batch_enable": False,
-            "train.micro_batches": micro_batches,
-            "rollout.micro_batch_size": size,
-        }
-    )
+    maker.args = arguments_with(padded_batches_flags(ranks, size) | {"train.micro_batches": micro_batches})
     theirs = [batch.total_length.tolist() for batch in maker.split_rollout_samples(experiences_of(lengths))]
     actors = actors_of(ranks, micro_batches=micro_batches, micro_batch_size=size)
     order = deal(lengths, ranks) if actors.work.by_length else range(len(lengths))

@@ -1,0 +1,153 @@
+"""A rollout that runs in an engine's actor, and the engine as its agent sees it."""
+
+import asyncio
+import time
+from contextlib import contextmanager
+from contextvars import ContextVar
+from copy import copy
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+from uuid import uuid4
+
+from vllm.sampling_params import RequestOutputKind
+
+
+@dataclass(eq=False)
+class RunningGroup:
+    """The rollouts of one group that run in this engine; `finished` counts those with a reward, `tokenizer` is an agent's."""
+
+    keep_first: int | None
+    finished: int = 0
+    tokenizer: Any = None
+    running: set["RunningRollout"] = field(default_factory=set)
+
+
+class EngineOfAgents:
+    """The engine as agents see it: one object for all their rollouts, since an agent may keep that of its first call.
+
+    Requests made in an agent's own task, or in one that it started, are those of its rollout. `requests` are the others,
+    which an agent makes in a thread of its own, such as a server's. They run as they are. Only `RolloutExecutor.stop`
+    ends them.
+    """
+
+    def __init__(self, engine_actor):
+        self._actor = engine_actor
+        self.requests: set[str] = set()
+
+    def __getattr__(self, name):
+        return getattr(self._actor, name)
+
+    async def generate(self, prompt_token_ids, sampling_params, multi_modal_data=None, request_id=None):
+        """The actor's `generate`, with a request id of its own by which the request can be aborted.
+
+        The actor wants the whole output alone. By default vLLM makes one for every token.
+        """
+        request = request_id or uuid4().hex
+        sampling_params = copy(sampling_params)
+        sampling_params.output_kind = RequestOutputKind.FINAL_ONLY
+        call = partial(self._actor.generate, prompt_token_ids, sampling_params, multi_modal_data=multi_modal_data)
+        rollout = current_rollout.get(None)
+        if rollout and not rollout.task.done() and rollout.ended.get_loop() is asyncio.get_running_loop():
+            return await rollout.generate(call, request)
+        self.requests.add(request)
+        try:
+            return await call(request_id=request)
+        finally:
+            self.requests.remove(request)
+
+
+class RunningRollout:
+    """A rollout: it counts its tokens and seconds in vLLM's queue, and can be ended.
+
+    Args:
+        agent_timeout: seconds that may pass between two of its requests to the engine, or None.
+        engine: as the agent sees it.
+    """
+
+    def __init__(self, agent_timeout: float | None, engine: EngineOfAgents):
+        self.requests: set[str] = set()  # in vLLM or on the way there
+        self.tokens = 0
+        self.queue_seconds = 0.0
+        self.failure: str | None = None
+        self.stopped = False
+        self.closed = False  # stopped or given up: no request is made any more, and what the agent returns is ignored
+        self.task: asyncio.Task  # set right after this object is made
+        self.ended = asyncio.get_running_loop().create_future()
+        self._agent_timeout = agent_timeout
+        self._engine = engine
+        self._deadline: asyncio.TimerHandle | None = None
+
+    @contextmanager
+    def outside_the_engine(self):
+        """While this is entered, the rollout is given up once it has no request in the engine for too long."""
+        self._set_deadline(True)
+        try:
+            yield
+        finally:
+            self._set_deadline(False)
+
+    async def generate(self, call, request: str):
+        """What `call`, the actor's `generate`, returns for this rollout."""
+        if self.closed:
+            raise asyncio.CancelledError
+        start = time.perf_counter()
+        self.requests.add(request)
+        self._set_deadline(False)
+        try:
+            output = await call(request_id=request)
+        finally:
+            self.requests.remove(request)
+            self._set_deadline(not self.requests)
+        self.tokens += len(output.outputs[0].token_ids)
+        stats = output.metrics
+        if stats is not None:  # None if vLLM logs no statistics; all 0 if it was aborted before its first token
+            wait = stats.scheduled_ts - stats.queued_ts if stats.scheduled_ts else time.perf_counter() - start
+            self.queue_seconds += max(wait, 0.0)
+        if self.stopped or output.outputs[0].finish_reason == "abort":
+            self.stopped = self.closed = True
+            if not self.requests:
+                self.end()
+            raise asyncio.CancelledError  # ends the task; if the agent catches it, `end` lets `execute` return all the same
+        return output
+
+    def stop(self) -> None:
+        """Mark the rollout as stopped, and end it unless vLLM still owes it the tokens of a request."""
+        if not self.task.done():
+            self.stopped = self.closed = True
+            if not self.requests:
+                self.task.cancel()
+                self.end()
+
+    def end(self, _task=None) -> None:
+        """Let `execute` return, whatever the task does."""
+        if not self.ended.done():
+            self.ended.set_result(None)
+
+    def _set_deadline(self, on: bool) -> None:
+        """Give the rollout up after the agent's time, counted from now; or no longer."""
+        if self._deadline:
+            self._deadline.cancel()
+        self._deadline = None
+        if on and self._agent_timeout is not None and not self.closed:
+            self._deadline = asyncio.get_running_loop().call_later(self._agent_timeout, self._give_up)
+
+    def _give_up(self) -> None:
+        """The agent or its tool hangs: end the rollout as a failure, unless a request of no known rollout may be its own."""
+        if self._engine.requests:
+            self._set_deadline(True)
+        elif not self.ended.done():
+            self.closed = True
+            self.failure = f"the agent made no request to the engine for {self._agent_timeout:g} s and did not return"
+            self.task.cancel()
+            self.end()
+
+
+current_rollout: ContextVar[RunningRollout] = ContextVar("rollout")
+
+
+def note_failure(failure: str) -> None:
+    """The reward of the rollout that this runs for has failed; raised instead, it would cost the response as well."""
+    rollout = current_rollout.get()
+    if not rollout.closed:
+        rollout.failure = failure
