@@ -1,10 +1,12 @@
 """Unpatched OpenRLHF against this project: same task, seeds and machine, arms in turn.
 
-It trains the Countdown model on the CPU stack, each run for a number of training seconds, with OpenRLHF's own evaluation
+It trains a small task's model on the CPU stack, each run for a number of training seconds, with OpenRLHF's own evaluation
 on held-out problems in between, whose seconds do not count. A policy is unpatched:N (OpenRLHF with n_samples_per_prompt N
 and the CPU patches alone), fixed:N (this project with N as its only size) or sagc (all sizes). Behind the latter two,
-+tail is tail batching, +tail:R the same with a response_ratio of R, and +lengths length-aware dispatch. @prompts at the end
-holds the prompts of a step instead of its samples. Started again, it keeps the runs that are finished.
++tail is tail batching, +tail:R the same with a response_ratio of R, and +lengths length-aware dispatch; +forward and +shuffled
+switch a part of the faster step off, and +stream streams. @prompts at the end holds the prompts of a step instead of its
+samples. Responses of the task route are as unequal in length as a reasoning model's. Started again, it keeps the runs that
+are finished.
 """
 
 import argparse
@@ -18,9 +20,10 @@ from pathlib import Path
 import pandas as pd
 from common.paths import ROOT
 from common.runs import once
-from comparison.arms import ALGORITHMS, SIZES, flags_of
+from comparison.arms import ALGORITHMS, EVALUATION, MICRO_BATCH_SIZE, SIZES, flags_of
 from comparison.logs import read_evaluations, read_steps
 from comparison.report import write_report
+from comparison.tasks import TASKS
 from comparison.training import make_task, train
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
@@ -34,28 +37,31 @@ def run(arguments: argparse.Namespace, control: dict[str, float]) -> tuple[pd.Da
     Raises:
         ValueError: a policy is none, or a run failed; the message is one line.
     """
-    policies, output = arguments.policies, arguments.output.resolve()
+    policies, output, task_kind = arguments.policies, arguments.output.resolve(), TASKS[arguments.task]
     arms = [
         (seed, algorithm, policy)
         for turn, seed in enumerate(arguments.seeds)
         for algorithm in arguments.algorithms
         for policy in policies[turn % len(policies) :] + policies[: turn % len(policies)]
     ]
-    plans = {arm: flags_of(arm[2], arm[1], arm[0], control) for arm in arms}  # a bad policy ends it here
+    plans = {  # a bad policy ends it here
+        arm: flags_of(arm[2], arm[1], arm[0], control, task_kind, arguments.micro_batch_size) for arm in arms
+    }
     columns = (TextColumn("{task.description}"), BarColumn(30), TextColumn("{task.completed:.0f}/{task.total:.0f} s"))
     steps, evaluations = [], []
     with Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True)) as progress:
         for number, (seed, algorithm, policy) in enumerate(arms, 1):
             task = output / f"task-{seed}"
-            make_task(task, seed, progress.console)
+            make_task(task, seed, progress.console, task_kind)
             folder = output / f"seed-{seed}" / algorithm / re.sub(r"[^a-z0-9]", "-", policy)
             tree, flags = plans[seed, algorithm, policy]
+            flags = [*flags, "--eval.steps", str(arguments.eval_steps)]  # later flags win
             name = f"run {number} of {len(arms)}: seed {seed}, {algorithm}, {policy}"
 
             def train_arm(task=task, folder=folder, tree=tree, flags=flags, name=name) -> None:
                 bar = progress.add_task(name, total=arguments.seconds)
                 began = time.monotonic()
-                train(task, folder, tree, flags, arguments.seconds, progress, bar)
+                train(task, folder, tree, flags, arguments.seconds, progress, bar, arguments.task)
                 progress.remove_task(bar)
                 progress.console.print(f"{name}: {time.monotonic() - began:.0f} s")
 
@@ -70,9 +76,12 @@ def run(arguments: argparse.Namespace, control: dict[str, float]) -> tuple[pd.Da
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--task", choices=list(TASKS), default="countdown", help="what is trained")
     parser.add_argument("--policies", nargs="+", default=POLICIES)
     parser.add_argument("--algorithms", nargs="+", choices=list(ALGORITHMS), default=list(ALGORITHMS))
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
+    parser.add_argument("--micro_batch_size", type=int, default=MICRO_BATCH_SIZE, help="of every arm, in samples")
+    parser.add_argument("--eval_steps", type=int, default=EVALUATION["eval.steps"], help="steps between evaluations")
     parser.add_argument("--seconds", type=float, default=120, help="of training, a run")
     parser.add_argument("--target", type=float, default=0.7, help="held-out reward whose time is reported")
     parser.add_argument("--max_straggler_rate", type=float, default=0.3)
@@ -84,6 +93,9 @@ def parse_arguments() -> argparse.Namespace:
     if arguments.quick:
         arguments.policies, arguments.algorithms, arguments.seeds = ["unpatched:8", "sagc"], ["grpo"], [0]
         arguments.seconds = 45.0
+    for name in ("micro_batch_size", "eval_steps"):
+        if getattr(arguments, name) < 1:
+            raise ValueError(f"--{name} {getattr(arguments, name)} must be at least 1")
     if arguments.seconds <= 0:
         raise ValueError(f"--seconds {arguments.seconds} must be above 0")
     if not 0 < arguments.target < 1:

@@ -23,9 +23,9 @@ from common.runs import train_once
 from common.tables import markdown
 from comparison.arms import ALGORITHMS, SAMPLES, flags_of
 from comparison.logs import PHASES
+from comparison.statistics import times_as_fast
 from comparison.step_arms import ALL_ON, ARM, ARMS, UNPATCHED, values_of
 from rich.progress import track
-from scipy.stats import bootstrap
 
 PROMPTS_PER_GROUP = {"grpo": 1, "dapo": 2}  # in the data: dynamic sampling drops groups
 LOGGED_PARTS = {"step_seconds/idle_tail": "idle_tail", "step_seconds/optimizer": "optimizer"}  # by this project alone
@@ -103,30 +103,6 @@ def measure(arguments: argparse.Namespace) -> pd.DataFrame:
     return pd.concat(frames, ignore_index=True)
 
 
-def speedup(seconds: pd.DataFrame, slower: str, faster: str) -> dict[str, float | None] | None:
-    """How many times as fast one arm is as another: value and 95 % interval, percentiles of a bootstrap over repetitions.
-
-    Args:
-        seconds: a row a repetition, a column an arm.
-
-    Returns:
-        `value`, `low` and `high`; no ends with a single repetition, and None if both are the same or one was not run.
-    """
-    if slower == faster or not {slower, faster} <= {*seconds}:
-        return None
-    pairs_R2 = seconds[[slower, faster]].dropna().to_numpy()
-
-    def ratio(slower_R, faster_R, axis=-1):
-        return slower_R.mean(axis=axis) / faster_R.mean(axis=axis)
-
-    found = {"value": float(ratio(*pairs_R2.T)), "low": None, "high": None}
-    if len(pairs_R2) > 1:
-        drawn = bootstrap(pairs_R2.T, ratio, paired=True, vectorized=True, method="percentile", random_state=0)
-        low, high = drawn.confidence_interval
-        found |= {"low": float(low), "high": float(high)}
-    return found
-
-
 def summaries(steps: pd.DataFrame) -> list[dict]:
     """A row an algorithm, size and arm.
 
@@ -141,7 +117,9 @@ def summaries(steps: pd.DataFrame) -> list[dict]:
         row = {"algorithm": algorithm, "size": int(size), "arm": arm, "runs": len(mine)}
         row["steps"] = int((steps[ARM] == [algorithm, size, arm]).all(axis=1).sum())
         row |= {name: float(mine[name].mean()) if mine[name].notna().all() else None for name in COLUMNS}
-        rows.append(row | {"speedup": speedup(seconds, UNPATCHED, arm), "all_on_is": speedup(seconds, arm, ALL_ON)})
+        rows.append(
+            row | {"speedup": times_as_fast(seconds, UNPATCHED, arm), "all_on_is": times_as_fast(seconds, arm, ALL_ON)}
+        )
     return rows
 
 

@@ -35,7 +35,7 @@ dapo=(
 
 bash train_scripts/setup.sh
 [ -e "$output/model/config.json" ] ||
-    bash train_scripts/on_cpu.sh cpu-patched python train_scripts/countdown/warm_start.py --output "$output"
+    bash train_scripts/on_cpu.sh cpu-patched python train_scripts/warm_start.py --output "$output"
 # Clipping acts from the second optimizer step of a rollout on: train.batch_size is a part of the rollout's samples.
 exec bash train_scripts/countdown/train.sh cpu-patched "$output" "$output" \
     "${dapo[@]}" \

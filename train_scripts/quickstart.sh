@@ -23,7 +23,7 @@ fail() { echo "train_scripts/quickstart.sh: $*" >&2; exit 1; }
 note "takes about 6 minutes on 2 cores of a recent EPYC, 12 on an older one: set-up and warm start 3 (the first time),"
 note "reinforcement learning 2, evaluation 1"
 mkdir -p "$out"
-made_by="$(cat $task/{task,tokenizer,warm_start}.py | sha256sum) $WARM_START_STEPS $HELDOUT"
+made_by="$(cat $task/{task,words}.py train_scripts/{warm_start,word_level}.py | sha256sum) $WARM_START_STEPS $HELDOUT"
 warm_start=()
 if [ "$(cat "$out/warm_start.done" 2>/dev/null)" = "$made_by" ]; then
     note "1/4 set-up; warm-started model found in $out/model"
@@ -31,7 +31,7 @@ else
     note "1/4 set-up, and beside it the supervised warm start of a small model"
     rm -f "$out/warm_start.done"
     # A thread that waits leaves its core to the set-up.
-    warm_start=(env DS_ACCELERATOR=cpu OMP_WAIT_POLICY=passive .venv/bin/python "$task/warm_start.py" --output "$out" --seed "$SEED" --steps "$WARM_START_STEPS" --heldout "$HELDOUT")
+    warm_start=(env DS_ACCELERATOR=cpu OMP_WAIT_POLICY=passive .venv/bin/python train_scripts/warm_start.py --output "$out" --seed "$SEED" --steps "$WARM_START_STEPS" --heldout "$HELDOUT")
 fi
 bash train_scripts/setup.sh "${warm_start[@]}"
 echo "$made_by" >"$out/warm_start.done"

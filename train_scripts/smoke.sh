@@ -2,7 +2,7 @@
 # A launch script in small, on a machine without a GPU: some 20 steps of the very script with an untrained tiny model.
 #   bash train_scripts/smoke.sh dapo_qwen2.5_7b.sh [FLAG...]   any of the launch scripts; SAGC as for the script itself
 # It shows that the script's flags, evaluation and checkpoints work together; not that its sizes fit your GPUs.
-# STEPS=20; results in build/smoke/NAME. TASK: a folder that countdown/warm_start.py has made, else it is made. Not for
+# STEPS=20; results in build/smoke/NAME. TASK: a folder that warm_start.py has made, else it is made. Not for
 # dapo.sh, which has a form for the CPU, nor for slurm_dapo_32b.sh, which starts dapo_qwen2.5_32b_multinode.sh.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -21,7 +21,7 @@ task=${TASK:-$PWD/build/smoke/task}
 
 bash train_scripts/setup.sh
 [ -e "$task/model/config.json" ] ||
-    bash train_scripts/on_cpu.sh cpu-patched python train_scripts/countdown/warm_start.py --output "$task" --steps 1
+    bash train_scripts/on_cpu.sh cpu-patched python train_scripts/warm_start.py --output "$task" --steps 1
 rm -rf "build/smoke/$name"
 mkdir -p "build/smoke/$name"
 head -n 4 "$task/data/heldout.jsonl" >"build/smoke/$name/heldout.jsonl"

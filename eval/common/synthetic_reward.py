@@ -1,8 +1,9 @@
 """A reward for measurements: the first word of a label may say how its prompt is scored. It logs every sample.
 
-hard: always 0; easy: always 1; format: always 0.5, as partial credit for the form gives; other labels: as Countdown.
-dynamic_sampling.py and compare.py train with it. For each sample it appends "PROMPT-CHECKSUM SCORE TOKENS SECONDS" to the
-file that REWARD_LOG names: the tokens of the response, its end token included, and the time of day.
+hard: always 0; easy: always 1; format: always 0.5, as partial credit for the form gives; other labels: as the task does that
+REWARD_TASK names, Countdown without it. dynamic_sampling.py and compare.py train with it. For each sample it appends
+"PROMPT-CHECKSUM SCORE TOKENS SECONDS" to the file that REWARD_LOG names: the tokens of the response, its end token included,
+and the time of day.
 """
 
 import importlib.util
@@ -14,10 +15,11 @@ from pathlib import Path
 import torch
 
 SPEC = importlib.util.spec_from_file_location(
-    "countdown_reward", Path(__file__).parents[2] / "train_scripts/countdown/reward.py"
+    "task_reward_file",
+    Path(__file__).parents[2] / "train_scripts" / os.environ.get("REWARD_TASK", "countdown") / "reward.py",
 )
-COUNTDOWN = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(COUNTDOWN)
+TASK = importlib.util.module_from_spec(SPEC)
+SPEC.loader.exec_module(TASK)
 ALWAYS = {"hard": 0.0, "easy": 1.0, "format": 0.5}
 
 
@@ -33,7 +35,7 @@ def reward_func(queries, prompts, labels, **kwargs):
         kind, _, answer = label.partition(" ")
         score = ALWAYS.get(kind)
         if score is None:
-            score = float(COUNTDOWN.reward_func([query], [prompt], [answer])["rewards"][0])
+            score = float(TASK.reward_func([query], [prompt], [answer])["rewards"][0])
         scores.append(score)
         with open(os.environ["REWARD_LOG"], "a") as log:
             tokens = len(query.split()) - len(prompt.split())  # a token is a word

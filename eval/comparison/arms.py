@@ -2,23 +2,35 @@
 
 from common.paths import ROOT
 from common.policies import parse_policy
+from comparison.tasks import COUNTDOWN, Task
 
 SIZES = [4, 8, 16, 32]
 SAMPLES, PROMPTS = 128, 16  # of a step, where they are held
-MAX_NEW_TOKENS = 200
+MICRO_BATCH_SIZE = 16
 EVALUATION = {"eval.steps": 8, "eval.n_samples_per_prompt": 8, "eval.temperature": 1.0}
 ALGORITHMS = {
     "grpo": {},
     "dapo": {
         "algo.dynamic_filtering_enable": None,
         "actor.loss_agg_mode": "token-mean",
-        "reward.overlong_buffer_len": MAX_NEW_TOKENS // 5,
         "reward.overlong_penalty_factor": 0.5,
     },
 }
+STEP_FLAGS = {
+    "forward": {"train.old_log_probs": "forward"},
+    "shuffled": {"train.micro_batches": "shuffled"},
+    "stream": {"train.stream": "auto"},
+}
 
 
-def flags_of(policy: str, algorithm: str, seed: int, control: dict[str, float]) -> tuple[str, list[str]]:
+def flags_of(
+    policy: str,
+    algorithm: str,
+    seed: int,
+    control: dict[str, float],
+    task: Task = COUNTDOWN,
+    micro_batch_size: int = MICRO_BATCH_SIZE,
+) -> tuple[str, list[str]]:
     """The tree of build/ and the flags of a run.
 
     Args:
@@ -26,6 +38,8 @@ def flags_of(policy: str, algorithm: str, seed: int, control: dict[str, float]) 
         algorithm: one of ALGORITHMS; grpo makes one optimizer step a rollout, dapo two.
         seed: of the run.
         control: flags of --rollout.sagc besides the sizes.
+        task: that is trained.
+        micro_batch_size: in samples, for experience and training.
 
     Raises:
         ValueError: the policy is none, or its size does not fit a step.
@@ -40,15 +54,19 @@ def flags_of(policy: str, algorithm: str, seed: int, control: dict[str, float]) 
         "rollout.batch_size": prompts,
         "rollout.n_samples_per_prompt": size,
         "train.batch_size": prompts * size // (2 if algorithm == "dapo" else 1),
-        "train.micro_batch_size": min(prompts * size // 2, 64),
+        "train.micro_batch_size": min(prompts * size // 2, micro_batch_size),
+        "rollout.micro_batch_size": micro_batch_size,
         "train.num_episodes": 100,  # the seconds end a run
         "train.seed": seed,
         "actor.lr_scheduler": "constant",
         "reward.remote_url": ROOT / "eval/common/synthetic_reward.py",
         "ckpt.best_metric_key": "none",
         **EVALUATION,
+        **task.flags,
         **ALGORITHMS[algorithm],
     }
+    if algorithm == "dapo":
+        settings["reward.overlong_buffer_len"] = task.max_new_tokens // 5
     if patched:
         settings |= {"rollout.sagc.enable": None, "rollout.sagc.hold": hold}
         settings |= {f"rollout.sagc.{name}": value for name, value in control.items()}
@@ -58,6 +76,8 @@ def flags_of(policy: str, algorithm: str, seed: int, control: dict[str, float]) 
         settings["rollout.tail_batching.response_ratio"] = f"{found.response_ratio:g}"
     if found.lengths:
         settings["rollout.length_aware_dispatch"] = None
+    for name in sorted(found.step):
+        settings |= STEP_FLAGS[name]
     words = [word for name, value in settings.items() for word in (f"--{name}", value) if word is not None]
     if patched:
         words += ["--rollout.sagc.group_sizes", *(SIZES if found.size is None else [size])]

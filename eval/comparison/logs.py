@@ -80,7 +80,7 @@ def read_steps(folder: Path, evaluated: Path, straggler_ratio: float) -> pd.Data
 
 
 def read_evaluations(folder: Path, evaluated: Path, steps: pd.DataFrame) -> pd.DataFrame:
-    """A row an evaluation: step, training seconds, samples a problem, right answers of each problem as "3 0 8 ..."."""
+    """A row an evaluation: step, training seconds, samples a problem, right answers of each problem as "3 0 8 ...", mean tokens."""
     logged = read_run(folder / "tensorboard" / "run")
     samples = read_samples(folder, evaluated)
     samples = samples[samples["heldout"]]
@@ -98,6 +98,7 @@ def read_evaluations(folder: Path, evaluated: Path, steps: pd.DataFrame) -> pd.D
                 "seconds": step["seconds"],
                 "samples": count.iloc[0],
                 "right": " ".join(str(int(n)) for n in right),
+                "tokens": of_evaluation["tokens"].mean(),
             }
         )
     return pd.DataFrame(rows)

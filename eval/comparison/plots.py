@@ -14,9 +14,10 @@ EVENLY = 100  # points of a curve over training seconds
 
 
 def colors_of(policies: list[str]) -> dict[str, object]:
-    """Shades of grey for fixed sizes, colours for the others."""
+    """Shades of grey for fixed sizes, those of unpatched OpenRLHF alone if there are any, and colours for the others."""
     fixed = [policy for policy in policies if parse_policy(policy).is_fixed_size]
-    shades = dict(zip(fixed, plt.cm.Greys(np.linspace(0.35, 0.85, max(len(fixed), 1)))))
+    fixed = [policy for policy in fixed if parse_policy(policy).kind == "unpatched"] or fixed
+    shades = dict(zip(fixed, plt.cm.Greys(np.linspace(0.85, 0.35, max(len(fixed), 1)))))
     others = [policy for policy in policies if policy not in shades]
     return shades | dict(zip(others, itertools.cycle(["C3", "C0", "C2", "C1", "C4", "C5", "C6", "C8", "C9"])))
 
@@ -85,5 +86,5 @@ def plot_seconds(rows: list[dict], path: Path) -> None:
     axis.invert_yaxis()
     axis.set_xlabel("seconds a step (idle tail: a finished rollout waits for the step's last one, on average)")
     axis.grid(axis="x", alpha=0.3)
-    axis.legend(fontsize="small")
+    axis.legend(fontsize="small", loc="upper left", bbox_to_anchor=(1.01, 1))
     save(figure, path)

@@ -17,6 +17,7 @@ from comparison.statistics import (
     right_of,
     speedup_of,
     time_to,
+    times_as_fast,
     value_at,
 )
 
@@ -36,7 +37,9 @@ def summaries(steps: pd.DataFrame, evaluations: pd.DataFrame, settings: dict) ->
             policy: resample(mine[mine["policy"] == policy], settings, np.random.default_rng(0)) for policy in policies
         }
         fixed = [policy for policy in policies if parse_policy(policy).is_fixed_size]
+        fixed = [policy for policy in fixed if parse_policy(policy).kind == "unpatched"] or fixed
         best = min(fixed, key=lambda policy: draws[policy]["time"][0], default=None)
+        run_seconds = seconds_of_runs(steps[steps["algorithm"] == algorithm])
         for policy in policies:
             taken = steps[(steps["algorithm"] == algorithm) & (steps["policy"] == policy)]
             runs = [run for _, run in taken.groupby("seed")]
@@ -52,8 +55,11 @@ def summaries(steps: pd.DataFrame, evaluations: pd.DataFrame, settings: dict) ->
                 "best_fixed": best,
                 "reward": draws[policy]["reward"],
                 "solved": draws[policy]["solved"],
+                "passed": draws[policy]["passed"],
+                **heldout_lengths(mine[mine["policy"] == policy]),
                 "steps": float(np.mean([len(run) for run in runs])),
                 "step_seconds": later[SECONDS].sum(axis=1).mean(),
+                "step_speedup": times_as_fast(run_seconds, best, policy) if best else None,
                 "length_first": np.mean([run["trained_length"].head(ENDS).mean() for run in runs]),
                 "length_last": np.mean([run["trained_length"].tail(ENDS).mean() for run in runs]),
             }
@@ -62,6 +68,29 @@ def summaries(steps: pd.DataFrame, evaluations: pd.DataFrame, settings: dict) ->
             phases = later.assign(decoding=later["generation"] - later["idle_tail"])[PHASES].mean()
             rows.append(row | {f"s_{name}": value for name, value in phases.items()})
     return rows
+
+
+def seconds_of_runs(steps: pd.DataFrame) -> pd.DataFrame:
+    """Mean seconds of a step after the first, which warms vLLM up: a row a seed, a column a policy."""
+    later = steps[steps["step"] > steps.groupby(["policy", "seed"])["step"].transform("min")]
+    of_steps = later.assign(seconds=later[SECONDS].sum(axis=1))
+    return of_steps.groupby(["seed", "policy"])["seconds"].mean().unstack()
+
+
+def ends_or_dash(found: dict | None) -> str:
+    """A ratio with its interval, if it has one; a dash for the reference itself."""
+    if found is None:
+        return "–"
+    ends = "" if found["low"] is None else f" [{found['low']:.2f}, {found['high']:.2f}]"
+    return f"{found['value']:.2f}{ends}"
+
+
+def heldout_lengths(evaluations: pd.DataFrame) -> dict[str, float]:
+    """Mean tokens of held-out responses before training and at the last evaluation, means over seeds; NaN in older files."""
+    if "tokens" not in evaluations:
+        return {"heldout_before": np.nan, "heldout_after": np.nan}
+    by_seed = evaluations.groupby("seed")["tokens"]
+    return {"heldout_before": by_seed.first().mean(), "heldout_after": by_seed.last().mean()}
 
 
 def other_targets(settings: dict) -> list[float]:
@@ -81,7 +110,7 @@ def tables(rows: list[dict], settings: dict) -> str:
         mine = [row for row in rows if row["algorithm"] == algorithm]
         text += f"\n### {algorithm.upper()}\n\n{main_table(mine, settings)}\n{verdict(mine, settings['target'])}"
         others = mine[0]["times"]
-        times = [[row["policy"], *map(seconds_or_dash, row["times"].values())] for row in mine]
+        times = [[row["policy"], *map(whole_or_dash, row["times"].values())] for row in mine]
         text += "\nMean seconds to other held-out rewards:\n\n"
         text += markdown(["policy", *others], times, alignment="l" + "r" * len(others))
     return text
@@ -98,17 +127,43 @@ def main_table(rows: list[dict], settings: dict) -> str:
             "reached": f"{row['reached']} of {row['runs']}",
             f"held-out reward after {settings['seconds']:.0f} s": interval(row["reward"], 3),
             "solved": interval(row["solved"], 2),
+            "pass@8": interval(row["passed"], 2),
             "steps": f"{row['steps']:.0f}",
             "mean group size": f"{row['group_size']:.1f}",
             "straggler rate": f"{row['straggler_rate']:.3f}",
             "s a step": f"{row['step_seconds']:.2f}",
+            "a step times as fast": ends_or_dash(row["step_speedup"]),
             "of it idle tail": f"{row['idle_tail']:.2f}",
             "times as fast without any": f"{row['bound']:.2f}",
             "trained length, first and last steps": f"{row['length_first']:.0f} → {row['length_last']:.0f}",
+            "held-out length, before and after": (
+                f"{whole_or_dash(row['heldout_before'])} → {whole_or_dash(row['heldout_after'])}"
+            ),
         }
         for row in rows
     ]
     return markdown(table[0], [row.values() for row in table], alignment="l" + "r" * (len(table[0]) - 1))
+
+
+def by_step(evaluations: pd.DataFrame, settings: dict, algorithm: str) -> str:
+    """A table of the held-out rewards at each step that all runs evaluated: whether arms learn as much from a step.
+
+    The reference is the first policy; differences are paired by seed and problem.
+    """
+    mine = evaluations[evaluations["algorithm"] == algorithm]
+    policies = list(mine["policy"].unique())
+    steps = set.intersection(*(set(run["step"]) for _, run in mine.groupby(["policy", "seed"])))
+    rows = []
+    for step in sorted(steps):
+        at_step = mine[mine["step"] == step]
+        draws = [
+            resample(at_step[at_step["policy"] == policy], settings, np.random.default_rng(0))["reward"]
+            for policy in policies
+        ]
+        rows.append([step, *(interval(one, 3) for one in draws), *(interval(one - draws[0], 3) for one in draws[1:])])
+    titles = ["step", *policies, *(f"{policy} - {policies[0]}" for policy in policies[1:])]
+    text = "\nHeld-out reward at the same step, and differences, paired by seed and problem:\n\n"
+    return text + markdown(titles, rows, alignment="r" * len(titles))
 
 
 def each_run(steps: pd.DataFrame, evaluations: pd.DataFrame, settings: dict) -> str:
@@ -120,21 +175,21 @@ def each_run(steps: pd.DataFrame, evaluations: pd.DataFrame, settings: dict) -> 
         rewards_E, seconds_E = right_of(run).mean(axis=1)[None], run["seconds"].to_numpy()
         taken = steps[(steps[arm] == list(key)).all(axis=1)].iloc[1:]  # the first step warms vLLM up
         reward = value_at(seconds, seconds_E, rewards_E)[0]
-        cells = [*key, seconds_or_dash(time_to(target, seconds_E, rewards_E)[0]), f"{reward:.3f}"]
+        cells = [*key, whole_or_dash(time_to(target, seconds_E, rewards_E)[0]), f"{reward:.3f}"]
         rows.append([*cells, f"{taken[SECONDS].sum(axis=1).mean():.2f}", f"{taken['training'].median():.2f}"])
     return "\n### Each run\n\n" + markdown(titles, rows, alignment="ll" + "r" * (len(titles) - 2))
 
 
-def seconds_or_dash(seconds: float) -> str:
-    """Whole seconds; a dash for a reward that was not reached."""
-    return f"{seconds:.0f}" if np.isfinite(seconds) else "–"
+def whole_or_dash(number: float) -> str:
+    """A whole number; a dash for what is none, such as the seconds to a reward that was not reached."""
+    return f"{number:.0f}" if np.isfinite(number) else "–"
 
 
 def verdict(rows: list[dict], target: float) -> str:
-    """One sentence for each policy that is no fixed size: sooner, later, or neither for certain."""
+    """One sentence for each policy that `best_fixed` was not chosen from: sooner, later, or neither for certain."""
     lines = []
     for row in rows:
-        if row["best_fixed"] is None or parse_policy(row["policy"]).is_fixed_size:
+        if row["best_fixed"] is None or of_same_kind(row["policy"], row["best_fixed"]):
             continue
         low, high = ends_of(row["speedup"])
         if row["runs"] < FEWEST:
@@ -153,6 +208,12 @@ def verdict(rows: list[dict], target: float) -> str:
     return "".join(lines)
 
 
+def of_same_kind(policy: str, best: str) -> bool:
+    """Whether a policy is a fixed size of the same OpenRLHF as the best one."""
+    one, other = parse_policy(policy), parse_policy(best)
+    return one.is_fixed_size and one.kind == other.kind
+
+
 def write_report(folder: Path) -> str:
     """Write comparison.json, REPORT.md and the plots into `folder`; returns the report's text."""
     steps, evaluations = pd.read_csv(folder / "steps.csv"), pd.read_csv(folder / "evaluations.csv")
@@ -161,7 +222,10 @@ def write_report(folder: Path) -> str:
     plot_reward(evaluations, settings, folder / "reward.png")
     plot_steps(steps, settings, folder / "control.png")
     plot_seconds(rows, folder / "seconds.png")
-    text = tables(rows, settings) + each_run(steps, evaluations, settings)
+    text = tables(rows, settings)
+    for algorithm in evaluations["algorithm"].unique():
+        text += f"\n### {algorithm.upper()} by step\n{by_step(evaluations, settings, algorithm)}"
+    text += each_run(steps, evaluations, settings)
     (folder / "REPORT.md").write_text(text)
     plain = [{name: of_draws(value) for name, value in row.items()} for row in rows]
     (folder / "comparison.json").write_text(json.dumps({"settings": settings, "policies": plain}, indent=2) + "\n")
@@ -171,7 +235,10 @@ def write_report(folder: Path) -> str:
 def of_draws(value: object) -> object:
     """JSON of a cell: bootstrap draws become the data's value and the interval, None where it is not finite."""
     if isinstance(value, dict):
-        return {str(name): float(number) if np.isfinite(number) else None for name, number in value.items()}
+        return {
+            str(name): None if number is None or not np.isfinite(number) else float(number)
+            for name, number in value.items()
+        }
     if isinstance(value, np.ndarray):
         numbers = (value[0], *ends_of(value))
         return dict(zip(("value", "low", "high"), (float(x) if np.isfinite(x) else None for x in numbers)))

@@ -5,6 +5,7 @@ Suffixes of arrays: B draws of the bootstrap, E evaluations of a run, P problems
 
 import numpy as np
 import pandas as pd
+from scipy.stats import bootstrap
 
 RESAMPLES = 2000
 LEVEL = 0.95
@@ -48,10 +49,11 @@ def resample(evaluations: pd.DataFrame, settings: dict, generator: np.random.Gen
         generator: seeded alike for every arm, so that the draws of two arms are pairs.
 
     Returns:
-        [RESAMPLES + 1] mean over seeds of: `time` to the target in s, `reward` and `solved` share at the same second.
+        [RESAMPLES + 1] mean over seeds of: `time` to the target in s; `reward`, `solved` share (most samples right) and
+        `passed` share (one is) after the seconds.
     """
     seeds = evaluations["seed"].unique()
-    found = {"time": [], "reward": [], "solved": []}
+    found = {"time": [], "reward": [], "solved": [], "passed": []}
     for seed in seeds:
         run = evaluations[evaluations["seed"] == seed]
         right_EP = right_of(run)
@@ -61,7 +63,8 @@ def resample(evaluations: pd.DataFrame, settings: dict, generator: np.random.Gen
         rewards_BE, seconds_E = weights_BP @ right_EP.T, run["seconds"].to_numpy()
         found["time"].append(time_to(settings["target"], seconds_E, rewards_BE))
         found["reward"].append(value_at(settings["seconds"], seconds_E, rewards_BE))
-        found["solved"].append(value_at(settings["seconds"], seconds_E, weights_BP @ (right_EP.T > 0.5)))
+        for name, share in (("solved", 0.5), ("passed", 0)):
+            found[name].append(value_at(settings["seconds"], seconds_E, weights_BP @ (right_EP.T > share)))
     drawn_BS = generator.multinomial(len(seeds), np.full(len(seeds), 1 / len(seeds)), RESAMPLES) / len(seeds)
     drawn_BS = np.vstack([np.full(len(seeds), 1 / len(seeds)), drawn_BS])
     mean = lambda per_seed: (drawn_BS * np.where(drawn_BS > 0, np.array(per_seed).T, 0)).sum(axis=1)  # noqa: E731
@@ -94,3 +97,27 @@ def of_runs(evaluations: pd.DataFrame, policy: str, target: float) -> np.ndarray
     """Seconds to a target of every run of a policy."""
     runs = [run for _, run in evaluations[evaluations["policy"] == policy].groupby("seed")]
     return np.array([time_to(target, run["seconds"].to_numpy(), right_of(run).mean(axis=1)[None])[0] for run in runs])
+
+
+def times_as_fast(seconds: pd.DataFrame, slower: str, faster: str) -> dict[str, float | None] | None:
+    """How many times as fast one arm is as another: value and 95 % interval, percentiles of a bootstrap over runs.
+
+    Args:
+        seconds: a row a repetition or seed, a column an arm.
+
+    Returns:
+        `value`, `low` and `high`; no ends with a single row, and None if both are the same or no row has both.
+    """
+    if slower == faster or not {slower, faster} <= {*seconds} or seconds[[slower, faster]].dropna().empty:
+        return None
+    pairs_R2 = seconds[[slower, faster]].dropna().to_numpy()
+
+    def ratio(slower_R, faster_R, axis=-1):
+        return slower_R.mean(axis=axis) / faster_R.mean(axis=axis)
+
+    found = {"value": float(ratio(*pairs_R2.T)), "low": None, "high": None}
+    if len(pairs_R2) > 1:
+        drawn = bootstrap(pairs_R2.T, ratio, paired=True, vectorized=True, method="percentile", random_state=0)
+        low, high = drawn.confidence_interval
+        found |= {"low": float(low), "high": float(high)}
+    return found

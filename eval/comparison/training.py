@@ -8,18 +8,20 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 from common.logs import STEP
 from common.paths import ROOT
 from common.runs import run_logged, train_command
-from comparison.arms import EVALUATION, MAX_NEW_TOKENS
+from comparison.arms import EVALUATION
+from comparison.tasks import COUNTDOWN, Task
 from rich.console import Console
 from rich.progress import Progress
 
 EVALUATED = 64  # held-out problems
 
 
-def make_task(folder: Path, seed: int, console: Console) -> None:
+def make_task(folder: Path, seed: int, console: Console, task: Task = COUNTDOWN) -> None:
     """Make a warm-started model and its problems, once a seed; EVALUATED of the held-out problems are kept.
 
     Raises:
@@ -27,7 +29,8 @@ def make_task(folder: Path, seed: int, console: Console) -> None:
     """
     if not (folder / "made").exists():
         folder.mkdir(parents=True, exist_ok=True)
-        command = [sys.executable, ROOT / "train_scripts/countdown/warm_start.py", "--output", folder, "--seed", seed]
+        command = [sys.executable, ROOT / "train_scripts/warm_start.py", "--task", task.name, "--output", folder]
+        command += ["--seed", seed, "--steps", task.warm_start_steps]
         with console.status(f"seed {seed}: supervised warm start (2 minutes)"):
             if run_logged(command, folder / "log"):
                 raise ValueError(f"the warm start failed, see {folder / 'log'}")
@@ -36,30 +39,37 @@ def make_task(folder: Path, seed: int, console: Console) -> None:
         (folder / "made").touch()
     if not (folder / "data/start.csv").exists():
         with console.status(f"seed {seed}: evaluation of the start"):
-            evaluate_start(folder, seed)
+            evaluate_start(folder, seed, task)
 
 
-def evaluate_start(task: Path, seed: int) -> None:
+def evaluate_start(folder: Path, seed: int, task: Task) -> None:
     """Write data/start.csv, a row like those of `read_evaluations`: what the model reaches that all runs start from.
 
     Raises:
         ValueError: the evaluation failed.
     """
     command = ["bash", ROOT / "train_scripts/on_cpu.sh", "cpu-base", "python", ROOT / "eval/evaluate.py"]
-    command += ["--models", task / "model", "--dataset", task / "data/evaluated.jsonl"]
-    command += ["--responses", task / "start.jsonl", "--grader", ROOT / "train_scripts/countdown/reward.py"]
-    command += ["--samples", EVALUATION["eval.n_samples_per_prompt"], "--max_new_tokens", MAX_NEW_TOKENS]
-    command += ["--seed", seed, "--enforce_eager"]
-    if run_logged(command, task / "start.log"):
-        raise ValueError(f"the evaluation of the start failed, see {task / 'start.log'}")
-    problems = [json.loads(line) for line in (task / "start.jsonl").read_text().splitlines()]
+    command += ["--models", folder / "model", "--dataset", folder / "data/evaluated.jsonl"]
+    command += ["--responses", folder / "start.jsonl", "--grader", task.grader]
+    command += ["--samples", EVALUATION["eval.n_samples_per_prompt"], "--max_new_tokens", task.max_new_tokens]
+    command += ["--max_model_len", task.max_len, "--seed", seed, "--enforce_eager"]
+    if run_logged(command, folder / "start.log"):
+        raise ValueError(f"the evaluation of the start failed, see {folder / 'start.log'}")
+    problems = [json.loads(line) for line in (folder / "start.jsonl").read_text().splitlines()]
     right = " ".join(str(sum(problem["correct"])) for problem in problems)
-    start = {"step": 0, "seconds": 0.0, "samples": len(problems[0]["correct"]), "right": right}
-    pd.DataFrame([start]).to_csv(task / "data/start.csv", index=False)
+    tokens = float(np.mean([problem["tokens"] for problem in problems]))
+    start = {"step": 0, "seconds": 0.0, "samples": len(problems[0]["correct"]), "right": right, "tokens": tokens}
+    pd.DataFrame([start]).to_csv(folder / "data/start.csv", index=False)
 
 
-def train(task: Path, output: Path, tree: str, flags: list[str], seconds: float, progress: Progress, bar: int) -> None:
+def train(
+    task: Path, output: Path, tree: str, flags: list[str], seconds: float, progress: Progress, bar: int, name: str
+) -> None:
     """Train until the steps have taken `seconds` and the evaluation after that is over, or the data end.
+
+    Args:
+        task: folder that `make_task` made.
+        name: of the task.
 
     Raises:
         ValueError: the run failed.
@@ -67,7 +77,12 @@ def train(task: Path, output: Path, tree: str, flags: list[str], seconds: float,
     shutil.rmtree(output, ignore_errors=True)
     output.mkdir(parents=True)
     command = [*train_command(tree, task, output, flags), "--eval.dataset", task / "data/evaluated.jsonl"]
-    environment = {**os.environ, "REWARD_LOG": str(output / "rewards.log"), "PYTHONUNBUFFERED": "1"}
+    environment = {
+        **os.environ,
+        "REWARD_TASK": name,
+        "REWARD_LOG": str(output / "rewards.log"),
+        "PYTHONUNBUFFERED": "1",
+    }
     pipe = dict(stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", start_new_session=True)
     process = subprocess.Popen(command, env=environment, **pipe)
     spent, stopped = None, False

@@ -40,7 +40,7 @@ def task(session_folder, python):
     folder = session_folder / "task"
     with FileLock(session_folder / "task.lock"):
         if not (folder / "prompts.jsonl").exists():
-            script = ROOT / "train_scripts" / "countdown" / "warm_start.py"
+            script = ROOT / "train_scripts" / "warm_start.py"
             subprocess.run([python, script, "--output", folder, "--steps", "1"], check=True, capture_output=True)
             lines = (folder / "data" / "train.jsonl").read_text().splitlines()
             random.Random(0).shuffle(lines)

@@ -20,6 +20,7 @@ LARGEST_NUMBER = 15
 NUMBERS_PER_INSTANCE = 3
 MAX_ATTEMPTS = 14
 GIVE_UP_PROBABILITY = 0.12
+CONTEXT = 256  # tokens that a model can read: a prompt and the longest search
 
 PROMPT = re.compile(r"use ((?:\d+ )+)to make (\d+) :")
 ATTEMPT = re.compile(r"(\d+)((?: [+-]\d+ = -?\d+)+) !")
@@ -41,6 +42,11 @@ class Instance:
     @property
     def prompt(self) -> str:
         return f"use {' '.join(map(str, self.numbers))} to make {self.target} :"
+
+    @property
+    def label(self) -> str:
+        """The target; the reward reads the prompt alone."""
+        return str(self.target)
 
 
 def all_instances() -> list[Instance]:
@@ -95,6 +101,12 @@ def search_trace(instance: Instance, rng: random.Random) -> str:
         if rng.random() < GIVE_UP_PROBABILITY:
             break
     return f"{notes} ; {' , '.join(attempts)} {ending}"
+
+
+def written_out(instances: list[Instance], rng: random.Random) -> list[str]:
+    """A prompt each, its numbers in a random order, and one written-out search behind it."""
+    instances = [shuffled(instance, rng) for instance in instances]
+    return [f"{instance.prompt} {search_trace(instance, rng)}" for instance in instances]
 
 
 def solved(prompt: str, response: str) -> bool:

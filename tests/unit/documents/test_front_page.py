@@ -81,6 +81,9 @@ def test_the_readmes_gains_are_in_the_results():
         arms = json.loads((RESULTS / f"step_time/{algorithm}/step_time.json").read_text())["arms"]
         (ours,) = [arm for arm in arms if arm["arm"] == "without stream"]
         assert f"a {algorithm.upper()} step {ours['speedup']['value']:.2f} times" in README
+    policies = json.loads((RESULTS / "long_tail/comparison.json").read_text())["policies"]
+    (gain,) = [row["step_speedup"] for row in policies if row["policy"] == "fixed:8+tail"]
+    assert f"{gain['value']:.2f} [{gain['low']:.2f}, {gain['high']:.2f}] times as fast as OpenRLHF's" in README
     control = pd.read_csv(RESULTS / "group_sizes/table.csv").set_index("policy")["share of the best"]
     free, limited = control["throughput, limit 0.95"], control["throughput, limit 0.2"]
     assert f"{free:.2f} without a limit, {limited:.2f} at a limit of 0.2" in README

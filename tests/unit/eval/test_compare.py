@@ -13,7 +13,7 @@ from comparison_runs import CONTROL, HELDOUT, scalars, write_run
 def test_a_comparison_goes_on_where_it_was_stopped(tmp_path, monkeypatch):
     trained = []
 
-    def train(task, output, tree, flags, seconds, progress, bar):
+    def train(task, output, tree, flags, seconds, progress, bar, name):
         if len(trained) == 3:
             raise KeyboardInterrupt
         trained.append(output)
@@ -21,7 +21,8 @@ def test_a_comparison_goes_on_where_it_was_stopped(tmp_path, monkeypatch):
         samples = [("a", 1.0, 10, 101.0)] * 4 + [(prompt, 1.0, 5, 110.0) for prompt in HELDOUT for _ in range(8)]
         write_run(output, samples, [(108.5, scalars(4.0, 4.0))])
 
-    def make_task(folder, seed, console):
+    def make_task(folder, seed, console, kind):
+        assert kind.name == "route"
         (folder / "data").mkdir(parents=True, exist_ok=True)
         text = "".join(json.dumps({"prompt": prompt}) + "\n" for prompt in HELDOUT)
         (folder / "data/evaluated.jsonl").write_text(text)
@@ -30,13 +31,22 @@ def test_a_comparison_goes_on_where_it_was_stopped(tmp_path, monkeypatch):
     monkeypatch.setattr(compare, "train", train)
     monkeypatch.setattr(compare, "make_task", make_task)
     arguments = argparse.Namespace(
-        policies=["unpatched:8", "sagc"], algorithms=["grpo"], seeds=[0, 1], output=tmp_path, seconds=10.0
+        task="route",
+        policies=["unpatched:8", "sagc"],
+        algorithms=["grpo"],
+        seeds=[0, 1],
+        output=tmp_path,
+        seconds=10.0,
+        micro_batch_size=16,
+        eval_steps=2,
     )
     with pytest.raises(KeyboardInterrupt):
         compare.run(arguments, CONTROL)
     before = list(trained)
     trained.clear()
     steps, evaluations = compare.run(arguments, CONTROL)
+    made_with = json.loads((tmp_path / "seed-0/grpo/sagc/done.json").read_text())["made_with"]
+    assert made_with["flags"][-2:] == ["--eval.steps", "2"]
     assert len(before) == 3 and len(trained) == 1 and trained[0] not in before
     assert [path.name for path in before] == ["unpatched-8", "sagc", "sagc"]  # arms take turns at going first
     assert len(steps) == 4 and steps["seed"].tolist() == [0, 0, 1, 1]
@@ -50,7 +60,12 @@ def test_a_comparison_goes_on_where_it_was_stopped(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     "words, message",
-    [(["--seconds", "0"], "--seconds 0.0 must be above 0"), (["--target", "75"], "--target 75.0 is a mean reward")],
+    [
+        (["--micro_batch_size", "0"], "--micro_batch_size 0 must be at least 1"),
+        (["--eval_steps", "0"], "--eval_steps 0 must be at least 1"),
+        (["--seconds", "0"], "--seconds 0.0 must be above 0"),
+        (["--target", "75"], "--target 75.0 is a mean reward"),
+    ],
 )
 def test_bad_arguments_are_named(words, message, monkeypatch, tmp_path):
     monkeypatch.setattr(sys, "argv", ["compare.py", *words, "--output", str(tmp_path)])

@@ -4,6 +4,7 @@ import re
 
 import pytest
 from comparison.arms import ALGORITHMS, flags_of
+from comparison.tasks import TASKS
 from comparison_runs import CONTROL
 
 
@@ -47,6 +48,29 @@ def test_tail_batching_and_its_ratio(policy, ratio):
     assert ratio is None or value_of(flags, "rollout.tail_batching.response_ratio") == ratio
     assert "--rollout.length_aware_dispatch" not in flags
     assert "--rollout.length_aware_dispatch" in flags_of(f"{policy}+lengths", "grpo", 0, CONTROL)[1]
+
+
+def test_parts_of_the_faster_step_are_switched():
+    flags = flags_of("fixed:8+forward+shuffled+stream", "grpo", 0, CONTROL)[1]
+    assert value_of(flags, "train.old_log_probs") == "forward"
+    assert value_of(flags, "train.micro_batches") == "shuffled"
+    assert value_of(flags, "train.stream") == "auto"
+    plain = flags_of("fixed:8", "grpo", 0, CONTROL)[1]
+    assert not {"--train.old_log_probs", "--train.micro_batches", "--train.stream"} & {*plain}
+
+
+@pytest.mark.parametrize("name, tokens, buffer", [("countdown", "200", "40"), ("route", "584", "116")])
+def test_a_task_says_how_long_responses_are(name, tokens, buffer):
+    flags = flags_of("unpatched:8", "dapo", 0, CONTROL, TASKS[name])[1]
+    assert value_of(flags, "rollout.max_new_tokens") == tokens
+    assert value_of(flags, "reward.overlong_buffer_len") == buffer
+    assert int(value_of(flags, "data.max_len")) > int(tokens)
+
+
+def test_micro_batches_are_as_large_in_every_arm():
+    for policy in ("unpatched:8", "sagc"):
+        flags = flags_of(policy, "grpo", 0, CONTROL, micro_batch_size=32)[1]
+        assert value_of(flags, "train.micro_batch_size") == value_of(flags, "rollout.micro_batch_size") == "32"
 
 
 def test_dapo_is_the_same_work_in_two_optimizer_steps():

@@ -1,6 +1,10 @@
-"""Make the Countdown data and a small Qwen3 model warm-started on written-out searches, reproducible from the seed."""
+"""Make the data of a small task and a small Qwen3 model warm-started on written-out responses, reproducible from the seed.
+
+A task is a folder beside this file: task.py has its problems and CONTEXT, words.py its WORDS.
+"""
 
 import argparse
+import importlib
 import json
 import random
 import signal
@@ -9,40 +13,42 @@ import time
 from pathlib import Path
 
 import torch
+from progress import progress_line
 from rich.console import Console
-from task import Instance, search_trace, shuffled, split_instances
-from tokenizer import build_tokenizer
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 from transformers.utils import logging
+from word_level import word_level_tokenizer
 
-sys.path.append(str(Path(__file__).parents[1]))
-from progress import progress_line  # noqa: E402
-
+TASKS = ("countdown", "route")
 IGNORED = -100
 BATCHES_SORTED_TOGETHER = 16
 
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--task", choices=TASKS, default=TASKS[0])
     parser.add_argument("--output", type=Path, required=True, help="folder for model/ and data/")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--steps", type=int, default=850, help="optimizer steps")
-    parser.add_argument("--batch_size", type=int, default=48, help="searches a step")
+    parser.add_argument("--batch_size", type=int, default=48, help="responses a step")
     parser.add_argument("--learning_rate", type=float, default=3e-3, help="the highest, after the warm-up")
     parser.add_argument("--heldout", type=int, default=256, help="problems that are held out of training")
     return parser.parse_args()
 
 
-def write_data(folder: Path, train: list[Instance], heldout: list[Instance]) -> None:
-    """Write train.jsonl and heldout.jsonl, one object with the keys `prompt` and `label` (the target) a line."""
+def write_data(folder: Path, train: list, heldout: list) -> None:
+    """Write train.jsonl and heldout.jsonl, one object with the keys `prompt` and `label` a line."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, instances in (("train", train), ("heldout", heldout)):
-        rows = (json.dumps({"prompt": instance.prompt, "label": str(instance.target)}) for instance in instances)
+        rows = (json.dumps({"prompt": instance.prompt, "label": instance.label}) for instance in instances)
         (folder / f"{name}.jsonl").write_text("".join(f"{row}\n" for row in rows))
 
 
-def build_model(tokenizer: PreTrainedTokenizerFast) -> Qwen3ForCausalLM:
-    """An untrained model of 0.36 M parameters; vLLM on a CPU wants a head_dim that is a multiple of 32."""
+def build_model(tokenizer: PreTrainedTokenizerFast, context: int) -> Qwen3ForCausalLM:
+    """An untrained model of about 0.4 M parameters that reads `context` tokens.
+
+    vLLM on a CPU wants a head_dim that is a multiple of 32.
+    """
     config = Qwen3Config(
         vocab_size=len(tokenizer),
         hidden_size=96,
@@ -51,7 +57,7 @@ def build_model(tokenizer: PreTrainedTokenizerFast) -> Qwen3ForCausalLM:
         num_attention_heads=3,
         num_key_value_heads=3,
         head_dim=32,
-        max_position_embeddings=256,
+        max_position_embeddings=context,
         tie_word_embeddings=False,
         bos_token_id=None,
         eos_token_id=tokenizer.eos_token_id,
@@ -60,12 +66,12 @@ def build_model(tokenizer: PreTrainedTokenizerFast) -> Qwen3ForCausalLM:
     return Qwen3ForCausalLM(config)
 
 
-def training_batches(instances, tokenizer, steps, batch_size, rng):
-    """Yield `steps` batches of searches of similar length: (ids [B, T], labels [B, T], IGNORED on prompt and pad)."""
+def training_batches(task, instances, tokenizer, steps, batch_size, rng):
+    """Yield `steps` batches of responses of similar length: (ids [B, T], labels [B, T], IGNORED on prompt and pad)."""
     for start in range(0, steps, BATCHES_SORTED_TOGETHER):
         count = min(BATCHES_SORTED_TOGETHER, steps - start)
-        drawn = [shuffled(instance, rng) for instance in rng.choices(instances, k=count * batch_size)]
-        texts = [f"{instance.prompt} {search_trace(instance, rng)} {tokenizer.eos_token}" for instance in drawn]
+        drawn = rng.choices(instances, k=count * batch_size)
+        texts = [f"{text} {tokenizer.eos_token}" for text in task.written_out(drawn, rng)]
         encoded = sorted(tokenizer(text=texts, add_special_tokens=False)["input_ids"], key=len)
         batches = [encoded[i * batch_size : (i + 1) * batch_size] for i in range(count)]
         rng.shuffle(batches)
@@ -114,23 +120,25 @@ def main() -> None:
     arguments = parse_arguments()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # gives the terminal its cursor back
     started = time.monotonic()
+    sys.path.append(str(Path(__file__).with_name(arguments.task)))
+    task, words = importlib.import_module("task"), importlib.import_module("words")
     try:
-        train, heldout = split_instances(arguments.seed, arguments.heldout)
+        train, heldout = task.split_instances(arguments.seed, arguments.heldout)
     except ValueError as error:
-        raise SystemExit(f"train_scripts/countdown/warm_start.py: --{error}") from None
+        raise SystemExit(f"train_scripts/warm_start.py: --{error}") from None
     write_data(arguments.output / "data", train, heldout)
     torch.manual_seed(arguments.seed)
-    tokenizer = build_tokenizer()
-    model = build_model(tokenizer)
+    tokenizer = word_level_tokenizer(words.WORDS)
+    model = build_model(tokenizer, task.CONTEXT)
     rng = random.Random(arguments.seed)
-    batches = training_batches(train, tokenizer, arguments.steps, arguments.batch_size, rng)
+    batches = training_batches(task, train, tokenizer, arguments.steps, arguments.batch_size, rng)
     loss = warm_start(model, batches, arguments.steps, arguments.learning_rate)
     logging.disable_progress_bar()  # of a file that takes no time to write
     model = model.to(torch.bfloat16)
     model.save_pretrained(arguments.output / "model")
     tokenizer.save_pretrained(arguments.output / "model")
     seconds = time.monotonic() - started
-    print(f"{arguments.steps} steps of {arguments.batch_size} searches in {seconds:.0f} s, loss {loss:.3f}")
+    print(f"{arguments.steps} steps of {arguments.batch_size} responses in {seconds:.0f} s, loss {loss:.3f}")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,36 @@
+"""The small tasks that a comparison can train."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+from common.paths import ROOT
+
+
+class Task(NamedTuple):
+    """A folder of train_scripts/, and how to train on it.
+
+    Tokens of a response, and of prompt and response, at most; steps of the warm start; learning rate of the RL.
+    """
+
+    name: str
+    max_new_tokens: int
+    max_len: int
+    warm_start_steps: int
+    learning_rate: float
+
+    @property
+    def grader(self) -> Path:
+        return ROOT / "train_scripts" / self.name / "reward.py"
+
+    @property
+    def flags(self) -> dict[str, float]:
+        """Flags of a training run on the task."""
+        return {
+            "rollout.max_new_tokens": self.max_new_tokens,
+            "data.max_len": self.max_len,
+            "actor.adam.lr": self.learning_rate,
+        }
+
+
+TASKS = {task.name: task for task in (Task("countdown", 200, 256, 850, 8e-5), Task("route", 584, 592, 900, 4e-4))}
+COUNTDOWN = TASKS["countdown"]
