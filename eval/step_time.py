@@ -1,10 +1,11 @@
 """Seconds of a step: unpatched OpenRLHF against this project at the same fixed group sizes, and what each part saves.
 
-It trains the Countdown model on the CPU stack with a learning rate of 0, so that all runs sample from the same policy. The
+It trains a small task's model on the CPU stack with a learning rate of 0, so that all runs sample from the same policy. The
 arms are unpatched OpenRLHF, this project with every part of a faster step on, without one part at a time, and with all of
 them off. All arms of a repetition have the same seed and run in turn; another arm goes first in each repetition. GRPO makes
-one optimizer step a rollout, DAPO two. It needs a folder that train_scripts/quickstart.sh has made, and takes two to
-four minutes a run. Started again, it keeps the runs that are finished. It writes steps.csv, step_time.json and REPORT.md.
+one optimizer step a rollout, DAPO two. It needs a folder that train_scripts/warm_start.py has made, as quickstart.sh does,
+and takes one to four minutes a run. Started again, it keeps the runs that are finished. It writes steps.csv, step_time.json
+and REPORT.md.
 """
 
 import argparse
@@ -25,6 +26,7 @@ from comparison.arms import ALGORITHMS, SAMPLES, flags_of
 from comparison.logs import PHASES
 from comparison.statistics import times_as_fast
 from comparison.step_arms import ALL_ON, ARM, ARMS, UNPATCHED, values_of
+from comparison.tasks import task_of
 from rich.progress import track
 
 PROMPTS_PER_GROUP = {"grpo": 1, "dapo": 2}  # in the data: dynamic sampling drops groups
@@ -49,9 +51,10 @@ def switches_of(arm: str) -> list[str]:
 def run_flags(arm: str, algorithm: str, size: int, seed: int, arguments: argparse.Namespace) -> tuple[str, list[str]]:
     """The tree of build/ and the flags of a run."""
     policy = f"{UNPATCHED if arm == UNPATCHED else 'fixed'}:{size}"
-    tree, words = flags_of(policy, algorithm, seed, control={})
+    kind = task_of(arguments.task)
+    tree, words = flags_of(policy, algorithm, seed, control={}, task=kind)
     settings = {
-        "reward.remote_url": ROOT / "train_scripts/countdown/reward.py",
+        "reward.remote_url": kind.grader,
         "train.micro_batch_size": arguments.micro_batch_size,
         "rollout.micro_batch_size": arguments.micro_batch_size,
         "train.num_episodes": 1,

@@ -127,6 +127,7 @@ def main() -> None:
     except ValueError as error:
         raise SystemExit(f"train_scripts/warm_start.py: --{error}") from None
     write_data(arguments.output / "data", train, heldout)
+    (arguments.output / "data/task.txt").write_text(arguments.task + "\n")
     torch.manual_seed(arguments.seed)
     tokenizer = word_level_tokenizer(words.WORDS)
     model = build_model(tokenizer, task.CONTEXT)

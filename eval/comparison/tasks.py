@@ -34,3 +34,17 @@ class Task(NamedTuple):
 
 TASKS = {task.name: task for task in (Task("countdown", 200, 256, 850, 8e-5), Task("route", 584, 592, 900, 4e-4))}
 COUNTDOWN = TASKS["countdown"]
+
+
+def task_of(folder: Path) -> Task:
+    """The task whose warm start made the folder.
+
+    Raises:
+        ValueError: the folder does not say it; the message begins with --task.
+    """
+    named = folder / "data/task.txt"
+    if not named.exists():
+        raise ValueError(
+            f"--task {folder} does not say which task it holds: make it again with train_scripts/warm_start.py"
+        )
+    return TASKS[named.read_text().strip()]

@@ -18,7 +18,9 @@ PARTS = {"step_seconds/idle_tail": 0.5, "step_seconds/optimizer": 0.25}
 
 def arguments_of(tmp_path, *words):
     task = tmp_path / "task"
-    (task / "model").mkdir(parents=True, exist_ok=True)
+    for folder in ("model", "data"):
+        (task / folder).mkdir(parents=True, exist_ok=True)
+    (task / "data/task.txt").write_text("countdown\n")
     folders = ["--task", task, "--runs", tmp_path / "runs", "--output", tmp_path / "out"]
     return ["step_time.py", *map(str, folders), *words]
 
@@ -74,6 +76,15 @@ def test_unpatched_has_the_same_flags_but_those_of_this_project(parse):
         assert value_of(flags, "rollout.batch_size") == "8" and value_of(flags, "rollout.n_samples_per_prompt") == "16"
         assert value_of(flags, "data.max_samples") == str((WARM_UP + 20) * 8)
         assert Path(value_of(flags, "reward.remote_url")).is_file()
+
+
+def test_a_run_has_the_lengths_and_the_reward_of_its_task(parse, tmp_path):
+    arguments = parse()
+    (tmp_path / "task/data/task.txt").write_text("route\n")
+    _, flags = step_time.run_flags("all on", "grpo", 8, 0, arguments)
+    assert value_of(flags, "rollout.max_new_tokens") == "584" and value_of(flags, "data.max_len") == "592"
+    assert value_of(flags, "reward.remote_url").endswith("train_scripts/route/reward.py")
+    assert value_of(flags, "actor.adam.lr") == "0"
 
 
 def test_dapo_makes_two_optimizer_steps_and_has_prompts_to_drop(parse):

@@ -11,7 +11,7 @@ import sys
 from math import log
 
 import pytest
-from comparison.tasks import TASKS
+from comparison.tasks import task_of
 from cpu_stack import ROOT
 
 SCRIPTS = ROOT / "train_scripts"
@@ -112,13 +112,15 @@ def test_a_heldout_part_that_leaves_nothing_is_refused(name, problems, monkeypat
 def test_the_warm_start_of_a_task_is_a_model_that_reads_its_words(name, tmp_path, monkeypatch):
     task = load("task", SCRIPTS / name, monkeypatch)
     command = [sys.executable, SCRIPTS / "warm_start.py", "--task", name, "--output", tmp_path, "--steps", "1"]
-    subprocess.run([*command, "--batch_size", "2"], check=True, capture_output=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    subprocess.run(
+        [*command, "--batch_size", "2"], check=True, capture_output=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
+    )
     config = json.loads((tmp_path / "model/config.json").read_text())
     vocabulary = json.loads((tmp_path / "model/tokenizer.json").read_text())["model"]["vocab"]
     prompts = [json.loads(line)["prompt"] for line in (tmp_path / "data/train.jsonl").open()]
     assert config["max_position_embeddings"] == task.CONTEXT and config["vocab_size"] == len(vocabulary)
     assert all({*prompt.split()} <= {*vocabulary} for prompt in prompts)
-    found = TASKS[name]
+    found = task_of(tmp_path)
     assert max(len(prompt.split()) for prompt in prompts) + found.max_new_tokens <= found.max_len == task.CONTEXT
 
 

@@ -15,7 +15,7 @@ def recorded(tmp_path):
     """Two steps and an evaluation after each; in the second step a group was stopped after its first sample."""
     samples = [("a", 1.0, tokens, 102.0 + tokens / 10) for tokens in (10, 10, 10, 25)]  # generated up to 105
     samples += [("b", 0.0, 20, 104.0)] * 4
-    samples += [(prompt, right, 5, 110.0) for prompt in HELDOUT for right in (1.0, 0.0)]
+    samples += [(prompt, right, 5 + 2 * right, 110.0) for prompt in HELDOUT for right in (1.0, 0.0)]
     samples += [("c", 1.0, 12, 120.5)] * 2 + [("d", 0.0, 30, 121.0), ("d", 0.0, 10, 120.0)] + [("e", 1.0, 9, 120.0)]
     samples += [("held 2", 1.0, 5, 130.0)] * 2 + [("held 1", 0.0, 5, 131.0)] * 2
     logs = [(108.5, scalars(4.0, 8.0)), (125.0, scalars(2.0, 4.0, **{"sagc/virtual_queue": 0.7}))]
@@ -49,6 +49,7 @@ def test_evaluations_are_read_from_the_logs(recorded):
     made = comparison.logs.read_evaluations(folder, evaluated, steps)
     assert made["right"].tolist() == ["1 1", "0 2"] and made["samples"].tolist() == [2, 2]
     assert made["step"].tolist() == [1, 2] and made["seconds"].tolist() == [0.0, 5.5]
+    assert made["tokens"].tolist() == [6.0, 5.0]
 
 
 def test_an_evaluation_that_was_cut_is_left_out(recorded):
