@@ -10,27 +10,20 @@ and predicted.md into the folder.
 import argparse
 import json
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 from common.paths import ENGINES, RESULTS
 from common.policies import parse_policy
-from common.tables import markdown
-from comparison.arms import ALGORITHMS, SAMPLES
+from comparison.arms import ALGORITHMS, OPTIMIZER_STEPS, SAMPLES
 from comparison.step_arms import ALL_OFF, ARM, ARMS, values_of
 from rich.console import Console
 from rich.progress import track
 from simulation.costs import CostModel
-from simulation.flags import add_package_flags
+from simulation.flags import default_arguments
 from simulation.lengths import Trace
-from simulation.runs import train
+from simulation.prediction import PARTS, measured_and_predicted, report, scaled, simulated_steps
 from simulation.work import Work
-
-OPTIMIZER_STEPS = {"grpo": 1, "dapo": 2}  # of a rollout, as comparison/arms.py sets them
-# Parts of a step in the measurement, and in the simulation.
-PARTS = {"generation": "generation", "experience": "experience", "training": "train", "sync": "sync"}
-GENERATION = ("generation_base", "decode_base", "decode_per_request", "decode_per_kv_token", "prefill_per_token")
 
 
 def work_of(arm: str, algorithm: str, micro_batch_size: int) -> Work:
@@ -41,44 +34,16 @@ def work_of(arm: str, algorithm: str, micro_batch_size: int) -> Work:
 
 def simulate(costs: CostModel, algorithm: str, size: int, work: Work, arguments: argparse.Namespace) -> pd.Series:
     """Median seconds of a simulated step and of its parts, named as step_time.py names them."""
-    parser = argparse.ArgumentParser()
-    add_package_flags(parser)
-    settings = vars(parser.parse_args([])) | {
-        "engine": ENGINES / "cpu-2-cores.json",
-        "batch_size": SAMPLES // size,
-        "n_samples_per_prompt": size,
-        "prompt_tokens": arguments.prompt_tokens,
-        "dynamic_sampling": "algo.dynamic_filtering_enable" in ALGORITHMS[algorithm],
-        "max_gen_batches": 1000,
-        "seed": 0,
-    }
-    source, gpus = Trace(arguments.trace), work.actor_gpus + costs.gpus_per_engine
-    run = train(parse_policy(f"fixed:{size}"), gpus, source, costs, argparse.Namespace(**settings), work)
-    medians = pd.DataFrame([run.step() for _ in range(arguments.steps)]).median()
-    names = {f"{simulated}_seconds": measured for measured, simulated in PARTS.items()}
-    return medians[["seconds", *names]].rename(names)
-
-
-def scaled(usual: CostModel, measured: pd.Series, simulated: pd.Series) -> CostModel:
-    """Costs with which a simulated arm takes as long as it was measured to.
-
-    Args:
-        usual: costs of another machine.
-        measured: seconds of the PARTS, of `rest` and of the `optimizer`, NaN if they are not known.
-        simulated: seconds of the PARTS of the same arm with the usual costs.
-    """
-    factors = measured[[*PARTS]] / simulated[[*PARTS]]
-    costs = {name: getattr(usual, name) * factors["generation"] for name in GENERATION}
-    costs |= {
-        name: getattr(usual, name) * factors["experience"] for name in ("experience_base", "experience_per_token")
-    }
-    optimizer = measured["optimizer"]
-    if pd.isna(optimizer):
-        optimizer = usual.train_base * factors["training"]
-    tokens = (measured["training"] - optimizer) / (simulated["training"] - usual.train_base)
-    costs |= {"train_base": optimizer, "train_per_token": usual.train_per_token * tokens}
-    costs["sync"] = measured["sync"] + measured["rest"]
-    return replace(usual, **{name: float(cost) for name, cost in costs.items()})
+    settings = default_arguments(
+        batch_size=SAMPLES // size,
+        n_samples_per_prompt=size,
+        prompt_tokens=arguments.prompt_tokens,
+        dynamic_sampling="algo.dynamic_filtering_enable" in ALGORITHMS[algorithm],
+        max_gen_batches=1000,
+        seed=0,
+    )
+    policy, source = parse_policy(f"fixed:{size}"), Trace(arguments.trace)
+    return simulated_steps(costs, policy, work, source, arguments.steps, settings).median()
 
 
 def compare(steps: pd.DataFrame, micro_batch_size: int, arguments: argparse.Namespace) -> pd.DataFrame:
@@ -108,33 +73,10 @@ def compare(steps: pd.DataFrame, micro_batch_size: int, arguments: argparse.Name
             for arm in arms.index
         }
         for arm, mine in arms.iterrows():
-            row = {"algorithm": algorithm, "size": size, "arm": arm, "measured": mine["seconds"]}
-            row |= {"predicted": found[arm]["seconds"]}
-            row["error_percent"] = 100 * (row["predicted"] / row["measured"] - 1)
-            row["measured_times"] = known["seconds"] / row["measured"]
-            row["predicted_times"] = found[arguments.costs_of]["seconds"] / row["predicted"]
-            for part in PARTS:
-                row |= {f"measured_{part}": mine[part], f"predicted_{part}": found[arm][part]}
-            row["measured_sync"] += mine["rest"]
+            row = {"algorithm": algorithm, "size": size, "arm": arm}
+            row |= measured_and_predicted(mine, found[arm], known, found[arguments.costs_of])
             rows.append(row)
     return pd.DataFrame(rows)
-
-
-def report(table: pd.DataFrame, costs_of: str) -> str:
-    """The table as Markdown."""
-    parts = ["generation", "experience", "training", "sync and rest"]
-    titles = ["algorithm", "group size", "arm", "measured s a step", "predicted", "error"]
-    titles += [f"times as fast as {costs_of}, measured", "predicted", *parts]
-    rows = []
-    for row in table.to_dict("records"):
-        cells = [row["algorithm"], row["size"], row["arm"], f"{row['measured']:.2f}", f"{row['predicted']:.2f}"]
-        cells += ["costs are from here" if row["arm"] == costs_of else f"{row['error_percent']:+.1f} %"]
-        cells += [f"{row['measured_times']:.2f}", f"{row['predicted_times']:.2f}"]
-        cells += [f"{row[f'measured_{part}']:.2f} → {row[f'predicted_{part}']:.2f}" for part in PARTS]
-        rows.append(cells)
-    errors = table.loc[table["arm"] != costs_of, "error_percent"].abs()
-    worst = f"\nThe largest error is {errors.max():.1f} %.\n" if len(errors) else ""
-    return markdown(titles, rows, "lrl" + "r" * (len(titles) - 3)) + worst
 
 
 def main() -> None:
@@ -156,7 +98,7 @@ def main() -> None:
         sys.exit(f"eval/predict_step_time.py: there is no {error.filename}: run eval/step_time.py first")
     except ValueError as error:
         sys.exit(f"eval/predict_step_time.py: {error}")
-    text = report(table, arguments.costs_of)
+    text = report(table, {"algorithm": "algorithm", "size": "group size", "arm": "arm"}, arguments.costs_of)
     table.to_csv(arguments.results / "predicted.csv", index=False, float_format="%.4g")
     (arguments.results / "predicted.md").write_text(text)
     print(text)

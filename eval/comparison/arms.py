@@ -16,6 +16,7 @@ ALGORITHMS = {
         "reward.overlong_penalty_factor": 0.5,
     },
 }
+OPTIMIZER_STEPS = {"grpo": 1, "dapo": 2}  # of a rollout
 STEP_FLAGS = {
     "forward": {"train.old_log_probs": "forward"},
     "shuffled": {"train.micro_batches": "shuffled"},
@@ -35,7 +36,7 @@ def flags_of(
 
     Args:
         policy: as common/policies.py has it.
-        algorithm: one of ALGORITHMS; grpo makes one optimizer step a rollout, dapo two.
+        algorithm: one of ALGORITHMS.
         seed: of the run.
         control: flags of --rollout.sagc besides the sizes.
         task: that is trained.
@@ -53,7 +54,7 @@ def flags_of(
     settings = {
         "rollout.batch_size": prompts,
         "rollout.n_samples_per_prompt": size,
-        "train.batch_size": prompts * size // (2 if algorithm == "dapo" else 1),
+        "train.batch_size": prompts * size // OPTIMIZER_STEPS[algorithm],
         "train.micro_batch_size": min(prompts * size // 2, micro_batch_size),
         "rollout.micro_batch_size": micro_batch_size,
         "train.num_episodes": 100,  # the seconds end a run

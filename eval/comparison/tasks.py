@@ -32,7 +32,7 @@ class Task(NamedTuple):
         }
 
 
-TASKS = {task.name: task for task in (Task("countdown", 200, 256, 850, 8e-5), Task("route", 584, 592, 900, 4e-4))}
+TASKS = {task.name: task for task in (Task("countdown", 200, 256, 850, 8e-5), Task("route", 584, 592, 900, 1e-4))}
 COUNTDOWN = TASKS["countdown"]
 
 

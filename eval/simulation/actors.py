@@ -16,7 +16,7 @@ from simulation.costs import CostModel
 from simulation.work import Work
 
 from openrlhf_sagc.decisions.buckets import BucketPlan
-from openrlhf_sagc.decisions.micro_batches import ByLength, deal, optimizer_step_bounds
+from openrlhf_sagc.decisions.micro_batches import ByLength, deal
 from openrlhf_sagc.decisions.records import Group
 from openrlhf_sagc.decisions.step import Step
 
@@ -74,10 +74,12 @@ class Actors:
         count = self._micro_batches_of(len(lengths_N))
         ranks = []
         for lengths_R in even_parts(lengths_N, self.ranks):
-            order: Iterable[int] = self._generator.permutation(len(lengths_R)).tolist()
+            order = self._generator.permutation(len(lengths_R)).tolist()
             if self.work.by_length:
-                order = ByLength(order, lengths_R, optimizer_step_bounds(len(lengths_R), count, per_step))
-            ranks.append(even_parts([lengths_R[place] for place in order], count))
+                batches = [*ByLength(order, lengths_R, count, per_step)]
+            else:
+                batches = even_parts(order, count)
+            ranks.append([[lengths_R[place] for place in batch] for batch in batches])
         return ranks
 
     def _micro_batches_of(self, samples: int) -> int:

@@ -3,13 +3,11 @@
 The gradient of the optimizer step is the same sum, since its loss is normalised over all of its samples.
 """
 
-from openrlhf_sagc.decisions.micro_batches import ByLength, optimizer_step_bounds
+from openrlhf_sagc.decisions.micro_batches import ByLength
 
 
-def sort_micro_batches(buffer, strategy, shuffle: bool):
-    """In the place of `micro_batch_sampler` of OpenRLHF's replay buffer: its micro-batches, of samples of like lengths."""
+def sort_micro_batches(buffer, strategy, shuffle: bool) -> ByLength:
+    """In the place of `micro_batch_sampler` of OpenRLHF's replay buffer: as many micro-batches, of samples of like lengths."""
     batches = type(buffer).micro_batch_sampler(buffer, strategy, shuffle)
-    bounds = optimizer_step_bounds(len(buffer), batches.num_batches, strategy.accumulated_gradient)
     lengths_N = [int(sample.total_length) for sample in buffer.items]
-    batches.sampler = ByLength(batches.sampler, lengths_N, bounds)
-    return batches
+    return ByLength(batches.sampler, lengths_N, batches.num_batches, strategy.accumulated_gradient)

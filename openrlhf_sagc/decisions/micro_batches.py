@@ -1,41 +1,72 @@
 """Samples by their lengths: which rank trains each, and in which micro-batch.
 
 A padded micro-batch costs as many tokens as its longest sample has, times its samples. So ranks get like shares of long
-samples, and an optimizer step has micro-batches of like lengths.
+samples, and an optimizer step has micro-batches of like lengths, the more samples the shorter they are.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator
+from functools import partial
 from itertools import pairwise
 
 
 class ByLength:
-    """Indices of samples in the order of `sampler`, sorted by length inside each optimizer step, longest first.
+    """Micro-batches of a rank's samples: lists of indices, in each optimizer step the longest samples first.
+
+    The samples of an optimizer step are cut so that its micro-batches have about as many padded tokens each: short samples
+    share one with many others. None has more padded tokens than the largest one of an even cut, and needs no more memory.
 
     Args:
         sampler: indices of all samples, in another order for every epoch.
         lengths_N: [N] tokens of each sample.
-        bounds: place of the first sample of each optimizer step, then N.
-    """
-
-    def __init__(self, sampler: Iterable[int], lengths_N: list[int], bounds: list[int]) -> None:
-        self._sampler, self._lengths_N, self._bounds = sampler, lengths_N, bounds
-
-    def __iter__(self) -> Iterator[int]:
-        order = list(self._sampler)
-        for start, end in pairwise(self._bounds):
-            yield from sorted(order[start:end], key=lambda sample: -self._lengths_N[sample])
-
-
-def optimizer_step_bounds(samples: int, micro_batches: int, per_step: int) -> list[int]:
-    """Place of the first sample of each optimizer step of a rank, then the number of its samples.
-
-    Args:
-        samples: of the rank.
-        micro_batches: into which they are cut, as even as can be.
+        micro_batches: of all samples.
         per_step: micro-batches of an optimizer step; the last one has what is left.
     """
-    firsts = [*range(0, micro_batches, per_step), micro_batches]
-    return [samples * first // micro_batches for first in firsts]
+
+    def __init__(self, sampler: Iterable[int], lengths_N: list[int], micro_batches: int, per_step: int) -> None:
+        self._sampler, self._lengths_N, self._micro_batches = sampler, lengths_N, micro_batches
+        self._firsts = [*range(0, micro_batches, per_step), micro_batches]
+
+    def __len__(self) -> int:
+        return self._micro_batches
+
+    def __iter__(self) -> Iterator[list[int]]:
+        order, lengths_N = list(self._sampler), self._lengths_N
+        for first, last in pairwise(self._firsts):
+            # OpenRLHF's even cut says which samples the optimizer step has.
+            start, end = (len(order) * place // self._micro_batches for place in (first, last))
+            step = sorted(order[start:end], key=lambda sample: -lengths_N[sample])
+            for of_batch in pairwise(even_bounds([lengths_N[sample] for sample in step], last - first)):
+                yield step[slice(*of_batch)]
+
+
+def even_bounds(lengths_N: list[int], parts: int) -> list[int]:
+    """Cut samples so that the part with the most padded tokens has as few as can be, and likewise the parts behind it.
+
+    Args:
+        lengths_N: [N] tokens of each sample, longest first.
+        parts: 1 to N; every part gets a sample.
+
+    Returns:
+        [parts + 1] place of the first sample of each part, then N.
+    """
+    bounds, count = [0], len(lengths_N)
+    for left in range(parts, 0, -1):
+        start = bounds[-1]
+        longest = lengths_N[start]
+        most = count - start - (left - 1)
+        budgets = range(longest, longest * most + 1)
+        budget = budgets[bisect_left(budgets, True, key=partial(_fits, lengths_N, start, left))]
+        bounds.append(start + budget // longest)
+    return bounds
+
+
+def _fits(lengths_N: list[int], start: int, parts: int, budget: int) -> bool:
+    """Whether the samples from `start` on go into so many parts of at most `budget` padded tokens each."""
+    for _ in range(parts):
+        if start < len(lengths_N):
+            start += budget // lengths_N[start]
+    return start >= len(lengths_N)
 
 
 def deal(lengths_N: list[int], ranks: int) -> list[int]:

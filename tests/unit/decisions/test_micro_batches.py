@@ -1,21 +1,49 @@
-"""Samples by their lengths; that OpenRLHF's own micro-batches are sorted so is tested with actors and driver."""
+"""Samples by their lengths; that OpenRLHF trains these micro-batches is tested with actors and driver."""
+
+from itertools import combinations, pairwise
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from openrlhf_sagc.decisions.micro_batches import ByLength, deal, optimizer_step_bounds
+from openrlhf_sagc.decisions.micro_batches import ByLength, deal, even_bounds
+
+
+def padded(lengths, bounds):
+    """Padded tokens of each part of samples, longest first."""
+    return [(end - start) * lengths[start] for start, end in pairwise(bounds)]
 
 
 def test_samples_are_sorted_inside_each_optimizer_step():
-    lengths = [5, 1, 9, 3, 7]
-    assert list(ByLength([4, 1, 0, 2, 3], lengths, [0, 2, 5])) == [4, 1, 2, 0, 3]
+    batches = ByLength([4, 1, 0, 2, 3], [5, 1, 9, 3, 7], micro_batches=3, per_step=2)
+    assert len(batches) == 3
+    assert list(batches) == [[4], [0, 1], [2, 3]]
+
+
+def test_short_samples_share_a_micro_batch_with_many_others():
+    lengths = [400, 100, 60, 60, 40, 40, 40, 40]
+    batches = ByLength(range(8), lengths, micro_batches=4, per_step=4)
+    assert list(batches) == [[0], [1], [2, 3], [4, 5, 6, 7]]
 
 
 @pytest.mark.parametrize(
-    "samples, micro_batches, per_step, bounds",
-    [(12, 4, 4, [0, 12]), (12, 4, 2, [0, 6, 12]), (10, 4, 3, [0, 7, 10]), (10, 3, 5, [0, 10])],
+    "samples, micro_batches, per_step, steps",
+    [(12, 4, 4, [12]), (12, 4, 2, [6, 6]), (10, 4, 3, [7, 3]), (10, 3, 5, [10])],
 )
-def test_optimizer_steps_begin_where_their_first_micro_batch_does(samples, micro_batches, per_step, bounds):
-    assert optimizer_step_bounds(samples, micro_batches, per_step) == bounds
+def test_optimizer_steps_have_the_samples_that_openrlhf_gives_them(samples, micro_batches, per_step, steps):
+    batches = list(ByLength(range(samples), [1] * samples, micro_batches, per_step))
+    found = [sum(batches[first : first + per_step], []) for first in range(0, micro_batches, per_step)]
+    assert [len(step) for step in found] == steps
+    assert sum(found, []) == [*range(samples)]
+
+
+@given(lengths=st.lists(st.integers(1, 30), min_size=1, max_size=9), parts=st.integers(1, 9))
+def test_no_cut_has_a_smaller_largest_part(lengths, parts):
+    lengths, parts = sorted(lengths, reverse=True), min(parts, len(lengths))
+    cuts = [[0, *cut, len(lengths)] for cut in combinations(range(1, len(lengths)), parts - 1)]
+    bounds = even_bounds(lengths, parts)
+    assert bounds in cuts
+    assert max(padded(lengths, bounds)) == min(max(padded(lengths, cut)) for cut in cuts)
 
 
 def test_long_samples_are_dealt_one_way_and_back():

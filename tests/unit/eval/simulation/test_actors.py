@@ -142,12 +142,16 @@ def test_buckets_are_those_of_training(make_generator, stream_of_training, filte
         random = np.random.default_rng(prompt)
         return list(zip(random.permutation(50)[:size] + 1, (random.random(size) < 0.3).astype(float)))
 
+    def draw_rollouts(drawn, size, _):
+        tokens, scores = np.moveaxis([respond(prompt, size) for prompt in drawn], 2, 0)
+        return tokens.astype(int), scores
+
     trained = make_generator(2000, respond, filtering=filtering, group_sizes=[4], rollout__batch_size=12)
     trained.stream, theirs = stream_of_training(ranks, micro_batch_size)
     prompts = iter(range(2000))
     source = SimpleNamespace(
         draw_prompts=lambda count, _: [next(prompts) for _ in range(count)],
-        draw_rollouts=lambda drawn, size, _: np.moveaxis([respond(prompt, size) for prompt in drawn], 2, 0),
+        draw_rollouts=draw_rollouts,
     )
     controller, sampler = StragglerAwareGroupController([4]), DynamicSampler(tolerance=1e-6 if filtering else None)
     planner = StepPlanner(
