@@ -79,6 +79,9 @@ def logged_numbers(logs: Any, who: str) -> dict[str, float]:
         raise Failure(f"{who} returned extra_logs {_short(logs)} instead of a dict")
     numbers = {}
     for name, value in logs.items():
+        if type(name) is str and type(value) is float:  # as nearly all are; what an error would say takes time
+            numbers[name] = value
+            continue
         what = f"extra_logs[{_short(name)}]"
         if getattr(value, "ndim", 0) and len(value):
             value = value.flatten()[0]

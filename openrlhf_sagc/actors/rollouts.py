@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from weakref import WeakValueDictionary
 
 from openrlhf.utils.agent import SingleTurnAgentExecutor
+from vllm.envs import enable_envs_cache
 
 from openrlhf_sagc.actors.answers import Failure, check_log_probs, check_scores, describe, is_missing
 from openrlhf_sagc.actors.rewards import Rewards, pause_before
@@ -33,6 +34,7 @@ def watch_rollouts(
         agent_timeout: seconds that an agent may take between two of its requests to the engine; None is no limit.
         tokenizer: for the rollouts that are sent without one, as the scheduler's are.
     """
+    enable_envs_cache()  # vLLM's frontend would read the environment for every token
     if not isinstance(engine_actor.executor, RolloutExecutor):
         engine_actor.executor = RolloutExecutor(engine_actor, tokenizer, timeout, retries, agent_timeout)
 
@@ -72,12 +74,12 @@ class RolloutExecutor:
         self.loop: asyncio.AbstractEventLoop | None = None  # known with the first rollout
         self._llm = engine_actor.llm
         self._tokenizer = tokenizer
-        self._engine = EngineOfAgents(engine_actor)
         self._retries = retries
         self._jitter = random.Random(engine_actor.kwargs["seed"])  # OpenRLHF's, another one for each engine
         self._running: set[RunningRollout] = set()
         self._groups: WeakValueDictionary[int, RunningGroup] = WeakValueDictionary()  # by number, as long as they run
         self._single_turn = type(executor) is SingleTurnAgentExecutor
+        self._engine = EngineOfAgents(engine_actor, needs_text=not self._single_turn)  # that one decodes by itself
         self._pickled_tokenizer = b"" if self._single_turn else pickle.dumps(tokenizer)
         self._agent_timeout = None if self._single_turn else agent_timeout
         self._reward_model = self._single_turn and not executor.reward_endpoints

@@ -29,10 +29,14 @@ class EngineOfAgents:
     Requests made in an agent's own task, or in one that it started, are those of its rollout. `requests` are the others,
     which an agent makes in a thread of its own, such as a server's. They run as they are. Only `RolloutExecutor.stop`
     ends them.
+
+    Args:
+        engine_actor: OpenRLHF's RolloutRayActor.
+        needs_text: whether outputs have their text besides their tokens.
     """
 
-    def __init__(self, engine_actor):
-        self._actor = engine_actor
+    def __init__(self, engine_actor, needs_text: bool):
+        self._actor, self._needs_text = engine_actor, needs_text
         self.requests: set[str] = set()
 
     def __getattr__(self, name):
@@ -41,11 +45,12 @@ class EngineOfAgents:
     async def generate(self, prompt_token_ids, sampling_params, multi_modal_data=None, request_id=None):
         """The actor's `generate`, with a request id of its own by which the request can be aborted.
 
-        The actor wants the whole output alone. By default vLLM makes one for every token.
+        The actor wants the whole output alone. By default vLLM makes one for every token, and its text token by token.
         """
         request = request_id or uuid4().hex
         sampling_params = copy(sampling_params)
         sampling_params.output_kind = RequestOutputKind.FINAL_ONLY
+        sampling_params.detokenize = self._needs_text
         call = partial(self._actor.generate, prompt_token_ids, sampling_params, multi_modal_data=multi_modal_data)
         rollout = current_rollout.get(None)
         if rollout and not rollout.task.done() and rollout.ended.get_loop() is asyncio.get_running_loop():

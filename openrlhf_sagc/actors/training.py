@@ -8,7 +8,7 @@ from functools import cached_property, partial
 import torch
 from openrlhf.trainer.ppo_utils.experience import Experience
 
-from openrlhf_sagc.actors.micro_batches import sort_micro_batches
+from openrlhf_sagc.actors.micro_batches import sort_bucket, sort_micro_batches
 from openrlhf_sagc.actors.optimizer_clock import time_optimizer
 from openrlhf_sagc.actors.streamed_training import join_buckets
 from openrlhf_sagc.advantages.closed_form import group_statistics, token_advantages
@@ -86,7 +86,8 @@ def receive_rollout(model_actor, step: StepShare, rollout: RolloutRewards) -> No
     if by_length or step.divisor is not None:
         trainer.training_step = partial(weighed_step, trainer.training_step)
     if by_length:
-        trainer.replay_buffer.micro_batch_sampler = partial(sort_micro_batches, trainer.replay_buffer)
+        sort = sort_micro_batches if step.divisor is None else sort_bucket
+        trainer.replay_buffer.micro_batch_sampler = partial(sort, trainer.replay_buffer)
     if step.divisor is not None:
         join_buckets(trainer, step.divisor)
 

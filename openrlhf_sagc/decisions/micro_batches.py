@@ -9,6 +9,8 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 from itertools import pairwise
 
+LEAST_SPARED = 1 / 8  # of a full micro-batch: padding that one more has to spare, since each has fixed costs
+
 
 class ByLength:
     """Micro-batches of a rank's samples: lists of indices, in each optimizer step the longest samples first.
@@ -59,6 +61,22 @@ def even_bounds(lengths_N: list[int], parts: int) -> list[int]:
         budget = budgets[bisect_left(budgets, True, key=partial(_fits, lengths_N, start, left))]
         bounds.append(start + budget // longest)
     return bounds
+
+
+def worthwhile_parts(lengths_N: list[int], least: int, most: int) -> int:
+    """How many micro-batches samples are worth: one more has to spare LEAST_SPARED of a full one's padded tokens.
+
+    Args:
+        lengths_N: [N] tokens of each sample, longest first.
+        least, most: micro-batches, 1 to N. A full one has the padded tokens of the largest of an even cut into `least`.
+    """
+    price = LEAST_SPARED * lengths_N[0] * -(-len(lengths_N) // least)
+
+    def cost(parts: int) -> float:
+        bounds = even_bounds(lengths_N, parts)
+        return parts * price + sum(lengths_N[start] * (end - start) for start, end in pairwise(bounds))
+
+    return min(range(least, most + 1), key=cost)
 
 
 def _fits(lengths_N: list[int], start: int, parts: int, budget: int) -> bool:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openrlhf_sagc.decisions.micro_batches import ByLength, deal, even_bounds
+from openrlhf_sagc.decisions.micro_batches import LEAST_SPARED, ByLength, deal, even_bounds, worthwhile_parts
 
 
 def padded(lengths, bounds):
@@ -44,6 +44,33 @@ def test_no_cut_has_a_smaller_largest_part(lengths, parts):
     bounds = even_bounds(lengths, parts)
     assert bounds in cuts
     assert max(padded(lengths, bounds)) == min(max(padded(lengths, cut)) for cut in cuts)
+
+
+@pytest.mark.parametrize(
+    "lengths, parts",
+    [
+        ([100] * 8, 2),  # no padding to spare
+        ([800] * 2 + [10] * 30, 2),  # the long ones, and the short ones
+        ([800] * 2 + [100] * 6 + [10] * 24, 3),  # spares 24 * 90 of a full one's 16 * 800
+        ([800] * 2 + [70] * 6 + [10] * 24, 2),  # 24 * 60 is less than an eighth
+    ],
+)
+def test_a_micro_batch_more_has_to_spare_enough_padding(lengths, parts):
+    assert worthwhile_parts(lengths, 2, 8) == parts
+
+
+@given(
+    lengths=st.lists(st.integers(1, 50), min_size=1, max_size=12), least=st.integers(1, 12), most=st.integers(1, 12)
+)
+def test_a_bucket_is_worth_the_micro_batches_that_cost_least(lengths, least, most):
+    lengths, least = sorted(lengths, reverse=True), min(least, len(lengths))
+    most = min(max(least, most), len(lengths))
+    full = lengths[0] * -(-len(lengths) // least)
+    costs = {
+        parts: sum(padded(lengths, even_bounds(lengths, parts))) + parts * full * LEAST_SPARED
+        for parts in range(least, most + 1)
+    }
+    assert costs[worthwhile_parts(lengths, least, most)] == min(costs.values())
 
 
 def test_long_samples_are_dealt_one_way_and_back():
