@@ -1,7 +1,8 @@
 """The policy's actors of a simulated run: the tokens that they process, and the seconds that it takes.
 
 A padded micro-batch costs as many tokens as its longest sample has, times its samples. Ranks wait for each other in every
-micro-batch, as ZeRO 3 makes them. Packed samples cost their own tokens, which all ranks share evenly.
+micro-batch, as ZeRO 3 makes them. What a micro-batch costs beyond its tokens is left out, so that a bucket's further ones
+cost nothing. Packed samples cost their own tokens, which all ranks share evenly.
 
 Samples are dealt to ranks and sorted by the functions of training. OpenRLHF's cuts stand here once more; a test compares
 both with OpenRLHF's own.
@@ -16,7 +17,7 @@ from simulation.costs import CostModel
 from simulation.work import Work
 
 from openrlhf_sagc.decisions.buckets import BucketPlan
-from openrlhf_sagc.decisions.micro_batches import ByLength, deal
+from openrlhf_sagc.decisions.micro_batches import ByLength, deal, worthwhile_parts
 from openrlhf_sagc.decisions.records import Group
 from openrlhf_sagc.decisions.step import Step
 
@@ -36,18 +37,21 @@ class Actors:
         self.costs, self.work, self.ranks = costs, work, work.actor_gpus or gpus
         self._prompt_tokens, self._generator = prompt_tokens, np.random.default_rng(seed)
 
-    def seconds(self, groups: Iterable[Group]) -> tuple[float, float]:
+    def seconds(self, groups: Iterable[Group], step_samples: int | None = None) -> tuple[float, float]:
         """Seconds of these groups' experience, and of their training without `train_base`.
+
+        Args:
+            step_samples: number of samples of the whole step; None if the groups are all of it.
 
         Raises:
             ValueError: there are fewer samples than ranks, which OpenRLHF refuses.
         """
         lengths_N = [self._prompt_tokens + tokens for group in groups for tokens in group.samples]
-        forward, training = self._tokens(lengths_N)
+        forward, training = self._tokens(lengths_N, step_samples)
         experience = self.costs.experience_per_token * forward if self.work.has_forward else 0.0
         return self.costs.experience_base + experience, self.costs.train_per_token * training
 
-    def _tokens(self, lengths_N: list[int]) -> tuple[float, float]:
+    def _tokens(self, lengths_N: list[int], step_samples: int | None) -> tuple[float, float]:
         """Tokens that the ranks process one after the other in a forward pass and in the training."""
         if self.work.micro_batches == "packed":
             share = sum(lengths_N) / self.ranks
@@ -57,7 +61,7 @@ class Actors:
         if self.work.by_length:
             lengths_N = [lengths_N[place] for place in deal(lengths_N, self.ranks)]
         forward = padded_tokens(self.forward_batches(lengths_N)) if self.work.has_forward else 0
-        return forward, padded_tokens(self.micro_batches(lengths_N))
+        return forward, padded_tokens(self.micro_batches(lengths_N, step_samples))
 
     def forward_batches(self, lengths_N: list[int]) -> list[list[list[int]]]:
         """Lengths in each rank's batches of a forward pass, as OpenRLHF's `split_rollout_samples` cuts them."""
@@ -67,11 +71,17 @@ class Actors:
         batches = even_parts(lengths_N, self.ranks * count)
         return [batches[start : start + count] for start in range(0, len(batches), count)]
 
-    def micro_batches(self, lengths_N: list[int]) -> list[list[list[int]]]:
-        """Lengths in each rank's micro-batches of the training, as its replay buffer gives them."""
+    def micro_batches(self, lengths_N: list[int], step_samples: int | None = None) -> list[list[list[int]]]:
+        """Lengths in each rank's micro-batches of the training, as its replay buffer gives them.
+
+        Args:
+            step_samples: as in `seconds`.
+        """
         per_rank = self.ranks * self.work.micro_batch_size
-        per_step = math.ceil(math.ceil(len(lengths_N) / per_rank) / self.work.optimizer_steps)
+        per_step = math.ceil(math.ceil((step_samples or len(lengths_N)) / per_rank) / self.work.optimizer_steps)
         count = self._micro_batches_of(len(lengths_N))
+        if step_samples and self.work.by_length:
+            count = per_step = self._micro_batches_of_bucket(lengths_N, count, per_step)
         ranks = []
         for lengths_R in even_parts(lengths_N, self.ranks):
             order = self._generator.permutation(len(lengths_R)).tolist()
@@ -82,6 +92,12 @@ class Actors:
             ranks.append([[lengths_R[place] for place in batch] for batch in batches])
         return ranks
 
+    def _micro_batches_of_bucket(self, lengths_N: list[int], least: int, most: int) -> int:
+        """Micro-batches that the ranks give a bucket, as `sort_bucket` has them agree on."""
+        shares = [sorted(lengths_R, reverse=True) for lengths_R in even_parts(lengths_N, self.ranks)]
+        wanted = max(worthwhile_parts(share, least, max(least, min(most, len(share)))) for share in shares)
+        return min(wanted, *map(len, shares))
+
     def _micro_batches_of(self, samples: int) -> int:
         """Micro-batches of each rank: as many on all, with a sample in each at least."""
         return min(math.ceil(samples / (self.ranks * self.work.micro_batch_size)), samples // self.ranks)
@@ -91,7 +107,7 @@ class SimulatedStream:
     """Groups that the actors train while others still decode; in the place of training's `Stream`, with its buckets.
 
     The driver makes the experience of one bucket after the other, and the actors train them in their order. A step is
-    `begin`, `send` any number of times, `rest`, then `hidden_and_left`.
+    `begin`, `send` any number of times, `rest`, then `hidden_and_left`. `samples` says how many the step has.
     """
 
     def __init__(self, actors: Actors):
@@ -105,6 +121,7 @@ class SimulatedStream:
             ranks=self._actors.ranks,
             micro_batch_size=self._actors.work.micro_batch_size,
         )
+        self.samples = step.num_groups * step.group_size
         self._made = 0.0  # when the driver has made the experience of the last bucket
         self._trainings: list[tuple[float, float]] = []  # begin and end of each
 
@@ -113,7 +130,7 @@ class SimulatedStream:
         bucket = self._plan.add(groups)
         if not bucket:
             return
-        experience, training = self._actors.seconds(bucket)
+        experience, training = self._actors.seconds(bucket, self.samples)
         self._made = max(self._made, now) + experience
         begin = max(self._made, self._trainings[-1][1] if self._trainings else 0.0)
         self._trainings.append((begin, begin + training))

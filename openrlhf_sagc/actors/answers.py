@@ -79,7 +79,7 @@ def logged_numbers(logs: Any, who: str) -> dict[str, float]:
         raise Failure(f"{who} returned extra_logs {_short(logs)} instead of a dict")
     numbers = {}
     for name, value in logs.items():
-        if type(name) is str and type(value) is float:  # as nearly all are; what an error would say takes time
+        if type(name) is str and type(value) is float:  # Nearly all are; the words of an error take time to make.
             numbers[name] = value
             continue
         what = f"extra_logs[{_short(name)}]"

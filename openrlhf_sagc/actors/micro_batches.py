@@ -21,12 +21,13 @@ def sort_bucket(buffer, strategy, shuffle: bool) -> ByLength:
     """
     batches = type(buffer).micro_batch_sampler(buffer, strategy, shuffle)
     lengths_N, per_step = _lengths_of(buffer), strategy.accumulated_gradient
-    most = min(per_step, len(lengths_N))
-    wanted = worthwhile_parts(sorted(lengths_N, reverse=True), batches.num_batches, max(most, batches.num_batches))
+    # No more than the whole step has: OpenRLHF reads that many micro-batches before it trains the first.
+    most = max(min(per_step, len(lengths_N)), batches.num_batches)
+    wanted = worthwhile_parts(sorted(lengths_N, reverse=True), batches.num_batches, most)
     # Ranks wait for each other in each micro-batch.
     wanted, fewest = strategy.all_reduce(torch.tensor([wanted, -len(lengths_N)]), op="max").tolist()
     count = min(wanted, -fewest)
-    buffer.ends_optimizer_step = [False] * count  # the bucket says whether it ends with one
+    buffer.ends_optimizer_step = [False] * count  # `Buckets` sets the last: only the last bucket ends the step
     return ByLength(batches.sampler, lengths_N, count, count)
 
 

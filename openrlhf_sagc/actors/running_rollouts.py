@@ -50,7 +50,8 @@ class EngineOfAgents:
         request = request_id or uuid4().hex
         sampling_params = copy(sampling_params)
         sampling_params.output_kind = RequestOutputKind.FINAL_ONLY
-        sampling_params.detokenize = self._needs_text
+        if not self._needs_text and not getattr(sampling_params, "stop", None):  # vLLM finds stop strings in the text
+            sampling_params.detokenize = False
         call = partial(self._actor.generate, prompt_token_ids, sampling_params, multi_modal_data=multi_modal_data)
         rollout = current_rollout.get(None)
         if rollout and not rollout.task.done() and rollout.ended.get_loop() is asyncio.get_running_loop():

@@ -9,7 +9,8 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 from itertools import pairwise
 
-LEAST_SPARED = 1 / 8  # of a full micro-batch: padding that one more has to spare, since each has fixed costs
+# Share of a full micro-batch's padded tokens that a further one has to spare, since every micro-batch has fixed costs.
+LEAST_SPARED = 1 / 8
 
 
 class ByLength:
@@ -64,19 +65,25 @@ def even_bounds(lengths_N: list[int], parts: int) -> list[int]:
 
 
 def worthwhile_parts(lengths_N: list[int], least: int, most: int) -> int:
-    """How many micro-batches samples are worth: one more has to spare LEAST_SPARED of a full one's padded tokens.
+    """The number of micro-batches that costs least: their padded tokens, and LEAST_SPARED of a full one's for each.
+
+    A full micro-batch has as many samples as an even cut into `least` gives one, all as long as the longest.
 
     Args:
         lengths_N: [N] tokens of each sample, longest first.
-        least, most: micro-batches, 1 to N. A full one has the padded tokens of the largest of an even cut into `least`.
+        least, most: micro-batches to choose from, 1 to N.
     """
     price = LEAST_SPARED * lengths_N[0] * -(-len(lengths_N) // least)
-
-    def cost(parts: int) -> float:
+    own = sum(lengths_N)
+    best, lowest = least, float("inf")
+    for parts in range(least, most + 1):
+        if parts * price + own >= lowest:  # no cut has fewer padded tokens than the samples have
+            break
         bounds = even_bounds(lengths_N, parts)
-        return parts * price + sum(lengths_N[start] * (end - start) for start, end in pairwise(bounds))
-
-    return min(range(least, most + 1), key=cost)
+        cost = parts * price + sum(lengths_N[start] * (end - start) for start, end in pairwise(bounds))
+        if cost < lowest:
+            best, lowest = parts, cost
+    return best
 
 
 def _fits(lengths_N: list[int], start: int, parts: int, budget: int) -> bool:

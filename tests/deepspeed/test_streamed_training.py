@@ -58,3 +58,14 @@ def test_the_loss_scale_is_gone_after_the_step(trained, ranks):
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_the_same_buckets_give_the_same_bits(trained, ranks):
     assert trained[ranks]["again"]["actor"] == trained[ranks]["ZeRO 2, first"]["actor"]
+
+
+@pytest.mark.parametrize("partition", PARTITIONS)
+def test_buckets_have_more_micro_batches_where_that_spares_padding(trained, partition):
+    def more(case):
+        return (
+            trained[1][f"{case}, {partition}"]["actor"]["micro_batches"]
+            - trained[1][f"{case}, off"]["actor"]["micro_batches"]
+        )
+
+    assert more("ZeRO 2") > 0 == more("RLOO, shuffled")

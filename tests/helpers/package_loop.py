@@ -94,6 +94,7 @@ def describe(engine, args):
         "weights": weights,
         **moments,
         "optimizer_steps": engine.global_steps,
+        "micro_batches": engine.micro_steps,
         "loss_scale": engine.optimizer.loss_scale,  # of the next step, and in a checkpoint
     }
 

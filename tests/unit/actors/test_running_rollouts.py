@@ -1,8 +1,11 @@
 """What a running rollout asks of the engine, and what it counts: on the engine of engine_actor.py."""
 
+from types import SimpleNamespace
+
 import pytest
 from engine_actor import Actor, Agent, run
 from openrlhf.utils.agent import SingleTurnAgentExecutor
+from vllm.envs import _is_envs_cache_enabled
 
 from openrlhf_sagc.decisions.records import ROLLOUT
 
@@ -23,8 +26,16 @@ def test_without_statistics_nothing_counts_as_queued():
     assert run(Actor(Agent(1.0), statistics=False).rollout())[ROLLOUT].queue_seconds == 0.0
 
 
-@pytest.mark.parametrize("executor, has_text", [(Agent(1.0), True), (SingleTurnAgentExecutor(None), False)])
-def test_vllm_makes_the_text_of_a_response_for_agents_alone(executor, has_text):
+@pytest.mark.parametrize(
+    "executor, stop, asked_before, asked_then",
+    [
+        (Agent(1.0), None, True, True),
+        (Agent(1.0), None, False, False),  # an agent that wants no text gets none
+        (SingleTurnAgentExecutor(None), None, True, False),
+        (SingleTurnAgentExecutor(None), ["!"], True, True),
+    ],
+)
+def test_vllm_makes_the_text_of_a_response_where_it_is_read(executor, stop, asked_before, asked_then):
     actor, asked = Actor(executor), []
     generate = actor.generate
 
@@ -33,5 +44,12 @@ def test_vllm_makes_the_text_of_a_response_for_agents_alone(executor, has_text):
         return await generate(tokens, sampling_params, **kwargs)
 
     actor.generate = note
-    run(actor.rollout())
-    assert asked == [has_text]
+    request = actor.request()
+    request["sampling_params"] = SimpleNamespace(max_tokens=5, logprobs=None, stop=stop, detokenize=asked_before)
+    run(actor.executor.execute(**request))
+    assert asked == [asked_then]
+
+
+def test_vllm_reads_its_environment_once():
+    watched = Actor(Agent(1.0))
+    assert run(watched.rollout())["reward"] == 1.0 and _is_envs_cache_enabled()

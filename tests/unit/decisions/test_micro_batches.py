@@ -62,7 +62,8 @@ def test_a_micro_batch_more_has_to_spare_enough_padding(lengths, parts):
 @given(
     lengths=st.lists(st.integers(1, 50), min_size=1, max_size=12), least=st.integers(1, 12), most=st.integers(1, 12)
 )
-def test_a_bucket_is_worth_the_micro_batches_that_cost_least(lengths, least, most):
+def test_no_other_number_of_micro_batches_costs_less(lengths, least, most):
+    """All of them are tried here; the examples above check what one costs."""
     lengths, least = sorted(lengths, reverse=True), min(least, len(lengths))
     most = min(max(least, most), len(lengths))
     full = lengths[0] * -(-len(lengths) // least)

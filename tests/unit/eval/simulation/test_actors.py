@@ -18,7 +18,7 @@ from simulation.training import SimulatedTraining
 from simulation.work import Work
 
 import openrlhf_sagc.driver.streaming as streaming
-from openrlhf_sagc.actors.micro_batches import sort_micro_batches
+from openrlhf_sagc.actors.micro_batches import sort_bucket, sort_micro_batches
 from openrlhf_sagc.controller import StragglerAwareGroupController
 from openrlhf_sagc.decisions.dynamic_sampling import DynamicSampler
 from openrlhf_sagc.decisions.micro_batches import deal
@@ -100,6 +100,37 @@ def test_micro_batches_are_those_of_the_replay_buffer(lengths, size, steps, micr
     assert [[lengths[sample] for sample in batch] for batch in batches] == ours
 
 
+@given(lengths=st.lists(st.integers(1, 99), min_size=2, max_size=30), size=st.integers(1, 9), rest=st.integers(0, 40))
+def test_micro_batches_of_a_bucket_are_those_of_the_replay_buffer(lengths, size, rest):
+    """Two ranks; what they gather and reduce is put together from both."""
+    actors = actors_of(2, **BY_LENGTH, micro_batch_size=size)
+    half, steps = len(lengths) // 2, len(lengths) + rest
+    shares = [lengths[:half], lengths[half:]]
+    ours = actors.micro_batches(lengths, steps)
+    wanted = []  # of both ranks, then what they agree on
+
+    def train(share, all_reduce):
+        with mock.patch("openrlhf.trainer.ppo_utils.replay_buffer.get_accelerator"), mock.patch("torch.device"):
+            buffer = NaiveReplayBuffer(size)
+        buffer.items = [SimpleNamespace(total_length=torch.tensor(length)) for length in share]
+        args = SimpleNamespace(
+            rollout=SimpleNamespace(batch_size=steps, n_samples_per_prompt=1), train=SimpleNamespace(batch_size=steps)
+        )
+        strategy = SimpleNamespace(
+            all_gather=lambda _: torch.tensor([len(share) for share in shares]),
+            all_reduce=all_reduce,
+            accumulated_gradient=-(-steps // (2 * size)),
+            args=args,
+        )
+        return [[share[place] for place in batch] for batch in sort_bucket(buffer, strategy, shuffle=True)]
+
+    for share in shares:
+        train(share, lambda counts, op: wanted.append(counts) or counts)
+    for share, expected in zip(shares, ours):
+        batches = train(share, lambda counts, op: torch.stack(wanted).amax(dim=0))
+        assert [sorted(batch) for batch in batches] == [sorted(batch) for batch in expected]
+
+
 @pytest.fixture
 def stream_of_training(monkeypatch):
     """stream_of_training(ranks, micro_batch_size) -> training's `Stream`, and the group numbers of its buckets."""
@@ -169,7 +200,9 @@ def test_buckets_are_those_of_training(make_generator, stream_of_training, filte
     run = SimulatedTraining(planner, source, costs_of(), gpus=ranks + 1, prompt_tokens=3, work=work)
     ours = []
     seconds = run.actors.seconds
-    run.actors.seconds = lambda groups: ours.append([group.number for group in groups]) or seconds(groups)
+    run.actors.seconds = lambda groups, samples: ours.append([group.number for group in groups]) or seconds(
+        groups, samples
+    )
     for _ in range(6):
         theirs.clear()
         ours.clear()
