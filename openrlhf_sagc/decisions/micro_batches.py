@@ -10,6 +10,7 @@ from functools import partial
 from itertools import pairwise
 
 # Share of a full micro-batch's padded tokens that a further one has to spare, since every micro-batch has fixed costs.
+# Chosen, not tuned.
 LEAST_SPARED = 1 / 8
 
 
