@@ -174,7 +174,7 @@ def _add_training(group: argparse._ArgumentGroup) -> None:
         LOG_PROBS,
         choices=("auto", "forward"),
         default="auto",
-        help="take old log-probabilities from training's own forward pass where that is exact (auto), or from one before it",
+        help="auto: training makes the old log-probabilities itself where that is exact; forward: a pass over all samples before it",
     )
     group.add_argument(
         MICRO_BATCHES,

@@ -13,20 +13,39 @@ STREAM = "--train.stream"
 
 
 def why_forward(args: SimpleNamespace) -> str:
-    """Why a forward pass before the training makes the old log-probabilities.
+    """Why a forward pass of all samples before the training makes the old log-probabilities.
 
-    Where a rollout has one optimizer step, training's own forward pass gives the same ones.
+    Training's own forward pass gives the same ones in a rollout's first optimizer step.
     """
     algo, train = args.algo, args.train
-    steps = args.rollout.batch_size * args.rollout.n_samples_per_prompt // train.batch_size
     reasons = {
         f"{LOG_PROBS} {train.old_log_probs} asks for it": train.old_log_probs == "forward",
         f"--train.max_epochs {train.max_epochs} trains on a rollout again": train.max_epochs > 1,
-        f"--train.batch_size {train.batch_size} makes {steps} optimizer steps of a rollout": steps > 1,
+        _why_not_in_parts(args): True,
         "the KL in the reward needs a forward pass": algo.kl.init_coef > 0 and not algo.kl.use_loss,
         "--algo.kl.unbiased_gradient needs a forward pass": algo.kl.init_coef > 0 and algo.kl.unbiased_gradient,
     }
-    return next((reason for reason, holds in reasons.items() if holds), "")
+    return next((reason for reason, holds in reasons.items() if reason and holds), "")
+
+
+def optimizer_steps(args: SimpleNamespace) -> int:
+    """Optimizer steps of a rollout of the usual size."""
+    return max(args.rollout.batch_size * args.rollout.n_samples_per_prompt // args.train.batch_size, 1)
+
+
+def _why_not_in_parts(args: SimpleNamespace) -> str:
+    """Why the actors cannot train the optimizer steps of a rollout one by one; empty as well if there is one."""
+    train, ds, steps = args.train, args.ds, optimizer_steps(args)
+    reasons = {
+        "--ds.packing_samples": ds.packing_samples,
+        "--train.dynamic_batch_enable": train.dynamic_batch_enable,
+        "--train.enable_ema": train.enable_ema,
+        "a ring or tensor parallelism": max(ds.ring_attn_size, ds.tensor_parallel_size) > 1,
+    }
+    kept = next((reason for reason, holds in reasons.items() if holds), "")
+    if steps == 1 or not kept:
+        return ""
+    return f"--train.batch_size {train.batch_size} makes {steps} optimizer steps of a rollout, and {kept} needs them at once"
 
 
 def why_shuffled(args: SimpleNamespace) -> str:
@@ -84,10 +103,11 @@ def describe_savings(args: SimpleNamespace) -> str:
     forward, shuffled, not_streamed = why_forward(args), why_shuffled(args), why_not_streamed(args)
     log_probs = f"a forward pass makes the old log-probabilities ({forward})"
     micro_batches = f"micro-batches are shuffled ({shuffled})"
+    first = " of a rollout's first optimizer step" if optimizer_steps(args) > 1 else ""
     at_once = f"training waits for all groups ({not_streamed})"
     return "; ".join(
         [
-            log_probs if forward else "training's own forward pass gives the old log-probabilities",
+            log_probs if forward else f"training's own forward pass gives the old log-probabilities{first}",
             micro_batches if shuffled else "micro-batches have samples of like lengths",
             at_once if not_streamed else "groups are trained while others still decode",
         ]

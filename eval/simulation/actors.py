@@ -37,31 +37,61 @@ class Actors:
         self.costs, self.work, self.ranks = costs, work, work.actor_gpus or gpus
         self._prompt_tokens, self._generator = prompt_tokens, np.random.default_rng(seed)
 
-    def seconds(self, groups: Iterable[Group], step_samples: int | None = None) -> tuple[float, float]:
+    def seconds(
+        self, groups: Iterable[Group], step_samples: int | None = None, dealt: list[list[list[int]]] | None = None
+    ) -> tuple[float, float]:
         """Seconds of these groups' experience, and of their training without `train_base`.
 
         Args:
-            step_samples: number of samples of the whole step; None if the groups are all of it.
+            step_samples: number of samples of the whole rollout; None if the groups are all of it.
+            dealt: what earlier buckets have left for this last one, as of `bucket_seconds`; None if there were none.
 
         Raises:
             ValueError: there are fewer samples than ranks, which OpenRLHF refuses.
         """
+        dealt = dealt or self.none_dealt()
+        experience, training = self.bucket_seconds(groups, step_samples, dealt)
+        later = sum(padded_tokens(self._cut(shares, step_samples)) for shares in dealt[1:])
+        return experience, training + self.costs.train_per_token * later
+
+    def none_dealt(self) -> list[list[list[int]]]:
+        """For each optimizer step that the actors train by itself, and each rank: no sample."""
+        steps = self.work.optimizer_steps if self.work.in_parts else 1
+        return [[[] for _ in range(self.ranks)] for _ in range(steps)]
+
+    def bucket_seconds(
+        self, groups: Iterable[Group], step_samples: int | None, dealt: list[list[list[int]]]
+    ) -> tuple[float, float]:
+        """The same for a bucket; `dealt` gets the lengths of its samples, by optimizer step and rank."""
         lengths_N = [self._prompt_tokens + tokens for group in groups for tokens in group.samples]
-        forward, training = self._tokens(lengths_N, step_samples)
+        if self.work.micro_batches == "packed":
+            forward = training = sum(lengths_N) / self.ranks
+        else:
+            if len(lengths_N) < self.ranks:
+                raise ValueError(f"{len(lengths_N)} samples are too few for {self.ranks} GPUs of actors")
+            if self.work.by_length:
+                lengths_N = [lengths_N[place] for place in deal(lengths_N, self.ranks)]
+            forward = padded_tokens(self.forward_batches(lengths_N)) if self.work.has_forward else 0
+            if len(dealt) > 1:
+                return self.costs.experience_base, self._seconds_in_parts(lengths_N, step_samples, dealt)
+            training = padded_tokens(self.micro_batches(lengths_N, step_samples))
         experience = self.costs.experience_per_token * forward if self.work.has_forward else 0.0
         return self.costs.experience_base + experience, self.costs.train_per_token * training
 
-    def _tokens(self, lengths_N: list[int], step_samples: int | None) -> tuple[float, float]:
-        """Tokens that the ranks process one after the other in a forward pass and in the training."""
-        if self.work.micro_batches == "packed":
-            share = sum(lengths_N) / self.ranks
-            return share, share
-        if len(lengths_N) < self.ranks:
-            raise ValueError(f"{len(lengths_N)} samples are too few for {self.ranks} GPUs of actors")
-        if self.work.by_length:
-            lengths_N = [lengths_N[place] for place in deal(lengths_N, self.ranks)]
-        forward = padded_tokens(self.forward_batches(lengths_N)) if self.work.has_forward else 0
-        return forward, padded_tokens(self.micro_batches(lengths_N, step_samples))
+    def _seconds_in_parts(self, lengths_N: list[int], step_samples: int | None, dealt: list[list[list[int]]]) -> float:
+        """Seconds for the first optimizer step's samples, and for the old log-probabilities of the others."""
+        firsts, others, steps = [], [], len(dealt)
+        for rank, share in enumerate(even_parts(lengths_N, self.ranks)):
+            order, turn = self._generator.permutation(len(share)), sum(len(shares[rank]) for shares in dealt)
+            parts = [[share[place] for place in order[(step - turn) % steps :: steps]] for step in range(steps)]
+            for shares, part in zip(dealt, parts):
+                shares[rank] += part
+            firsts.append(parts[0])
+            others.append([length for part in parts[1:] for length in part])
+        count = self._even_count(others)
+        forward = padded_tokens(self._batches(others, count, count, by_length=True))
+        training = padded_tokens(self._cut(firsts, step_samples))
+        return self.costs.experience_per_token * forward + self.costs.train_per_token * training
 
     def forward_batches(self, lengths_N: list[int]) -> list[list[list[int]]]:
         """Lengths in each rank's batches of a forward pass, as OpenRLHF's `split_rollout_samples` cuts them."""
@@ -79,24 +109,35 @@ class Actors:
         """
         per_rank = self.ranks * self.work.micro_batch_size
         per_step = math.ceil(math.ceil((step_samples or len(lengths_N)) / per_rank) / self.work.optimizer_steps)
-        count = self._micro_batches_of(len(lengths_N))
+        shares = even_parts(lengths_N, self.ranks)
         if step_samples and self.work.by_length:
-            count = per_step = self._micro_batches_of_bucket(lengths_N, count, per_step)
+            return self._cut(shares, step_samples)
+        return self._batches(shares, self._micro_batches_of(len(lengths_N)), per_step, self.work.by_length)
+
+    def _cut(self, shares: list[list[int]], step_samples: int | None) -> list[list[list[int]]]:
+        """Lengths in each rank's micro-batches of a share that goes into one optimizer step."""
+        count = self._even_count(shares)
+        if step_samples and self.work.by_length:
+            most = math.ceil(step_samples / (self.ranks * self.work.micro_batch_size))
+            most = math.ceil(most / self.work.optimizer_steps)
+            sorted_shares = [sorted(share, reverse=True) for share in shares]
+            wanted = max(worthwhile_parts(x, count, max(count, min(most, len(x)))) for x in sorted_shares)
+            count = min(wanted, *map(len, shares))  # as `sort_bucket` has the ranks agree on
+        return self._batches(shares, count, count, self.work.by_length)
+
+    def _even_count(self, shares: list[list[int]]) -> int:
+        """Micro-batches of each rank's share: as many on all, with a sample in each at least."""
+        sizes = [len(share) for share in shares]
+        return min(math.ceil(max(sizes) / self.work.micro_batch_size), *sizes)
+
+    def _batches(self, shares: list[list[int]], count: int, per_step: int, by_length: bool) -> list[list[list[int]]]:
+        """Lengths in each rank's micro-batches, by length or shuffled."""
         ranks = []
-        for lengths_R in even_parts(lengths_N, self.ranks):
+        for lengths_R in shares:
             order = self._generator.permutation(len(lengths_R)).tolist()
-            if self.work.by_length:
-                batches = [*ByLength(order, lengths_R, count, per_step)]
-            else:
-                batches = even_parts(order, count)
+            batches = [*ByLength(order, lengths_R, count, per_step)] if by_length else even_parts(order, count)
             ranks.append([[lengths_R[place] for place in batch] for batch in batches])
         return ranks
-
-    def _micro_batches_of_bucket(self, lengths_N: list[int], least: int, most: int) -> int:
-        """Micro-batches that the ranks give a bucket, as `sort_bucket` has them agree on."""
-        shares = [sorted(lengths_R, reverse=True) for lengths_R in even_parts(lengths_N, self.ranks)]
-        wanted = max(worthwhile_parts(share, least, max(least, min(most, len(share)))) for share in shares)
-        return min(wanted, *map(len, shares))
 
     def _micro_batches_of(self, samples: int) -> int:
         """Micro-batches of each rank: as many on all, with a sample in each at least."""
@@ -107,7 +148,8 @@ class SimulatedStream:
     """Groups that the actors train while others still decode; in the place of training's `Stream`, with its buckets.
 
     The driver makes the experience of one bucket after the other, and the actors train them in their order. A step is
-    `begin`, `send` any number of times, `rest`, then `hidden_and_left`. `samples` says how many the step has.
+    `begin`, `send` any number of times, `rest`, then `hidden_and_left`. `samples` says how many the step has, `dealt` what
+    the buckets have, as of `Actors.bucket_seconds`.
     """
 
     def __init__(self, actors: Actors):
@@ -120,7 +162,9 @@ class SimulatedStream:
             step.group_size,
             ranks=self._actors.ranks,
             micro_batch_size=self._actors.work.micro_batch_size,
+            optimizer_steps=self._actors.work.optimizer_steps,
         )
+        self.dealt = self._actors.none_dealt()
         self.samples = step.num_groups * step.group_size
         self._made = 0.0  # when the driver has made the experience of the last bucket
         self._trainings: list[tuple[float, float]] = []  # begin and end of each
@@ -130,7 +174,7 @@ class SimulatedStream:
         bucket = self._plan.add(groups)
         if not bucket:
             return
-        experience, training = self._actors.seconds(bucket, self.samples)
+        experience, training = self._actors.bucket_seconds(bucket, self.samples, self.dealt)
         self._made = max(self._made, now) + experience
         begin = max(self._made, self._trainings[-1][1] if self._trainings else 0.0)
         self._trainings.append((begin, begin + training))

@@ -59,8 +59,13 @@ class Work:
 
     @cached_property
     def has_forward(self) -> bool:
-        """Whether a forward pass makes the old log-probabilities."""
+        """Whether a forward pass of all samples makes the old log-probabilities."""
         return bool(why_forward(self._arguments))
+
+    @property
+    def in_parts(self) -> bool:
+        """Whether the actors train several optimizer steps one by one, and make old log-probabilities for all but the first."""
+        return self.optimizer_steps > 1 and not self.has_forward
 
     @cached_property
     def by_length(self) -> bool:

@@ -1,8 +1,11 @@
-"""Inside the policy's actors: a step's gradients are accumulated in buckets of groups, while other groups still decode.
+"""Inside the policy's actors: gradients are accumulated in buckets of groups, while other groups still decode.
 
-The optimizer steps once, with the last bucket. Until then nobody knows how many tokens the loss is a mean over. So every
+An optimizer step ends with its last bucket. Until then nobody knows how many tokens the loss is a mean over. So every
 bucket's loss is a sum over a constant, and the right divisor enters as DeepSpeed's loss scale: the optimizer divides norm
 and gradients by it before it clips them. The gradient is that of a step trained at once; sums are in another order.
+
+Where a rollout has several optimizer steps, the samples of every bucket are dealt out to them at random. Those of the
+first step are trained at once. The others get their old log-probabilities, and wait for their step.
 """
 
 import time
@@ -13,50 +16,58 @@ from functools import partial
 import torch
 from openrlhf.trainer.ppo_utils.experience import Experience
 
+from openrlhf_sagc.actors.mini_batches import deal_at_random, make_old_log_probs
+from openrlhf_sagc.actors.optimizer_clock import OPTIMIZER_SECONDS
+
 
 def train_bucket(model_actor, kl_ctl: float) -> float:
-    """Run in a policy's actor with a bucket in its replay buffer: accumulate its gradients. Returns seconds."""
+    """Run in a policy's actor with a bucket in its replay buffer: train what can be trained of it. Returns seconds."""
     start = time.perf_counter()
     with model_actor.trainer.buckets.held_back():
         model_actor.fit(kl_ctl)
     return time.perf_counter() - start
 
 
-def join_buckets(trainer, divisor: float) -> None:
-    """The samples that come next are a bucket of the step, or its last part.
+def join_buckets(model_actor, divisor: float | None, steps: int) -> None:
+    """The samples that come next are a bucket of the rollout, or its last part.
 
     Args:
-        trainer: OpenRLHF's ActorPPOTrainer, whose `training_step` is made for these samples.
-        divisor: what every bucket's loss is divided by; a power of two, so that dividing rounds nothing.
+        model_actor: OpenRLHF's PolicyModelActor, whose trainer's `training_step` is made for these samples.
+        divisor: what every bucket's loss is divided by; a power of two, so that dividing rounds nothing. None if the
+            rollout is one bucket.
+        steps: optimizer steps of the rollout.
 
     Raises:
         RuntimeError: the optimizer has no loss scale.
     """
+    trainer = model_actor.trainer
     optimizer = trainer.actor.model.optimizer
-    if not hasattr(type(optimizer), "loss_scale"):
+    if divisor is not None and not hasattr(type(optimizer), "loss_scale"):
         raise RuntimeError(
             f"--train.stream auto needs a DeepSpeed optimizer with a loss scale, which {type(optimizer).__name__} has not: "
             "use --train.stream off"
         )
     if getattr(trainer, "buckets", None) is None:
-        trainer.buckets = Buckets(trainer, divisor)
+        trainer.buckets = Buckets(model_actor, divisor, steps)
     trainer.training_step = partial(trainer.buckets.training_step, trainer.training_step)
 
 
 class Buckets:
-    """The buckets of one step.
+    """The buckets of one rollout; a rollout that is not streamed is one bucket.
 
     Args:
-        trainer, divisor: as of `join_buckets`.
+        model_actor, divisor, steps: as of `join_buckets`.
     """
 
-    def __init__(self, trainer, divisor: float) -> None:
-        self._trainer, self._divisor = trainer, divisor
-        self._ppo_train, trainer.ppo_train = trainer.ppo_train, self.ppo_train
+    def __init__(self, model_actor, divisor: float | None, steps: int) -> None:
+        self._model_actor, self._trainer, self._divisor = model_actor, model_actor.trainer, divisor
+        self._ppo_train, self._trainer.ppo_train = self._trainer.ppo_train, self.ppo_train
         self._ends_step = True
-        self._tokens = 0.0  # actions trained so far, on this rank
+        self._sizes = [0] * steps  # samples that each optimizer step has so far
+        self._waiting: list[list[Experience]] = [[] for _ in range(steps - 1)]  # for each step after the first
+        self._tokens = 0.0  # actions trained since the last optimizer step, on this rank
         self._weights: dict[str, str | None] = {}  # metric -> what it is a mean over
-        # Of the buckets, each with [2] action tokens and samples of this rank.
+        # Of what was trained at a time, each with [2] action tokens and samples of this rank.
         self._statuses: list[tuple[dict, torch.Tensor]] = []
 
     @contextmanager
@@ -69,18 +80,21 @@ class Buckets:
             self._ends_step = True
 
     def training_step(self, train, experience: Experience, kl_ctl: float, step: int, loss_batch_info: dict) -> dict:
-        """The training step `train` of a micro-batch, which ends the optimizer's with the last one of the last bucket."""
+        """The training step `train` of a micro-batch; the last one of what is trained may end the optimizer's."""
         buffer, strategy = self._trainer.replay_buffer, self._trainer.strategy
         count = len(buffer.ends_optimizer_step)
         buffer.ends_optimizer_step = [False] * (count - 1) + [self._ends_step]
-        self._tokens += experience.action_mask.sum().item()
-        constant = torch.full_like(loss_batch_info["batch_num_tokens"], self._divisor / strategy.accumulated_gradient)
-        info = {**loss_batch_info, "batch_num_tokens": constant}
         theirs = strategy.optimizer_step
-        if buffer.ends_optimizer_step[step]:
-            strategy.optimizer_step = partial(self._optimizer_step, theirs)
+        if self._divisor is not None:
+            self._tokens += experience.action_mask.sum().item()
+            constant = torch.full_like(
+                loss_batch_info["batch_num_tokens"], self._divisor / strategy.accumulated_gradient
+            )
+            loss_batch_info = {**loss_batch_info, "batch_num_tokens": constant}
+            if buffer.ends_optimizer_step[step]:
+                strategy.optimizer_step = partial(self._optimizer_step, theirs)
         try:
-            status = train(experience, kl_ctl, step, info)
+            status = train(experience, kl_ctl, step, loss_batch_info)
         finally:
             strategy.optimizer_step = theirs
         self._weights |= status["weights"]
@@ -88,14 +102,31 @@ class Buckets:
         return status
 
     def ppo_train(self, kl_ctl: float) -> dict[str, float]:
-        """OpenRLHF's scalars of a bucket; with the last bucket those of the whole step."""
+        """OpenRLHF's scalars of a bucket; with the last bucket those of the whole rollout."""
+        trainer, buffer = self._trainer, self._trainer.replay_buffer
+        if self._waiting:
+            first, *others = deal_at_random(buffer.items, self._sizes)
+            make_old_log_probs(self._model_actor, [sample for part in others for sample in part])
+            for waiting, part in zip(self._waiting, others):
+                waiting += part
+            self._sizes = [size + len(part) for size, part in zip(self._sizes, [first, *others])]
+            buffer.items = first
+        status = self._train(kl_ctl)
+        if not self._ends_step:
+            return status
+        for waiting in self._waiting:
+            buffer.items = waiting
+            self._train(kl_ctl)
+            waiting.clear()
+        trainer.ppo_train, trainer.buckets = self._ppo_train, None
+        return self._merged()
+
+    def _train(self, kl_ctl: float) -> dict[str, float]:
+        """OpenRLHF's training of what is in the replay buffer, and its scalars."""
         self._count = torch.zeros(2, dtype=torch.float64)
         status = self._ppo_train(kl_ctl)
         self._statuses.append((status, self._count))
-        if not self._ends_step:
-            return status
-        self._trainer.ppo_train, self._trainer.buckets = self._ppo_train, None
-        return self._merged()
+        return status
 
     def _optimizer_step(self, step, *args, **kwargs) -> None:
         """OpenRLHF's optimizer step of gradients that are still to be divided."""
@@ -106,9 +137,10 @@ class Buckets:
             step(*args, **kwargs)
         finally:
             optimizer.loss_scale = 1.0  # the scaler is saved in checkpoints
+            self._tokens = 0.0
 
     def _merged(self) -> dict[str, float]:
-        """Means over all samples or action tokens of the step; learning rate and norm are those of its end."""
+        """Means over all samples or action tokens of the rollout, and the optimizer's seconds; rate and norm of its end."""
         counts = self._trainer.strategy.all_reduce(torch.stack([count for _, count in self._statuses]), op="sum")
         merged = dict(self._statuses[-1][0])
         for name in merged:
@@ -118,4 +150,6 @@ class Buckets:
             shares = counts[:, 0 if weight == "token" else 1]
             values = torch.tensor([status[name] for status, _ in self._statuses], dtype=torch.float64)
             merged[name] = (values @ shares / shares.sum()).item()
+        if OPTIMIZER_SECONDS in merged:  # on rank 0
+            merged[OPTIMIZER_SECONDS] = sum(status[OPTIMIZER_SECONDS] for status, _ in self._statuses)
         return merged

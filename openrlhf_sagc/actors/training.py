@@ -11,9 +11,10 @@ from openrlhf.trainer.ppo_utils.experience import Experience
 from openrlhf_sagc.actors.micro_batches import sort_bucket, sort_micro_batches
 from openrlhf_sagc.actors.optimizer_clock import time_optimizer
 from openrlhf_sagc.actors.streamed_training import join_buckets
+from openrlhf_sagc.actors.weight_sync import announce_weights
 from openrlhf_sagc.advantages.closed_form import group_statistics, token_advantages
 from openrlhf_sagc.argument_checks import data_parallel_actors
-from openrlhf_sagc.step_savings import why_shuffled
+from openrlhf_sagc.step_savings import why_forward, why_shuffled
 
 # Info key by which a sample carries its place among the step's rewards.
 SAMPLE = "sagc/sample"
@@ -78,18 +79,20 @@ def receive_rollout(model_actor, step: StepShare, rollout: RolloutRewards) -> No
         rollout: the rewards of all samples, of other actors' too.
     """
     follow_schedule(model_actor, step.progress)
-    keep_number_of_steps(model_actor, step.num_samples)
-    trainer = model_actor.trainer
+    steps = keep_number_of_steps(model_actor, step.num_samples)
+    args, trainer = model_actor.strategy.args, model_actor.trainer
     time_optimizer(trainer)
+    announce_weights(model_actor)
     trainer.training_step = partial(training_step, trainer, rollout)
-    by_length = not why_shuffled(model_actor.strategy.args)
+    by_length = not why_shuffled(args)
     if by_length or step.divisor is not None:
         trainer.training_step = partial(weighed_step, trainer.training_step)
     if by_length:
         sort = sort_micro_batches if step.divisor is None else sort_bucket
         trainer.replay_buffer.micro_batch_sampler = partial(sort, trainer.replay_buffer)
-    if step.divisor is not None:
-        join_buckets(trainer, step.divisor)
+    at_once = steps == 1 or args.train.dynamic_batch_enable or why_forward(args) or uses_dropout(model_actor)
+    if step.divisor is not None or not at_once:
+        join_buckets(model_actor, step.divisor, steps)
 
 
 def training_step(trainer, rollout: RolloutRewards, experience: Experience, *args, **kwargs) -> dict:
@@ -152,24 +155,30 @@ def follow_schedule(model_actor, progress: float) -> None:
         scheduler.step()
 
 
-def keep_number_of_steps(model_actor, num_samples: int) -> None:
+def keep_number_of_steps(model_actor, num_samples: int) -> int:
     """Larger groups than n_samples_per_prompt are trained in larger optimizer steps, not in more of them.
 
     More steps would train the last ones on rollouts of a policy that is further behind. The steps of a rollout are about
     equal, so that none of them has a few samples alone.
+
+    Returns:
+        The optimizer steps of the rollout, for each of which every rank has a sample.
     """
     strategy = model_actor.strategy
     rollout, train = strategy.args.rollout, strategy.args.train
     usual = rollout.batch_size * rollout.n_samples_per_prompt
     if train.dynamic_batch_enable:
         train.batch_size = math.ceil(num_samples / usual) * strategy.train_batch_size
-        return
-    micro_batches = math.ceil(num_samples / (train.micro_batch_size * data_parallel_actors(strategy.args)))
+        return math.ceil(num_samples / train.batch_size)
+    ranks = data_parallel_actors(strategy.args)
+    micro_batches = math.ceil(num_samples / (train.micro_batch_size * ranks))
     steps = min(math.ceil(num_samples / strategy.train_batch_size), usual // strategy.train_batch_size)
     strategy.accumulated_gradient = math.ceil(micro_batches / steps)
     engine = model_actor.actor.model
-    micro_batches = strategy.accumulated_gradient * engine.dp_world_size
-    engine.set_train_batch_size(micro_batches * engine.train_micro_batch_size_per_gpu())
+    engine.set_train_batch_size(
+        strategy.accumulated_gradient * engine.dp_world_size * engine.train_micro_batch_size_per_gpu()
+    )
+    return min(math.ceil(micro_batches / strategy.accumulated_gradient), num_samples // ranks)
 
 
 def rollout_advantages(rollout: RolloutRewards, experience: Experience) -> torch.Tensor:

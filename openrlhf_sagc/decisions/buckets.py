@@ -10,7 +10,7 @@ MOST_BUCKETS = 4  # of a step, since each has a price in the driver and in the a
 class BucketPlan:
     """The buckets of one step: whole groups, in the order in which they were committed.
 
-    The last groups are left for the end, a sample for each rank at least.
+    The last groups are left for the end, a sample for each rank and optimizer step at least.
 
     `sent` has the numbers of the groups in all buckets so far.
 
@@ -19,12 +19,16 @@ class BucketPlan:
         group_size: samples of a group.
         ranks: data-parallel actors.
         micro_batch_size: samples of a micro-batch. A bucket has a micro-batch for each rank at least.
+        optimizer_steps: of a rollout. A bucket has a sample for each of them on each rank.
     """
 
-    def __init__(self, num_groups: int, group_size: int, *, ranks: int, micro_batch_size: int) -> None:
+    def __init__(
+        self, num_groups: int, group_size: int, *, ranks: int, micro_batch_size: int, optimizer_steps: int = 1
+    ) -> None:
         self._size = group_size
-        self._least = max(ranks * micro_batch_size, num_groups * group_size // MOST_BUCKETS)  # samples of a bucket
-        self._most = max(num_groups - math.ceil(ranks / group_size), 0)  # groups of all buckets
+        per_rank = max(micro_batch_size, optimizer_steps)
+        self._least = max(ranks * per_rank, num_groups * group_size // MOST_BUCKETS)  # samples of a bucket
+        self._most = max(num_groups - math.ceil(ranks * optimizer_steps / group_size), 0)  # groups of all buckets
         self._waiting: list[Group] = []
         self.sent: set[int] = set()
 

@@ -31,6 +31,9 @@ STEP = "sagc/step"
 class GroupExperienceMaker(RemoteExperienceMaker):
     """Experience maker whose group statistics are over the groups as they were dispatched."""
 
+    # A step, with the rewards and group sizes of its samples that the actors have.
+    _earlier: tuple[StepShare | None, torch.Tensor, list[int]] = None, torch.empty(0), []
+
     def make_experience_batch(self, rollout_samples: list[Experience]) -> list[Experience]:
         """OpenRLHF's experiences of a step's samples, whose group sizes are noted first."""
         self._group_sizes = group_sizes_of(rollout_samples)
@@ -51,8 +54,8 @@ class GroupExperienceMaker(RemoteExperienceMaker):
         return batches
 
     @cached_property
-    def has_old_log_probs(self) -> bool:
-        """Whether training's own forward pass gives the old log-probabilities."""
+    def actors_make_old_log_probs(self) -> bool:
+        """Whether the actors make the old log-probabilities in their training."""
         if why_forward(self.args):
             return False
         dropout = any(ray.get(self.actor_model_group.async_run_method("__ray_call__", uses_dropout)))
@@ -63,16 +66,16 @@ class GroupExperienceMaker(RemoteExperienceMaker):
         return not dropout
 
     def _dispatch_forward(self, group, sync_condition, **kwargs):
-        """OpenRLHF's forward pass of a model; zeros for the policy's where training has its own."""
-        if group is not self.actor_model_group or not self.has_old_log_probs:
+        """OpenRLHF's forward pass of a model; zeros for the policy's where training makes them."""
+        if group is not self.actor_model_group or not self.actors_make_old_log_probs:
             return super()._dispatch_forward(group, sync_condition, **kwargs)
         copies = range(self.args.ds.ring_attn_size * self.args.ds.tensor_parallel_size)
         return ray.put([[torch.zeros(mask.shape)] for mask in kwargs["action_mask"] for _ in copies])
 
     def make_experience(self, samples_list: list[Experience]) -> list[Experience]:
-        """OpenRLHF's experiences; without old log-probabilities where training has its own."""
+        """OpenRLHF's experiences; without old log-probabilities where training makes them."""
         experiences = super().make_experience(samples_list)
-        if self.has_old_log_probs:
+        if self.actors_make_old_log_probs:
             for experience in experiences:
                 experience.action_log_probs = None
         return experiences
@@ -80,6 +83,8 @@ class GroupExperienceMaker(RemoteExperienceMaker):
     @torch.no_grad()
     def compute_advantages_and_returns(self, experiences: list[Experience]) -> list[Experience]:
         """Send the policy's actors all rewards, and give each sample its place among them; the actors make the advantages.
+
+        Rewards of the step's earlier buckets are sent again, since some of their samples may be trained with these.
 
         Raises:
             ValueError: a reward is NaN or infinite.
@@ -98,8 +103,11 @@ class GroupExperienceMaker(RemoteExperienceMaker):
 
         kl_in_reward = self.initial_model_group is not None and not self.args.algo.kl.use_loss
         kl_coef = max(self.kl_ctl.value, 0.0) if kl_in_reward else 0.0
+        step, earlier_N, earlier_sizes = self._earlier
+        if step is not self._step:
+            earlier_N, earlier_sizes = rewards_N[:0], []
         for experience in experiences:
-            experience.info[SAMPLE] = torch.tensor(experience.index)
+            experience.info[SAMPLE] = torch.tensor(experience.index) + len(earlier_N)
             experience.info["return"] = advantages_N[experience.index] - kl_coef * experience.kl.sum(dim=-1)
             if not kl_coef:
                 experience.kl = None
@@ -107,7 +115,9 @@ class GroupExperienceMaker(RemoteExperienceMaker):
         if self.advantage_estimator == "reinforce_baseline":
             shift, scale = self._whitening(experiences, advantages_N, kl_coef)
 
-        offsets_G1 = torch.tensor([0, *self._group_sizes]).cumsum(0)
+        rewards_N, sizes = torch.cat([earlier_N, rewards_N]), earlier_sizes + self._group_sizes
+        self._earlier = self._step, rewards_N, sizes
+        offsets_G1 = torch.tensor([0, *sizes]).cumsum(0)
         rollout = RolloutRewards(
             rewards_N, offsets_G1, self.advantage_estimator, clip_range or None, kl_coef, shift, scale
         )

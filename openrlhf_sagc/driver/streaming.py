@@ -14,6 +14,7 @@ from openrlhf_sagc.decisions.buckets import BucketPlan
 from openrlhf_sagc.decisions.records import Group
 from openrlhf_sagc.decisions.step import Step
 from openrlhf_sagc.driver.experience import GroupExperienceMaker, stamped
+from openrlhf_sagc.step_savings import optimizer_steps
 
 
 class Stream:
@@ -42,9 +43,13 @@ class Stream:
         self.made: list[SimpleNamespace] = []
         self._size = step.group_size
         self._plan = BucketPlan(
-            step.num_groups, step.group_size, ranks=self._ranks, micro_batch_size=self._args.train.micro_batch_size
+            step.num_groups,
+            step.group_size,
+            ranks=self._ranks,
+            micro_batch_size=self._args.train.micro_batch_size,
+            optimizer_steps=optimizer_steps(self._args),
         )
-        self._may_send = self._maker.has_old_log_probs
+        self._may_send = self._maker.actors_make_old_log_probs
         self._trainings: list[list[ObjectRef]] = []  # of each bucket, by rank
         self._others: list[ObjectRef] = []
 

@@ -8,6 +8,7 @@ KL = {"algo.kl.init_coef": 0.1}
 SAVED = {"train.old_log_probs": "auto", "train.micro_batches": "length", "train.stream": "off"}
 KEPT = {"train.old_log_probs": "forward", "train.micro_batches": "shuffled", "train.stream": "off"}
 CLIPPED = {"actor.max_norm": 0.05}  # of gradients of 0.4
+TWO_STEPS = {"train.batch_size": 8, "train.micro_batch_size": 2, "algo.kl.init_coef": 0.1, "algo.kl.use_loss": True}
 CASES = {
     "ZeRO 2": {},
     "ZeRO 1": {"ds.zero_stage": 1},
@@ -29,7 +30,11 @@ def trained(tmp_path_factory, python):
         cases[name] = {"flags": {**flags, **SAVED}}
         cases[name + ", kept"] = {"flags": {**flags, **KEPT}}
     one = {"one micro-batch": {"flags": {**KEPT, "train.micro_batch_size": 16}}}
-    return run_package_loop(python, folder, {1: cases | one, 2: cases})
+    two = {
+        name: {"flags": {**flags, **TWO_STEPS}}
+        for name, flags in {"two steps": SAVED, "two steps, kept": KEPT}.items()
+    }
+    return run_package_loop(python, folder, {1: cases | one | two, 2: cases | two})
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
@@ -39,6 +44,15 @@ def test_the_weights_are_those_of_a_step_that_leaves_nothing_out(trained, case, 
     assert_same_training(saved, kept, steps=3)
     norms = [[step["actor_grad_norm"] for step in run["steps"]] for run in (saved, kept)]
     assert norms[0] == pytest.approx(norms[1], rel=1e-5) and min(norms[1]) > CLIPPED["actor.max_norm"]
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_so_they_are_in_a_rollout_of_two_optimizer_steps(trained, ranks):
+    saved, kept = trained[ranks]["two steps"], trained[ranks]["two steps, kept"]
+    assert_same_training(saved, kept, steps=6)
+    for name in ("ppo_kl", "actor_grad_norm"):
+        ours, theirs = ([step[name] for step in run["steps"]] for run in (saved, kept))
+        assert ours == pytest.approx(theirs, rel=1e-4, abs=1e-6) and any(theirs)
 
 
 @pytest.mark.parametrize("ranks", [1, 2])

@@ -13,12 +13,17 @@ STEP = {  # 8 groups of 4, in three steps of other token counts; clipping is act
     "actor.adam.lr": 1e-3,
 }
 KL = {"algo.kl.init_coef": 0.1, "algo.kl.use_loss": True, "algo.kl.estimator": "k3", "actor.entropy_coef": 0.01}
+TWO_STEPS = {"train.batch_size": 16}
+# 9, 9 and 6 groups of 4, whose samples are dealt out at random; ranks have shares of other sizes.
+THREE_STEPS = {"rollout.batch_size": 9, "train.batch_size": 12, "train.micro_batch_size": 2}
 CASES = {
     "ZeRO 1": {"ds.zero_stage": 1},
     "ZeRO 2": {},
     "ZeRO 3": {"ds.zero_stage": 3},
     "KL and entropy": KL,
     "Dr. GRPO": {"algo.advantage.estimator": "dr_grpo"},
+    "two steps": TWO_STEPS,
+    "two steps, ZeRO 3": {**TWO_STEPS, "ds.zero_stage": 3},
     "RLOO, shuffled": {"algo.advantage.estimator": "rloo", "train.micro_batches": "shuffled"},
 }
 PARTITIONS = ("first", "second")  # seeds
@@ -30,6 +35,8 @@ def trained(tmp_path_factory, python):
     for name, flags in CASES.items():
         for stream in ("off", *PARTITIONS):
             cases[f"{name}, {stream}"] = {"flags": {**STEP, **flags, "train.stream": stream}, "prompts": 24}
+    for stream in ("off", "first"):
+        cases[f"three steps, {stream}"] = {"flags": {**STEP, **THREE_STEPS, "train.stream": stream}, "prompts": 24}
     cases["again"] = cases["ZeRO 2, first"]
     return run_package_loop(python, tmp_path_factory.mktemp("streamed"), {1: cases, 2: cases})
 
@@ -39,7 +46,7 @@ def trained(tmp_path_factory, python):
 @pytest.mark.parametrize("case", CASES)
 def test_weights_moments_and_log_are_those_of_the_step_at_once(trained, case, partition, ranks):
     streamed, at_once = trained[ranks][f"{case}, {partition}"], trained[ranks][f"{case}, off"]
-    assert_same_training(streamed, at_once, steps=3)
+    assert_same_training(streamed, at_once, steps=6 if "two steps" in case else 3)
     assert min(step["streamed"] for step in streamed["steps"]) > 0
     for ours, theirs in zip(streamed["steps"], at_once["steps"]):
         assert theirs["actor_grad_norm"] > 0.05
@@ -48,6 +55,18 @@ def test_weights_moments_and_log_are_those_of_the_step_at_once(trained, case, pa
         if "shuffled" in case:  # OpenRLHF logs a mean of micro-batches there
             del ours["policy_loss"], theirs["policy_loss"]
         assert ours == pytest.approx(theirs, rel=1e-4, abs=1e-5)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_every_sample_of_a_rollout_is_in_one_of_its_optimizer_steps(trained, ranks):
+    """The order is random, so that weights differ; what is logged of the samples does not, and their number is right."""
+    runs = [trained[ranks][f"three steps, {stream}"] for stream in ("off", "first")]
+    for run in runs:
+        assert run["actor"]["optimizer_steps"] == 3 + 3 + 2
+        for step in run["steps"]:
+            assert step["reward"] == pytest.approx(step["rollout/reward_mean"], rel=1e-5)
+            assert step["response_length"] == pytest.approx(step["rollout/response_length_mean"], rel=1e-5)
+    assert runs[0]["actor"]["weights"] == pytest.approx(runs[1]["actor"]["weights"], abs=0.05)
 
 
 @pytest.mark.parametrize("ranks", [1, 2])

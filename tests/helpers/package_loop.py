@@ -3,25 +3,62 @@
 Rollouts are made up as there, in groups of n_samples_per_prompt. With `train.stream` not off, each step is trained in random buckets,
 others for another value. A case is trained like one of `ppo_loop.py`; its flags may
 have this package's `train.*` as well. Its result has every weight and, of the first rank, the optimizer's moments.
+
+Where a rollout has two optimizer steps, the first one trains the first half of each group, and not a random half of the
+samples. Two ranks have every other sample there. So cases can be compared.
 """
 
 import random
 from types import SimpleNamespace
 from unittest import mock
 
+import numpy as np
 import ppo_loop  # first: it stands in for Ray, vLLM and the data sets
 
 import deepspeed  # isort: skip
+import torch  # isort: skip
 from openrlhf.trainer import ppo_trainer  # isort: skip
 
-from openrlhf_sagc.actors.training import StepShare  # isort: skip
+from openrlhf_sagc.actors import streamed_training  # isort: skip
+from openrlhf_sagc.actors.mini_batches import deal_at_random  # isort: skip
+from openrlhf_sagc.actors.training import SAMPLE, StepShare  # isort: skip
 from openrlhf_sagc.decisions.records import Group, Prompt  # isort: skip
+from openrlhf_sagc.driver import experience  # isort: skip
 from openrlhf_sagc.driver.experience import stamped  # isort: skip
 from openrlhf_sagc.driver.rollout import StepSamples  # isort: skip
 from openrlhf_sagc.driver.streaming import Stream  # isort: skip
 from openrlhf_sagc.driver.trainers import GroupTraining  # isort: skip
 
 OWN = ("train.old_log_probs", "train.micro_batches", "train.stream")
+
+
+SIZE = 4  # of every group
+
+
+def half_of(sample):
+    """Which half of its group a sample is in."""
+    return int(sample.info[SAMPLE]) % SIZE * 2 // SIZE
+
+
+def deal_in_turns(lengths_N, ranks):
+    return sorted(range(len(lengths_N)), key=lambda place: place % ranks)
+
+
+def deal_halves(samples, sizes):
+    if len(sizes) != 2:
+        return deal_at_random(samples, sizes)
+    return [[sample for sample in samples if half_of(sample) == half] for half in (0, 1)]
+
+
+class HalvesSampler(torch.utils.data.Sampler):
+    """A random order, but all first halves come first."""
+
+    def __init__(self, buffer):
+        self.items = buffer.items
+
+    def __iter__(self):
+        order = np.random.default_rng(0).permutation(len(self.items)).tolist()
+        return iter(sorted(order, key=lambda place: half_of(self.items[place])))
 
 
 class Trainer(GroupTraining, ppo_trainer.PPOTrainer):
@@ -81,6 +118,8 @@ def parse(flags):
     for name in OWN:
         section, key = name.split(".")
         setattr(getattr(args, section), key, flags[name])
+    two_steps = args.rollout.batch_size * args.rollout.n_samples_per_prompt == 2 * args.train.batch_size
+    experience.deal = deal_in_turns if two_steps else deal
     return args
 
 
@@ -100,11 +139,13 @@ def describe(engine, args):
 
 
 if __name__ == "__main__":
-    theirs = ppo_loop.parse
+    theirs, deal = ppo_loop.parse, experience.deal
     with (
         mock.patch.object(ppo_trainer, "PPOTrainer", Trainer),
         mock.patch.object(ppo_loop, "ModelActors", ModelActors),
         mock.patch.object(ppo_loop, "parse", parse),
         mock.patch.object(ppo_loop, "describe", describe),
+        mock.patch.object(streamed_training, "deal_at_random", deal_halves),
+        mock.patch.object(torch.utils.data, "RandomSampler", HalvesSampler),
     ):
         ppo_loop.main()

@@ -20,7 +20,15 @@ from types import SimpleNamespace
 from unittest import mock
 
 os.environ.update(DS_ACCELERATOR="cpu", OMP_NUM_THREADS="1", MASTER_ADDR="localhost", MASTER_PORT="0")
-for name in ("vllm", "vllm.inputs", "vllm.utils", "openrlhf.datasets", "openrlhf.datasets.utils"):
+for name in (
+    "vllm",
+    "vllm.envs",
+    "vllm.inputs",
+    "vllm.sampling_params",
+    "vllm.utils",
+    "openrlhf.datasets",
+    "openrlhf.datasets.utils",
+):
     sys.modules[name] = mock.MagicMock()  # seconds to import, and not used here
 
 import ray  # noqa: E402

@@ -42,7 +42,7 @@ def test_runs_that_lose_a_part_go_on_and_train_every_prompt_once(train, tmp_path
         "rollout__n_samples_per_prompt": SIZE,
         "rollout__batch_size": BATCH,
         "rollout__max_new_tokens": 16,
-        "train__batch_size": BATCH * SIZE,
+        "train__batch_size": BATCH * SIZE // rng.choice([1, 2]),
         "train__micro_batch_size": BATCH,
         "train__num_episodes": EPISODES,
         "train__stream": "auto",  # so that some are killed while a step's gradients are half there

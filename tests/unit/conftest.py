@@ -52,7 +52,7 @@ def train_batches(monkeypatch):
         args = SimpleNamespace(
             rollout=SimpleNamespace(batch_size=4, n_samples_per_prompt=8),
             train=SimpleNamespace(dynamic_batch_enable=True, batch_size=32, micro_batches="length"),
-            ds=SimpleNamespace(packing_samples=True),
+            ds=SimpleNamespace(packing_samples=True, zero_stage=3),
             actor=SimpleNamespace(aux_loss_coef=0.0),
         )
         model_actor.strategy = SimpleNamespace(args=args, train_batch_size=32)

@@ -53,7 +53,12 @@ KL = {"algo.kl.init_coef": 0.1}
         ({"train.old_log_probs": "forward"}, "--train.old_log_probs forward asks for it", ""),
         ({"train.micro_batches": "shuffled"}, "", "--train.micro_batches shuffled asks for it"),
         ({"train.max_epochs": 2}, "--train.max_epochs 2 trains on a rollout again", ""),
-        ({"train.batch_size": 8}, "--train.batch_size 8 makes 4 optimizer steps of a rollout", ""),
+        ({"train.batch_size": 8}, "", ""),
+        (
+            {"train.batch_size": 8, "train.enable_ema": True},
+            "--train.batch_size 8 makes 4 optimizer steps of a rollout, and --train.enable_ema needs them at once",
+            "",
+        ),
         (KL, "the KL in the reward needs a forward pass", ""),
         ({**KL, "algo.kl.use_loss": True}, "", ""),
         (
@@ -71,6 +76,7 @@ def test_what_is_kept_has_a_reason(flags, forward, shuffled):
     assert (why_forward(args), why_shuffled(args)) == (forward, shuffled)
     described = describe_savings(args)
     assert f"({forward})" in described if forward else "own forward pass gives the old log-prob" in described
+    assert ("first optimizer step" in described) == (not forward and args.train.batch_size < 32)
     assert f"({shuffled})" in described if shuffled else "samples of like lengths" in described
 
 
@@ -84,7 +90,7 @@ def test_what_is_kept_has_a_reason(flags, forward, shuffled):
         ({"vllm.enable_sleep": True}, "--vllm.enable_sleep and --ds.enable_sleep take turns"),
         ({"ds.enable_sleep": True}, "--vllm.enable_sleep and --ds.enable_sleep take turns"),
         ({"train.async_enable": True}, "--train.async_enable trains beside the rollouts already"),
-        ({"train.batch_size": 8}, "--train.batch_size 8 makes 4 optimizer steps of a rollout"),
+        ({"train.batch_size": 8}, ""),
         (KL, "the KL in the reward needs a forward pass"),
         ({"train.old_log_probs": "forward"}, "--train.old_log_probs forward asks for it"),
         ({"ds.packing_samples": True}, "--ds.packing_samples plans its micro-batches with all samples"),
@@ -130,3 +136,20 @@ def test_a_step_that_is_not_streamed_has_a_reason(flags, reason):
     found = why_not_streamed(args)
     assert reason in found and bool(found) == bool(reason)
     assert (f"all groups ({found})" if reason else "while others still decode") in describe_savings(args)
+
+
+@pytest.mark.parametrize(
+    "flags, holds_for_one",
+    [
+        ({"ds.packing_samples": True}, "--ds.packing_samples"),
+        ({"train.dynamic_batch_enable": True}, "--train.dynamic_batch_enable"),
+        ({"ds.ring_attn_size": 2}, "a ring or tensor parallelism"),
+        ({"ds.tensor_parallel_size": 2}, "a ring or tensor parallelism"),
+        ({"train.enable_ema": True}, "--train.enable_ema"),
+    ],
+)
+def test_several_optimizer_steps_have_a_forward_pass_where_they_cannot_be_trained_one_by_one(flags, holds_for_one):
+    assert not why_forward(arguments_with(FLAGS | flags))
+    assert f"and {holds_for_one} needs them at once" in why_forward(
+        arguments_with(FLAGS | flags | {"train.batch_size": 16})
+    )

@@ -12,7 +12,8 @@ def test_an_optimizer_without_a_loss_scale_is_one_line():
         pass
 
     trainer = SimpleNamespace(actor=SimpleNamespace(model=SimpleNamespace(optimizer=Adam())))
+    model_actor = SimpleNamespace(trainer=trainer)
     with pytest.raises(
         RuntimeError, match="^--train.stream auto needs a DeepSpeed optimizer with a loss scale, which Adam"
     ):
-        join_buckets(trainer, 1.0)
+        join_buckets(model_actor, 1.0, 1)

@@ -48,11 +48,31 @@ def test_larger_groups_are_trained_in_larger_optimizer_steps(dynamic, samples, m
     strategy = SimpleNamespace(args=args, train_batch_size=32, accumulated_gradient=4)
     model_actor = SimpleNamespace(strategy=strategy, actor=SimpleNamespace(model=engine))
     for _ in range(2):
-        keep_number_of_steps(model_actor, samples)
+        assert keep_number_of_steps(model_actor, samples) == (1 if samples == 32 else 2)
         if dynamic:
             assert args.train.batch_size == 32 * times and not sizes
         else:
             assert strategy.accumulated_gradient == micro_batches and sizes.pop() == 8 * micro_batches
+
+
+@pytest.mark.parametrize("samples, ranks, steps", [(48, 1, 4), (72, 1, 3), (6, 4, 1), (8, 4, 2)])
+def test_a_rollout_has_as_many_optimizer_steps_as_openrlhfs_buffer_makes_and_ranks_have_samples(samples, ranks, steps):
+    """12 samples a micro-batch on one rank, of which 6 go into steps of 2; or one a rank, of which some have one alone."""
+    micro_batch_size = 12 if ranks == 1 else 1
+    args = SimpleNamespace(
+        rollout=SimpleNamespace(batch_size=1, n_samples_per_prompt=48 if ranks == 1 else 12),
+        train=SimpleNamespace(micro_batch_size=micro_batch_size, dynamic_batch_enable=False),
+        actor=SimpleNamespace(num_nodes=1, num_gpus_per_node=ranks),
+        ds=SimpleNamespace(ring_attn_size=1, tensor_parallel_size=1),
+    )
+    engine = SimpleNamespace(
+        dp_world_size=ranks,
+        train_micro_batch_size_per_gpu=lambda: micro_batch_size,
+        set_train_batch_size=lambda _: None,
+    )
+    strategy = SimpleNamespace(args=args, train_batch_size=12 if ranks == 1 else 4)
+    model_actor = SimpleNamespace(strategy=strategy, actor=SimpleNamespace(model=engine))
+    assert keep_number_of_steps(model_actor, samples) == steps
 
 
 @pytest.mark.parametrize(

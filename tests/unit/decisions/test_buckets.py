@@ -37,12 +37,15 @@ def test_groups_of_one_call_are_one_bucket():
     size=st.sampled_from([2, 4, 8]),
     ranks=st.integers(1, 40),
     micro_batch_size=st.integers(1, 16),
+    steps=st.integers(1, 5),
 )
-def test_there_are_at_most_so_many_buckets_and_something_is_left(num_groups, size, ranks, micro_batch_size):
-    plan = BucketPlan(num_groups, size, ranks=ranks, micro_batch_size=micro_batch_size)
+def test_there_are_at_most_so_many_buckets_and_something_is_left(num_groups, size, ranks, micro_batch_size, steps):
+    plan = BucketPlan(num_groups, size, ranks=ranks, micro_batch_size=micro_batch_size, optimizer_steps=steps)
     groups = groups_of(range(num_groups), size)
     buckets = [bucket for group in groups if (bucket := plan.add([group]))]
-    assert len(buckets) <= MOST_BUCKETS and all(len(bucket) * size >= ranks * micro_batch_size for bucket in buckets)
+    assert len(buckets) <= MOST_BUCKETS and all(
+        len(bucket) * size >= ranks * max(micro_batch_size, steps) for bucket in buckets
+    )
     rest = plan.rest(groups)
     assert numbers_of([group for bucket in buckets for group in bucket] + rest) == list(range(num_groups))
-    assert len(rest) * size >= min(ranks, num_groups * size)
+    assert len(rest) * size >= min(ranks * steps, num_groups * size)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from openrlhf.trainer.ppo_utils.experience import Experience
 from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
 
-from openrlhf_sagc.actors.training import SAMPLE
+from openrlhf_sagc.actors.training import SAMPLE, StepShare
 from openrlhf_sagc.advantages import GROUP_ESTIMATORS, group_advantages
 from openrlhf_sagc.driver.experience import GROUP, GROUP_SIZE, GroupExperienceMaker, deal, group_sizes_of
 
@@ -102,6 +102,26 @@ def test_a_bad_reward_is_named_before_anything_is_sent(train_batches):
     with pytest.raises(ValueError, match="group 2 has a reward that is not finite: nan"):
         train_batches(maker, experiences, micro_batch=8)
     assert not any(SAMPLE in experience.info for experience in experiences)
+
+
+def test_actors_have_the_rewards_of_a_steps_earlier_buckets(monkeypatch):
+    """A bucket's samples may be trained with a later one."""
+    monkeypatch.setattr("openrlhf_sagc.driver.experience.ray.get", lambda results: results)
+    maker, sent = experience_maker(GroupExperienceMaker), []
+    maker.actor_model_group = SimpleNamespace(
+        async_run_method=lambda name, function, step, rollout: sent.append((step, rollout))
+    )
+    steps = [StepShare(progress, 64) for progress in (0.0, 0.5)]
+    for maker._step in (steps[0], steps[0], steps[1]):
+        experiences = experiences_of(torch.rand(32), list(range(32)), batch=8)
+        rewards_N = torch.cat([experience.rewards for experience in experiences])
+        maker.compute_advantages_and_returns(experiences)
+        first = 32 if len(sent) == 2 else 0
+        places = torch.cat([experience.info[SAMPLE] for experience in experiences])
+        assert places.tolist() == list(range(first, first + 32))
+        assert sent[-1][0] is maker._step and torch.equal(sent[-1][1].rewards_N[places], rewards_N)
+    assert [len(rollout.rewards_N) for _, rollout in sent] == [32, 64, 32]
+    assert [rollout.offsets_G1.tolist() for _, rollout in sent][1] == [*range(0, 65, 8)]
 
 
 def sample(size, group):

@@ -16,15 +16,15 @@ from openrlhf_sagc.driver.experience import GROUP, GROUP_SIZE, STEP
 class Maker:
     """The experience maker and its actors: it keeps every bucket's samples, and what was called in which order."""
 
-    def __init__(self, ranks, micro_batch):
+    def __init__(self, ranks, micro_batch, steps=1):
         self.args = SimpleNamespace(
             actor=SimpleNamespace(num_nodes=1, num_gpus_per_node=ranks),
             ds=SimpleNamespace(ring_attn_size=1, tensor_parallel_size=1),
-            train=SimpleNamespace(micro_batch_size=micro_batch),
-            rollout=SimpleNamespace(max_new_tokens=100),
+            train=SimpleNamespace(micro_batch_size=micro_batch, batch_size=4),
+            rollout=SimpleNamespace(max_new_tokens=100, batch_size=1, n_samples_per_prompt=4 * steps),
             data=SimpleNamespace(max_len=200),
         )
-        self.actor_model_group, self.has_old_log_probs = self, True
+        self.actor_model_group, self.actors_make_old_log_probs = self, True
         self.buckets, self.calls, self.received = [], [], []
 
     def make_experience_batch(self, samples):

@@ -72,7 +72,8 @@ def test_policies_do_what_their_names_say():
         "fixed:8+shuffled": (False, False, False),
     }
     assert predict_comparison.work_of(parse_policy("fixed:8+forward"), "grpo", 16).has_forward
-    assert not predict_comparison.work_of(parse_policy("fixed:8+stream"), "dapo", 16).streams  # two optimizer steps
+    dapo = predict_comparison.work_of(parse_policy("fixed:8+stream"), "dapo", 16)
+    assert dapo.streams and dapo.in_parts  # two optimizer steps
 
 
 def test_a_machine_of_other_speed_is_predicted_from_one_policy(arguments):

@@ -71,7 +71,7 @@ def test_arms_do_what_their_flags_say():
         "all off": (True, False, False),
     }
     two_steps = predict_step_time.work_of("all on", "dapo", 16)
-    assert (two_steps.has_forward, two_steps.by_length, two_steps.streams) == (True, True, False)
+    assert (two_steps.in_parts, two_steps.by_length, two_steps.streams) == (True, True, True)
 
 
 def test_a_machine_of_other_speed_is_predicted_from_one_arm(arguments):

@@ -149,11 +149,14 @@ def stream_of_training(monkeypatch):
                 "ds.tensor_parallel_size": 1,
                 "train.micro_batch_size": micro_batch_size,
                 "rollout.max_new_tokens": 100,
+                "rollout.batch_size": 12,
+                "rollout.n_samples_per_prompt": 4,
+                "train.batch_size": 48,
             }
         )
         maker = SimpleNamespace(
             args=args,
-            has_old_log_probs=True,
+            actors_make_old_log_probs=True,
             received=[],
             make_experience_batch=make_experience_batch,
             actor_model_group=mock.MagicMock(),
@@ -199,9 +202,9 @@ def test_buckets_are_those_of_training(make_generator, stream_of_training, filte
     work = Work(**BY_LENGTH, stream="auto", actor_gpus=ranks, micro_batch_size=micro_batch_size)
     run = SimulatedTraining(planner, source, costs_of(), gpus=ranks + 1, prompt_tokens=3, work=work)
     ours = []
-    seconds = run.actors.seconds
-    run.actors.seconds = lambda groups, samples: ours.append([group.number for group in groups]) or seconds(
-        groups, samples
+    seconds = run.actors.bucket_seconds
+    run.actors.bucket_seconds = lambda groups, *args: ours.append([group.number for group in groups]) or seconds(
+        groups, *args
     )
     for _ in range(6):
         theirs.clear()
@@ -231,6 +234,20 @@ def test_what_is_left_out_costs_nothing():
     assert by_length == (0.5, 2.0 * (2 * 45 + 2 * 25))
     shuffled = actors_of(2, 5, costs, micro_batches="shuffled", **padded).seconds(groups)
     assert shuffled[0] == 0.5 + 2 * 25 + 2 * 45 and shuffled[1] >= by_length[1]
+
+
+def test_the_first_of_two_optimizer_steps_needs_no_forward_pass():
+    """Samples of one length: half of them have a forward pass, in the training's time."""
+    costs = costs_of(experience_base=0.5, experience_per_token=1.0, train_per_token=2.0)
+    two = {**BY_LENGTH, "micro_batch_size": 2, "optimizer_steps": 2, "actor_gpus": 1}
+    assert actors_of(3, 5, costs, **two).seconds([group_of([15] * 8)]) == (0.5, 1.0 * 80 + 2.0 * 160)
+    stream = SimulatedStream(actors_of(3, 5, costs, **two, stream="auto"))
+    stream.begin(SimpleNamespace(num_groups=4, group_size=4))
+    groups = [group_of([15] * 4, number) for number in range(4)]
+    stream.send(groups[:2], now=0.0)
+    assert stream.hidden_and_left(1000.0) == (1.0 * 80 + 2.0 * 80, 0.0) and stream.dealt == [[[20] * 4]] * 2
+    rest = stream._actors.seconds(stream.rest(groups), stream.samples, stream.dealt)
+    assert rest == (0.5, 1.0 * 80 + 2.0 * (80 + 160))
 
 
 def test_fewer_samples_than_ranks_are_refused():

@@ -35,11 +35,12 @@ def test_flags_leave_out_what_they_leave_out_in_training(words, has_forward, by_
     assert (work.has_forward, work.by_length, work.streams) == (has_forward, by_length, streams)
 
 
-def test_two_optimizer_steps_need_a_forward_pass():
-    assert Work(old_log_probs="auto", optimizer_steps=2).has_forward
-    assert not Work(old_log_probs="auto").has_forward
-    streaming = {"old_log_probs": "auto", "micro_batches": "length", "stream": "auto", "actor_gpus": 1}
-    assert Work(**streaming).streams and not Work(**streaming, optimizer_steps=2).streams
+def test_two_optimizer_steps_are_trained_one_by_one_where_samples_are_padded():
+    assert Work(old_log_probs="auto", optimizer_steps=2).has_forward  # of packed samples
+    padded = {"old_log_probs": "auto", "micro_batches": "length", "stream": "auto", "actor_gpus": 1}
+    for steps, in_parts in ((1, False), (2, True)):
+        work = Work(**padded, optimizer_steps=steps)
+        assert (work.has_forward, work.in_parts, work.streams) == (False, in_parts, True)
 
 
 @pytest.mark.parametrize(
