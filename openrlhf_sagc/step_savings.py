@@ -1,4 +1,4 @@
-"""What spares a training step time without changing its gradient: no forward pass, no padding, no wait for all groups.
+"""What spares a training step time without changing its gradient: fewer forward passes, no padding, no wait for all groups.
 
 Each function gives the reason why this run cannot spare it, for the line at its start; empty if it can.
 """
@@ -34,7 +34,7 @@ def optimizer_steps(args: SimpleNamespace) -> int:
 
 
 def _why_not_in_parts(args: SimpleNamespace) -> str:
-    """Why the actors cannot train the optimizer steps of a rollout one by one; empty as well if there is one."""
+    """Why the actors cannot train a rollout's optimizer steps one by one; empty if they can, or if there is only one."""
     train, ds, steps = args.train, args.ds, optimizer_steps(args)
     reasons = {
         "--ds.packing_samples": ds.packing_samples,
@@ -45,7 +45,8 @@ def _why_not_in_parts(args: SimpleNamespace) -> str:
     kept = next((reason for reason, holds in reasons.items() if holds), "")
     if steps == 1 or not kept:
         return ""
-    return f"--train.batch_size {train.batch_size} makes {steps} optimizer steps of a rollout, and {kept} needs them at once"
+    several = f"--train.batch_size {train.batch_size} makes {steps} optimizer steps of a rollout"
+    return f"{several}, which cannot be trained one by one with {kept}"
 
 
 def why_shuffled(args: SimpleNamespace) -> str:

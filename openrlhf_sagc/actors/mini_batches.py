@@ -1,7 +1,7 @@
 """Inside the policy's actors: a rollout with several optimizer steps, each of which trains a mini-batch of its samples.
 
 The first mini-batch is trained by the policy that the rollout began with. So training's own forward pass gives its old
-log-probabilities, and only those of the others are made before.
+log-probabilities, and only those of the others are made before it is trained.
 """
 
 import torch
@@ -13,7 +13,7 @@ from openrlhf_sagc.decisions.micro_batches import ByLength
 
 
 def deal_at_random(samples: list[Experience], sizes: list[int]) -> list[list[Experience]]:
-    """Deal samples out to mini-batches whose sizes stay within one of each other. What a sample is does not matter.
+    """Deal samples out to mini-batches whose sizes stay within one of each other, whatever their lengths and rewards.
 
     Args:
         samples: at least as many as there are mini-batches, so that each gets one.
@@ -22,7 +22,8 @@ def deal_at_random(samples: list[Experience], sizes: list[int]) -> list[list[Exp
     Returns:
         What each gets.
     """
-    smallest_first = sorted(range(len(sizes)), key=sizes.__getitem__)  # the same on ranks with as many samples
+    # Ranks with equally many samples choose the same order.
+    smallest_first = sorted(range(len(sizes)), key=sizes.__getitem__)
     parts: list[list[Experience]] = [[] for _ in sizes]
     for turn, sample in enumerate(torch.randperm(len(samples)).tolist()):
         parts[smallest_first[turn % len(parts)]].append(samples[sample])
@@ -34,7 +35,7 @@ def make_old_log_probs(model_actor, samples: list[Experience]) -> None:
 
     Args:
         model_actor: OpenRLHF's PolicyModelActor.
-        samples: of this rank. Every rank has one at least, and all make as many forward passes.
+        samples: of this rank. Every rank has one at least, and all ranks make the same number of forward passes.
     """
     strategy, buffer = model_actor.strategy, model_actor.trainer.replay_buffer
     counts = strategy.all_gather(torch.tensor([len(samples)]))

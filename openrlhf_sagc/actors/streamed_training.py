@@ -1,6 +1,6 @@
-"""Inside the policy's actors: gradients are accumulated in buckets of groups, while other groups still decode.
+"""Inside the policy's actors: a rollout is trained in buckets while groups decode, or its optimizer steps one by one.
 
-An optimizer step ends with its last bucket. Until then nobody knows how many tokens the loss is a mean over. So every
+The first optimizer step ends with the last bucket. Until then nobody knows how many tokens the loss is a mean over. So every
 bucket's loss is a sum over a constant, and the right divisor enters as DeepSpeed's loss scale: the optimizer divides norm
 and gradients by it before it clips them. The gradient is that of a step trained at once; sums are in another order.
 
@@ -80,7 +80,7 @@ class Buckets:
             self._ends_step = True
 
     def training_step(self, train, experience: Experience, kl_ctl: float, step: int, loss_batch_info: dict) -> dict:
-        """The training step `train` of a micro-batch; the last one of what is trained may end the optimizer's."""
+        """The training step `train` of a micro-batch; the last one ends the optimizer step if no bucket comes after."""
         buffer, strategy = self._trainer.replay_buffer, self._trainer.strategy
         count = len(buffer.ends_optimizer_step)
         buffer.ends_optimizer_step = [False] * (count - 1) + [self._ends_step]
@@ -102,7 +102,7 @@ class Buckets:
         return status
 
     def ppo_train(self, kl_ctl: float) -> dict[str, float]:
-        """OpenRLHF's scalars of a bucket; with the last bucket those of the whole rollout."""
+        """Train a bucket, after the last one the further optimizer steps. Returns OpenRLHF's scalars, at the end of all."""
         trainer, buffer = self._trainer, self._trainer.replay_buffer
         if self._waiting:
             first, *others = deal_at_random(buffer.items, self._sizes)
@@ -140,7 +140,7 @@ class Buckets:
             self._tokens = 0.0
 
     def _merged(self) -> dict[str, float]:
-        """Means over all samples or action tokens of the rollout, and the optimizer's seconds; rate and norm of its end."""
+        """Means over the rollout's samples or action tokens, the optimizer's seconds, the last learning rate and norm."""
         counts = self._trainer.strategy.all_reduce(torch.stack([count for _, count in self._statuses]), op="sum")
         merged = dict(self._statuses[-1][0])
         for name in merged:

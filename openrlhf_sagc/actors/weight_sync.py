@@ -1,4 +1,4 @@
-"""Weight sync with one call to an engine a sync. OpenRLHF makes one for every parameter, and waits for each.
+"""One call per engine and weight sync. OpenRLHF makes one for every parameter, and waits for each.
 
 The first rank announces to every engine all weights that it will broadcast, and broadcasts them one after the other.
 """
@@ -11,10 +11,10 @@ from ray import ObjectRef
 
 
 def announce_weights(model_actor) -> None:
-    """Run in a policy's actor: from now on each sync announces its weights at once, where that is safe; again, it does nothing.
+    """Run in a policy's actor: after the next sync, one call tells an engine all weights. A second call does nothing.
 
-    Parameters that are gathered for the sync may be freed before the broadcast has ended, so that OpenRLHF's wait for each
-    stays there. So it does in an asynchronous run, whose rollouts would wait for the whole sync.
+    Gathered parameters may be freed before their broadcast ends, so that OpenRLHF goes on waiting for each. So it does in an
+    asynchronous run, whose rollouts would stop for the whole sync.
     """
     trainer, args = model_actor.trainer, model_actor.strategy.args
     gathered = args.ds.zero_stage == 3 or args.ds.tensor_parallel_size > 1
@@ -48,7 +48,7 @@ class AnnouncedWeights:
         return getattr(self._engine, name)
 
     def _update_weight(self, name: str, **arguments) -> ObjectRef:
-        """What OpenRLHF waits for after the broadcast of this weight; after the last one, until the engine has all.
+        """What OpenRLHF waits for after this weight's broadcast: nothing; for the last one, that the engine has all.
 
         Raises:
             RuntimeError: the sync has other weights than the first one.

@@ -31,7 +31,7 @@ STEP = "sagc/step"
 class GroupExperienceMaker(RemoteExperienceMaker):
     """Experience maker whose group statistics are over the groups as they were dispatched."""
 
-    # A step, with the rewards and group sizes of its samples that the actors have.
+    # The step that was last sent to the actors, with the rewards and group sizes that they already have.
     _earlier: tuple[StepShare | None, torch.Tensor, list[int]] = None, torch.empty(0), []
 
     def make_experience_batch(self, rollout_samples: list[Experience]) -> list[Experience]:
@@ -84,7 +84,7 @@ class GroupExperienceMaker(RemoteExperienceMaker):
     def compute_advantages_and_returns(self, experiences: list[Experience]) -> list[Experience]:
         """Send the policy's actors all rewards, and give each sample its place among them; the actors make the advantages.
 
-        Rewards of the step's earlier buckets are sent again, since some of their samples may be trained with these.
+        Rewards of the step's earlier buckets are sent again, since some of their samples may still wait in the actors.
 
         Raises:
             ValueError: a reward is NaN or infinite.
