@@ -174,7 +174,7 @@ def _add_training(group: argparse._ArgumentGroup) -> None:
         LOG_PROBS,
         choices=("auto", "forward"),
         default="auto",
-        help="auto: training makes the old log-probabilities itself where that is exact; forward: a pass over all samples before it",
+        help="auto: training makes old log-probabilities itself where that is exact; forward: one pass before it makes all",
     )
     group.add_argument(
         MICRO_BATCHES,
