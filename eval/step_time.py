@@ -2,34 +2,41 @@
 
 It trains a small task's model on the CPU stack with a learning rate of 0, so that all runs sample from the same policy. The
 arms are unpatched OpenRLHF, this project with every part of a faster step on, without one part at a time, and with all of
-them off. All arms of a repetition have the same seed and run in turn; another arm goes first in each repetition. GRPO makes
-one optimizer step a rollout, DAPO two. It needs a folder that train_scripts/warm_start.py has made, as quickstart.sh does,
-and takes one to four minutes a run. Started again, it keeps the runs that are finished. It writes steps.csv, step_time.json
-and REPORT.md.
+them off. All arms of a repetition have the same seed and take turns, a step each, so that they share the machine's fast
+and slow minutes. GRPO makes one optimizer step a rollout, DAPO two. It needs a folder that train_scripts/warm_start.py has made,
+as quickstart.sh does, 4 GB of memory an arm, and one to four minutes an arm and repetition. Started again, it keeps the
+repetitions that are finished. It writes steps.csv, step_time.json and REPORT.md.
 """
 
 import argparse
+import itertools
 import json
 import re
+import signal
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import psutil
 from common.group_size_runs import WARM_UP
 from common.logs import read_run
 from common.machine import processor_name, usable_cores
 from common.paths import QUICKSTART, RESULTS, ROOT, check_task
-from common.runs import train_once
+from common.runs import once, train_command
 from common.tables import markdown
+from common.turns import paused_seconds, take_turns
 from comparison.arms import ALGORITHMS, SAMPLES, flags_of
 from comparison.logs import PHASES
 from comparison.statistics import times_as_fast
 from comparison.step_arms import ALL_ON, ARM, ARMS, UNPATCHED, values_of
 from comparison.tasks import task_of
-from rich.progress import track
+from rich.progress import Progress
 
-PROMPTS_PER_GROUP = {"grpo": 1, "dapo": 2}  # in the data: dynamic sampling drops groups
+PROMPTS_PER_GROUP = {"grpo": 1, "dapo": 1.5}  # in the data: dynamic sampling drops groups
+GIGABYTES = 4  # that a run needs
 LOGGED_PARTS = {"step_seconds/idle_tail": "idle_tail", "step_seconds/optimizer": "optimizer"}  # by this project alone
 COLUMNS = {
     "seconds": "s a step",
@@ -58,25 +65,44 @@ def run_flags(arm: str, algorithm: str, size: int, seed: int, arguments: argpars
         "train.micro_batch_size": arguments.micro_batch_size,
         "rollout.micro_batch_size": arguments.micro_batch_size,
         "train.num_episodes": 1,
-        "data.max_samples": (WARM_UP + arguments.steps) * SAMPLES // size * PROMPTS_PER_GROUP[algorithm],
+        "data.max_samples": round((WARM_UP + arguments.steps) * SAMPLES / size * PROMPTS_PER_GROUP[algorithm]),
         "actor.adam.lr": 0,
     }
     words += [str(word) for name, value in settings.items() for word in (f"--{name}", value)]  # later flags win
     return tree, words + ([] if arm == UNPATCHED else switches_of(arm))
 
 
-def read_steps(run: Path, steps: int) -> pd.DataFrame:
+def read_steps(run: Path, steps: int, pauses: list[list[float]]) -> pd.DataFrame:
     """A row for each of the run's first `steps` steps after the warm-up.
 
+    Args:
+        run: its folder.
+        steps: to read.
+        pauses: [begin, end] of each, as `take_turns` returns them. They fall where a step begins, into its generation.
+
     Returns:
-        step; `seconds` from the end of the step before to its end, on the clock; the PHASES and LOGGED_PARTS of them, NaN
-        where they are not logged; `rest`, seconds in none of the PHASES.
+        step; `seconds` from the end of the step before to its end, on the clock without pauses; the PHASES and LOGGED_PARTS
+        of them, NaN where they are not logged; `rest`, seconds in none of the PHASES.
+
+    Raises:
+        ValueError: there are fewer steps, or a pause fell elsewhere.
     """
     log = read_run(run / "tensorboard/run")
     frame = log.reindex(columns=[*PHASES, *LOGGED_PARTS]).rename(columns=PHASES | LOGGED_PARTS)
-    frame = frame.assign(seconds=log["wall_time"].diff()).iloc[WARM_UP : WARM_UP + steps]
-    if frame.empty:
-        raise ValueError(f"{run} has no step after the {WARM_UP} of the warm-up: delete it and start again")
+    ends = log["wall_time"].to_numpy()
+    paused = np.array([paused_seconds(pauses, *between) for between in zip(ends[:-1], ends[1:], strict=True)])
+    frame = frame.assign(seconds=log["wall_time"].diff(), paused=np.append(0.0, paused))
+    frame = frame.iloc[WARM_UP : WARM_UP + steps]
+    if len(frame) < steps:
+        raise ValueError(
+            f"{run} has {len(frame)} of {steps} steps after the {WARM_UP} of the warm-up: see its train.log"
+        )
+    paused = frame.pop("paused")
+    frame[["seconds", "generation"]] = frame[["seconds", "generation"]].sub(paused, axis=0)
+    # The tail counts from the last prompt that was sent, before the pause or after it.
+    frame["idle_tail"] -= paused.where(frame["idle_tail"] >= paused, 0.0)
+    if (frame["generation"] < 0).any():
+        raise ValueError(f"{run} was stopped outside of its generation: delete {run.parent} and start again")
     return (
         frame.assign(rest=frame["seconds"] - frame[[*PHASES.values()]].sum(axis=1)).rename_axis("step").reset_index()
     )
@@ -88,22 +114,55 @@ def measure(arguments: argparse.Namespace) -> pd.DataFrame:
     Raises:
         ValueError: a run failed; the message is one line.
     """
-    task, frames = arguments.task.resolve(), []
-    plan = [
-        (repetition, algorithm, size, arm)
-        for repetition in range(arguments.repetitions)
-        for algorithm in arguments.algorithms
-        for size in arguments.sizes
-        for arm in np.roll(arguments.arms, -repetition).tolist()
-    ]
-    for repetition, algorithm, size, arm in track(plan, "training runs"):
-        tree, flags = run_flags(arm, algorithm, size, repetition, arguments)
-        name = f"{algorithm}-{size}-{re.sub('[^a-z]', '-', arm)}"
-        folder = arguments.runs.resolve() / f"repetition-{repetition}" / name
-        train_once(tree, task, folder, flags)
-        key = {"algorithm": algorithm, "size": size, "arm": arm, "repetition": repetition}
-        frames.append(read_steps(folder, arguments.steps).assign(**key))
+    frames = []
+    plan = list(itertools.product(range(arguments.repetitions), arguments.algorithms, arguments.sizes))
+    turns = len(arguments.arms) * (arguments.steps + 2)  # the warm-up and the end are a turn each
+    with Progress() as progress:
+        bar = progress.add_task("turns of training runs", total=len(plan) * turns)
+        for done, (repetition, algorithm, size) in enumerate(plan, start=1):
+            together = arguments.runs.resolve() / f"repetition-{repetition}" / f"{algorithm}-{size}"
+            folders = {arm: together / re.sub("[^a-z]", "-", arm) for arm in arguments.arms}
+            runs = {
+                arm: list(run_flags(arm, algorithm, size, repetition, arguments))
+                for arm in np.roll(arguments.arms, -repetition).tolist()  # another one is first
+            }
+            train = partial(train_in_turns, arguments.task, folders, runs, partial(progress.advance, bar))
+            pauses = once(together, [str(arguments.task.resolve()), runs], train)
+            progress.update(bar, completed=done * turns)
+            key = {"algorithm": algorithm, "size": size, "repetition": repetition}
+            for arm, folder in folders.items():
+                frames.append(read_steps(folder, arguments.steps, pauses[arm]).assign(arm=arm, **key))
     return pd.concat(frames, ignore_index=True)
+
+
+def train_in_turns(
+    task: Path, folders: dict[str, Path], runs: dict[str, list], on_turn: Callable[[], None]
+) -> dict[str, list[list[float]]]:
+    """Train the arms of a repetition.
+
+    Args:
+        task: its folder.
+        folders: of each arm.
+        runs: tree and flags of each arm, in the order of their turns.
+        on_turn: called after every turn.
+
+    Returns:
+        [begin, end] of every pause of each arm, in seconds of `time.time`.
+
+    Raises:
+        ValueError: a run failed, or there is too little memory.
+    """
+    needed, free = GIGABYTES * len(runs), psutil.virtual_memory().available / 1e9
+    if needed > free:
+        raise ValueError(
+            f"the {len(runs)} --arms need {needed} GB of memory at once, and {free:.0f} GB are free: name fewer"
+        )
+    commands = {}
+    for arm, (tree, flags) in runs.items():
+        folder = folders[arm]
+        folder.mkdir(parents=True, exist_ok=True)
+        commands[arm] = (train_command(tree, task.resolve(), folder, flags), folder / "train.log")
+    return take_turns(commands, WARM_UP, on_turn)
 
 
 def summaries(steps: pd.DataFrame) -> list[dict]:
@@ -131,8 +190,9 @@ def report(rows: list[dict], settings: dict) -> str:
     text = (
         f"{settings['processor']}, {settings['cores']} cores, {settings['data_type']}; steps of {SAMPLES} samples in "
         f"micro-batches of {settings['micro_batch_size']}. Seconds of a run are medians over its steps after {WARM_UP} of "
-        "warm-up; shown are means over runs, and ratios with the 95 % bootstrap interval over repetitions. `rest` is what "
-        "OpenRLHF's log names no timing for.\n"
+        "warm-up; shown are means over runs, and ratios with the 95 % bootstrap interval over repetitions. The arms of a "
+        "repetition take turns, a step each, and seconds are without the pauses. `rest` is what OpenRLHF's log names no "
+        "timing for.\n"
     )
     titles = ["arm", "runs", *COLUMNS.values(), "times as fast as unpatched", "all on is times as fast"]
     for algorithm, size in dict.fromkeys((row["algorithm"], row["size"]) for row in rows):
@@ -189,6 +249,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def main() -> None:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("eval/step_time.py: stopped"))  # ends the runs
     try:
         arguments = parse_arguments()
         check_task(arguments.task)

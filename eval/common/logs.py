@@ -6,9 +6,8 @@ from pathlib import Path
 import pandas as pd
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-STEP = re.compile(
-    r"Global step \d+: .*'timing/step_total': ([\d.]+)"
-)  # the seconds of a step, as the trainer prints it
+STEP_END = re.compile(r"Global step \d+: ")  # the trainer prints it at the end of a step
+STEP = re.compile(STEP_END.pattern + r".*'timing/step_total': ([\d.]+)")  # with the step's seconds
 
 
 def read_run(folder: Path) -> pd.DataFrame:

@@ -3,13 +3,13 @@
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import common.runs
 import pandas as pd
 import pytest
 import step_time
 from common.group_size_runs import WARM_UP
-from common.runs import once
 from comparison.step_arms import SWITCHES
 from comparison_runs import scalars, write_run
 
@@ -91,7 +91,7 @@ def test_dapo_makes_two_optimizer_steps_and_has_prompts_to_drop(parse):
     arguments = parse("--steps", "20")
     flags = {name: step_time.run_flags("all on", name, 8, 0, arguments)[1] for name in ("grpo", "dapo")}
     assert [value_of(flags[name], "train.batch_size") for name in flags] == ["128", "64"]
-    assert [value_of(flags[name], "data.max_samples") for name in flags] == ["400", "800"]
+    assert [value_of(flags[name], "data.max_samples") for name in flags] == ["400", "600"]
 
 
 # --- a run's log -----------------------------------------------------------------------------------------------------
@@ -108,22 +108,42 @@ def write_steps(folder, seconds, count, **more):
 
 def test_a_runs_steps_are_timed_by_the_clock_after_the_warm_up(tmp_path):
     write_steps(tmp_path, 5.0, WARM_UP + 4, **PARTS)
-    steps = step_time.read_steps(tmp_path, 3)
+    steps = step_time.read_steps(tmp_path, 3, [])
     assert steps["step"].tolist() == [WARM_UP + 1, WARM_UP + 2, WARM_UP + 3]
     assert steps["seconds"].tolist() == [5.0] * 3 and steps["rest"].tolist() == [1.0] * 3
     assert steps[["generation", "experience", "training", "sync"]].iloc[0].tolist() == [0.5, 1.0, 2.0, 0.5]
     assert steps[["idle_tail", "optimizer"]].iloc[0].tolist() == [0.5, 0.25]
 
 
+def test_a_steps_seconds_are_without_its_pauses(tmp_path):
+    write_steps(tmp_path, 5.0, WARM_UP + 3, **PARTS)  # the warm-up ends at 350 s by the clock
+    steps = step_time.read_steps(tmp_path, 3, [[345.0, 347.0], [350.25, 350.5], [355.125, 355.25], [359.875, 360.125]])
+    assert steps["seconds"].tolist() == [4.75, 4.75, 4.875]
+    assert steps["generation"].tolist() == [0.25, 0.25, 0.375] and steps["rest"].tolist() == [1.0] * 3
+    assert steps["idle_tail"].tolist() == [0.25, 0.25, 0.375]  # longer than the pause, and so with it
+
+
+def test_a_tail_that_is_shorter_than_the_pause_was_after_it(tmp_path):
+    write_steps(tmp_path, 5.0, WARM_UP + 1, **PARTS | {"step_seconds/idle_tail": 0.125})
+    (step,) = step_time.read_steps(tmp_path, 1, [[350.25, 350.5]]).to_dict("records")
+    assert step["generation"] == 0.25 and step["idle_tail"] == 0.125
+
+
+def test_a_pause_outside_of_the_generation_is_an_error(tmp_path):
+    write_steps(tmp_path, 5.0, WARM_UP + 1)
+    with pytest.raises(ValueError, match="was stopped outside of its generation: delete"):
+        step_time.read_steps(tmp_path, 1, [[351.0, 352.0]])
+
+
 def test_unpatched_runs_log_no_finer_parts(tmp_path):
     write_steps(tmp_path, 5.0, WARM_UP + 1)
-    assert step_time.read_steps(tmp_path, 3)[["idle_tail", "optimizer"]].isna().all(axis=None)
+    assert step_time.read_steps(tmp_path, 1, [])[["idle_tail", "optimizer"]].isna().all(axis=None)
 
 
 def test_a_run_that_ended_in_the_warm_up_is_named(tmp_path):
     write_steps(tmp_path, 5.0, WARM_UP)
-    with pytest.raises(ValueError, match=f"no step after the {WARM_UP} of the warm-up: delete it"):
-        step_time.read_steps(tmp_path, 3)
+    with pytest.raises(ValueError, match=f"has 0 of 3 steps after the {WARM_UP} of the warm-up: see"):
+        step_time.read_steps(tmp_path, 3, [])
 
 
 # --- the table -------------------------------------------------------------------------------------------------------
@@ -186,19 +206,21 @@ def test_one_repetition_has_no_interval_and_a_missing_arm_no_ratio():
 
 @pytest.fixture
 def command(monkeypatch, tmp_path):
-    """command(*words) -> the runs that were started, in their order; `fail_at` ends the run of this number."""
+    """command(*words) -> the repetitions that were started, in their order; `fail_at` ends the one of this number."""
     started = []
 
-    def train_once(tree, task, output, flags):
-        def train():
-            if len(started) == command.fail_at:
-                raise KeyboardInterrupt
-            started.append(str(output.relative_to(tmp_path / "runs")))
-            write_steps(
-                output, 4.5 if tree == "cpu-base" else 4.25, WARM_UP + 2, **({} if tree == "cpu-base" else PARTS)
-            )
-
-        once(output, [tree, *flags], train)
+    def take_turns(commands, warm_up, on_turn):
+        if len(started) == command.fail_at:
+            raise KeyboardInterrupt
+        started.append([str(log.parent.relative_to(tmp_path / "runs")) for _, log in commands.values()])
+        pauses = {}
+        for arm, (words, log) in commands.items():
+            seconds, more = (4.5, {}) if words[2] == "cpu-base" else (4.25, PARTS)
+            write_steps(log.parent, seconds, WARM_UP + 2, **more)
+            begin = 100 + 10 * seconds * WARM_UP  # of the first step that counts
+            pauses[arm] = [[begin, begin + PAUSES[arm]]]
+            on_turn()
+        return pauses
 
     def command(*words):
         started.clear()
@@ -207,30 +229,35 @@ def command(monkeypatch, tmp_path):
         return list(started)
 
     command.fail_at, command.started = None, started
-    monkeypatch.setattr(step_time, "train_once", train_once)
+    monkeypatch.setattr(step_time, "take_turns", take_turns)
+    monkeypatch.setattr(step_time.psutil, "virtual_memory", lambda: SimpleNamespace(available=20e9))
     return command
 
 
-WORDS = ["--algorithms", "grpo", "--sizes", "8", "--arms", "unpatched", "all on", "all off"]
+PAUSES = {"unpatched": 0.25, "all on": 0.125, "all off": 0.0}  # in the first step
+WORDS = ["--steps", "1", "--algorithms", "grpo", "--sizes", "8", "--arms", "unpatched", "all on", "all off"]
 
 
 def test_a_measurement_goes_on_where_it_was_stopped(command, tmp_path, capsys):
-    command.fail_at = 4
+    command.fail_at = 1
     with pytest.raises(KeyboardInterrupt):
         command(*WORDS)
     runs = list(command.started)
     command.fail_at = None
     runs += command(*WORDS)
-    arms = ["grpo-8-unpatched", "grpo-8-all-on", "grpo-8-all-off"]
-    assert runs == [f"repetition-{turn}/{arm}" for turn in range(3) for arm in arms[turn:] + arms[:turn]]
+    arms = ["unpatched", "all-on", "all-off"]
+    assert runs == [[f"repetition-{turn}/grpo-8/{arm}" for arm in arms[turn:] + arms[:turn]] for turn in range(3)]
     assert command(*WORDS) == []
     out = tmp_path / "out"
     assert (out / "REPORT.md").read_text() in capsys.readouterr().out
-    assert len(pd.read_csv(out / "steps.csv")) == 3 * 3 * 2
+    steps = pd.read_csv(out / "steps.csv")
+    assert len(steps) == 3 * 3
+    seconds = {arm: found.tolist() for arm, found in steps.groupby("arm")["seconds"].unique().items()}
+    assert seconds == {"unpatched": [4.25], "all on": [4.125], "all off": [4.25]}
     found = json.loads((out / "step_time.json").read_text())
     assert found["settings"]["processor"] and found["settings"]["repetitions"] == 3
     assert [row["arm"] for row in found["arms"]] == ["unpatched", "all on", "all off"]
-    assert found["arms"][1]["speedup"]["value"] == pytest.approx(4.5 / 4.25)
+    assert found["arms"][1]["speedup"]["value"] == pytest.approx(4.25 / 4.125)
 
 
 @pytest.mark.parametrize(
@@ -239,6 +266,7 @@ def test_a_measurement_goes_on_where_it_was_stopped(command, tmp_path, capsys):
         (["--repetitions", "0"], "--repetitions 0 must be at least 1"),
         (["--sizes", "8", "12"], "--sizes 12 does not divide the 128 samples"),
         (["--micro_batch_size", "48"], "--micro_batch_size 48 does not divide the 64 samples"),
+        (["--repetitions", "1"], "the 6 --arms need 24 GB of memory at once, and 20 GB are free: name fewer"),
         (["--task", "/nowhere"], "--task /nowhere holds no model: run train_scripts/quickstart.sh"),
     ],
 )
@@ -252,7 +280,7 @@ def test_a_run_that_fails_is_named_with_its_log(monkeypatch, tmp_path):
     script.parent.mkdir(parents=True)
     script.write_text("echo no such flag; exit 2\n")
     monkeypatch.setattr(common.runs, "ROOT", tmp_path)
-    monkeypatch.setattr(sys, "argv", arguments_of(tmp_path))
+    monkeypatch.setattr(sys, "argv", arguments_of(tmp_path, "--arms", "all on"))
     with pytest.raises(SystemExit, match="eval/step_time.py: a run failed with exit code 2, see .*train.log"):
         step_time.main()
     assert next(tmp_path.rglob("train.log")).read_text() == "no such flag\n"

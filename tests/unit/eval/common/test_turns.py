@@ -1,0 +1,114 @@
+"""Runs that take turns; the runs are scripts whose steps wait until the test lets them go."""
+
+import time
+
+import common.turns
+import psutil
+import pytest
+from common.turns import paused_seconds, take_turns
+
+
+def script(folder, name, steps=3):
+    """A run that ends its step when the file NAME-STEP is there, and itself when NAME-end is; it has a child."""
+    wait = f"until [ -e {folder}/{name}-%s ]; do sleep 0.01; done\n"
+    lines = [wait % number + f"echo \"Global step {number}: {{'x': 1}}\"\n" for number in range(1, steps + 1)]
+    return "sleep 1000 & child=$!\n" + "".join(lines) + wait % "end" + "kill $child\n"
+
+
+def commands_of(folder, **scripts):
+    return {name: (["bash", "-c", words], folder / f"{name}.log") for name, words in scripts.items()}
+
+
+def below():
+    """Processes below this one that have not ended."""
+    found = psutil.Process().children(recursive=True)
+    return [process for process in found if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
+
+
+def are_stopped(processes, seconds=30.0):
+    """Whether all of them are stopped, a moment after their signal."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if all(process.status() == psutil.STATUS_STOPPED for process in processes):
+            return True
+        time.sleep(0.01)
+    return False
+
+
+def ended(processes, seconds=30.0):
+    """Whether all of them end soon."""
+    return not psutil.wait_procs(processes, timeout=seconds)[1]
+
+
+def test_one_run_at_a_time_makes_a_step(tmp_path):
+    turns = ["a-1", "b-1", "a-2", "b-2", "a-3", "b-3", "a-end", "b-end"]
+    (tmp_path / turns[0]).touch()
+    seen = []
+
+    def on_turn():
+        seen.append((len(below()), are_stopped(below())))
+        if len(seen) < len(turns):
+            (tmp_path / turns[len(seen)]).touch()
+
+    commands = commands_of(tmp_path, a=script(tmp_path, "a"), b=script(tmp_path, "b"))
+    pauses = take_turns(commands, 1, on_turn)
+    assert len(seen) == len(turns) and all(stopped for _, stopped in seen)
+    assert all(count >= 2 for count, _ in seen[:6])  # a shell and its child at least
+    assert not below()
+    for name in "ab":
+        assert (tmp_path / f"{name}.log").read_text().count("Global step") == 3
+        assert len(pauses[name]) == 3 and all(begin < end for begin, end in pauses[name])
+    # Between two turns all are stopped.
+    begins, ends = zip(*sorted(pauses["a"] + pauses["b"]))
+    assert all(
+        pauses["a"][turn][0] < pauses["b"][turn][0] < pauses["a"][turn][1] < pauses["b"][turn][1] for turn in range(3)
+    )
+    assert list(ends) == sorted(ends) and list(begins) == sorted(begins)
+
+
+ENDLESS = "echo 'Global step 1: {}'; exec sleep 1000"
+
+
+@pytest.mark.parametrize(
+    "other, message",
+    [
+        ("echo 'Global step 1: {}'; echo no memory; exit 3", r"a run failed with exit code 3, see .*b\.log"),
+        ("exit 0", r"a run ended in its warm-up, see .*b\.log"),
+    ],
+)
+def test_a_run_that_ends_too_early_is_named_and_the_others_are_ended(tmp_path, other, message):
+    family = []
+    with pytest.raises(ValueError, match=message):
+        take_turns(commands_of(tmp_path, a=ENDLESS, b=other), 1, lambda: family.extend(below()))
+    assert family and ended(family)
+
+
+def test_a_run_that_dies_while_it_is_stopped_is_named(tmp_path):
+    def on_turn():
+        for process in below():
+            process.kill()
+
+    with pytest.raises(ValueError, match=r"exit code -9, see .*a\.log"):
+        take_turns(commands_of(tmp_path, a=ENDLESS), 1, on_turn)
+
+
+@pytest.mark.parametrize("first", ["", "trap '' TERM; "])
+def test_all_runs_are_ended_when_it_is_interrupted(tmp_path, monkeypatch, first):
+    monkeypatch.setattr(common.turns, "GRACE_SECONDS", 0.5 if first else 30.0)
+    family = []
+
+    def on_turn():
+        family.extend(below())
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        take_turns(commands_of(tmp_path, a=first + ENDLESS), 1, on_turn)
+    assert family and ended(family)
+
+
+def test_seconds_of_pauses_between_two_times():
+    pauses = [[10.0, 12.0], [20.0, 25.0]]
+    assert paused_seconds(pauses, 0.0, 9.0) == 0.0
+    assert paused_seconds(pauses, 9.0, 22.0) == 4.0
+    assert paused_seconds(pauses, 11.0, 11.5) == 0.5
+    assert paused_seconds([], 0.0, 9.0) == 0.0
