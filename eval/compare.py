@@ -1,7 +1,8 @@
-"""Unpatched OpenRLHF against this project: same task, seeds and machine, arms in turn.
+"""Unpatched OpenRLHF against this project: same task and seeds, on a machine that the runs of a seed share in turns.
 
 It trains a small task's model on the CPU stack, each run for a number of training seconds, with OpenRLHF's own evaluation
-on held-out problems in between, whose seconds do not count. A policy is unpatched:N (OpenRLHF with n_samples_per_prompt N
+on held-out problems in between, whose seconds do not count. After each evaluation another run has its turn, so that all share
+the machine's fast and slow minutes. A policy is unpatched:N (OpenRLHF with n_samples_per_prompt N
 and the CPU patches alone), fixed:N (this project with N as its only size) or sagc (all sizes). Behind the latter two,
 +tail is tail batching, +tail:R the same with a response_ratio of R, and +lengths length-aware dispatch; +forward and +shuffled
 switch a part of the faster step off, and +stream streams. @prompts at the end holds the prompts of a step instead of its
@@ -14,17 +15,18 @@ import json
 import re
 import signal
 import sys
-import time
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 from common.paths import ROOT
-from common.runs import once
+from common.runs import is_done, result_of, set_done
+from common.turns import GIGABYTES
 from comparison.arms import ALGORITHMS, EVALUATION, MICRO_BATCH_SIZE, SIZES, flags_of
 from comparison.logs import read_evaluations, read_steps
 from comparison.report import write_report
 from comparison.tasks import TASKS
-from comparison.training import make_task, train
+from comparison.training import PolicyRun, make_task, train_in_turns
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -32,46 +34,67 @@ POLICIES = [*(f"unpatched:{size}" for size in SIZES), "sagc", "sagc@prompts"]
 
 
 def run(arguments: argparse.Namespace, control: dict[str, float]) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Every arm of every seed; the steps and the evaluations of all runs.
+    """Every policy of every seed; the steps and the evaluations of all runs.
 
     Raises:
         ValueError: a policy is none, or a run failed; the message is one line.
     """
-    policies, output, task_kind = arguments.policies, arguments.output.resolve(), TASKS[arguments.task]
-    arms = [
-        (seed, algorithm, policy)
-        for turn, seed in enumerate(arguments.seeds)
-        for algorithm in arguments.algorithms
-        for policy in policies[turn % len(policies) :] + policies[: turn % len(policies)]
-    ]
-    plans = {  # a bad policy ends it here
-        arm: flags_of(arm[2], arm[1], arm[0], control, task_kind, arguments.micro_batch_size) for arm in arms
-    }
+    plans = plans_of(arguments, control)  # a bad policy ends it here
     columns = (TextColumn("{task.description}"), BarColumn(30), TextColumn("{task.completed:.0f}/{task.total:.0f} s"))
     steps, evaluations = [], []
     with Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True)) as progress:
-        for number, (seed, algorithm, policy) in enumerate(arms, 1):
-            task = output / f"task-{seed}"
-            make_task(task, seed, progress.console, task_kind)
-            folder = output / f"seed-{seed}" / algorithm / re.sub(r"[^a-z0-9]", "-", policy)
-            tree, flags = plans[seed, algorithm, policy]
-            flags = [*flags, "--eval.steps", str(arguments.eval_steps)]  # later flags win
-            name = f"run {number} of {len(arms)}: seed {seed}, {algorithm}, {policy}"
-
-            def train_arm(task=task, folder=folder, tree=tree, flags=flags, name=name) -> None:
-                bar = progress.add_task(name, total=arguments.seconds)
-                began = time.monotonic()
-                train(task, folder, tree, flags, arguments.seconds, progress, bar, arguments.task)
-                progress.remove_task(bar)
-                progress.console.print(f"{name}: {time.monotonic() - began:.0f} s")
-
-            once(folder, {"tree": tree, "flags": flags, "seconds": arguments.seconds}, train_arm)
-            arm = {"seed": seed, "algorithm": algorithm, "policy": policy}
-            made = read_steps(folder, task / "data/evaluated.jsonl", control["straggler_ratio"])
-            steps.append(made.assign(**arm))
-            evaluated = read_evaluations(folder, task / "data/evaluated.jsonl", made)
-            evaluations.append(pd.concat([pd.read_csv(task / "data/start.csv"), evaluated]).assign(**arm))
+        for (seed, algorithm), plan in plans.items():
+            task = arguments.output.resolve() / f"task-{seed}"
+            make_task(task, seed, progress.console, TASKS[arguments.task])
+            missing = [run for run in plan if not is_done(run.folder, run.made_with)]
+            for start in range(0, len(missing), arguments.at_once):
+                train_and_note(task, missing[start : start + arguments.at_once], arguments, progress)
+            for run in plan:
+                arm = {"seed": seed, "algorithm": algorithm, "policy": run.policy}
+                evaluated = task / "data/evaluated.jsonl"
+                made = read_steps(run.folder, evaluated, control["straggler_ratio"], result_of(run.folder))
+                steps.append(made.assign(**arm))
+                found = pd.concat(
+                    [pd.read_csv(task / "data/start.csv"), read_evaluations(run.folder, evaluated, made)]
+                )
+                evaluations.append(found.assign(**arm))
     return pd.concat(steps, ignore_index=True), pd.concat(evaluations, ignore_index=True)
+
+
+def plans_of(arguments: argparse.Namespace, control: dict[str, float]) -> dict[tuple[int, str], list[PolicyRun]]:
+    """(seed, algorithm) -> its runs, in the order of their turns; another policy is first with every seed.
+
+    Raises:
+        ValueError: a policy is none.
+    """
+    plans = {}
+    for number, seed in enumerate(arguments.seeds):
+        for algorithm in arguments.algorithms:
+            plan = plans[seed, algorithm] = []
+            for policy in np.roll(arguments.policies, -number).tolist():
+                kind = TASKS[arguments.task]
+                tree, flags = flags_of(policy, algorithm, seed, control, kind, arguments.micro_batch_size)
+                flags += ["--eval.steps", str(arguments.eval_steps)]  # later flags win
+                name = re.sub(r"[^a-z0-9]", "-", policy)
+                folder = arguments.output.resolve() / f"seed-{seed}" / algorithm / name
+                plan.append(PolicyRun(policy, folder, tree, flags, arguments.seconds))
+    return plans
+
+
+def train_and_note(task: Path, runs: list[PolicyRun], arguments: argparse.Namespace, progress: Progress) -> None:
+    """Train these in turns, and note that they are finished.
+
+    Raises:
+        ValueError: a run failed.
+    """
+    bars = {}
+    for run in runs:
+        bars[run.policy] = progress.add_task(f"{run.folder.parent.parent.name} {run.policy}", total=arguments.seconds)
+    pauses = train_in_turns(
+        task, runs, lambda policy, spent: progress.update(bars[policy], completed=spent), arguments.task
+    )
+    for run in runs:
+        set_done(run.folder, run.made_with, pauses[run.policy])
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -87,13 +110,16 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--max_straggler_rate", type=float, default=0.3)
     parser.add_argument("--straggler_ratio", type=float, default=2.5)
     parser.add_argument("--tradeoff", type=float, default=2.0)
+    parser.add_argument(
+        "--at_once", type=int, default=3, help=f"runs that take turns, of {GIGABYTES} GB of memory each"
+    )
     parser.add_argument("--output", type=Path, default=ROOT / "build/compare", help="folder for runs and results")
     parser.add_argument("--quick", action="store_true", help="six minutes: GRPO, seed 0, unpatched:8 against sagc")
     arguments = parser.parse_args()
     if arguments.quick:
         arguments.policies, arguments.algorithms, arguments.seeds = ["unpatched:8", "sagc"], ["grpo"], [0]
         arguments.seconds = 45.0
-    for name in ("micro_batch_size", "eval_steps"):
+    for name in ("micro_batch_size", "eval_steps", "at_once"):
         if getattr(arguments, name) < 1:
             raise ValueError(f"--{name} {getattr(arguments, name)} must be at least 1")
     if arguments.seconds <= 0:

@@ -22,12 +22,12 @@ import numpy as np
 import pandas as pd
 import psutil
 from common.group_size_runs import WARM_UP
-from common.logs import read_run
+from common.logs import STEP_END, read_run
 from common.machine import processor_name, usable_cores
 from common.paths import QUICKSTART, RESULTS, ROOT, check_task
 from common.runs import once, train_command
 from common.tables import markdown
-from common.turns import paused_seconds, take_turns
+from common.turns import GIGABYTES, paused_seconds, take_turns, without_pauses
 from comparison.arms import ALGORITHMS, SAMPLES, flags_of
 from comparison.logs import PHASES
 from comparison.statistics import times_as_fast
@@ -36,7 +36,6 @@ from comparison.tasks import task_of
 from rich.progress import Progress
 
 PROMPTS_PER_GROUP = {"grpo": 1, "dapo": 1.5}  # in the data: dynamic sampling drops groups
-GIGABYTES = 4  # that a run needs
 LOGGED_PARTS = {"step_seconds/idle_tail": "idle_tail", "step_seconds/optimizer": "optimizer"}  # by this project alone
 COLUMNS = {
     "seconds": "s a step",
@@ -78,31 +77,29 @@ def read_steps(run: Path, steps: int, pauses: list[list[float]]) -> pd.DataFrame
     Args:
         run: its folder.
         steps: to read.
-        pauses: [begin, end] of each, as `take_turns` returns them. They fall where a step begins, into its generation.
+        pauses: [begin, end] of each, as `take_turns` returns them.
 
     Returns:
         step; `seconds` from the end of the step before to its end, on the clock without pauses; the PHASES and LOGGED_PARTS
         of them, NaN where they are not logged; `rest`, seconds in none of the PHASES.
 
     Raises:
-        ValueError: there are fewer steps, or a pause fell elsewhere.
+        ValueError: there are fewer steps.
     """
     log = read_run(run / "tensorboard/run")
     frame = log.reindex(columns=[*PHASES, *LOGGED_PARTS]).rename(columns=PHASES | LOGGED_PARTS)
-    ends = log["wall_time"].to_numpy()
-    paused = np.array([paused_seconds(pauses, *between) for between in zip(ends[:-1], ends[1:], strict=True)])
-    frame = frame.assign(seconds=log["wall_time"].diff(), paused=np.append(0.0, paused))
+    paused = paused_seconds(log, pauses)
+    frame = frame.assign(
+        seconds=log["wall_time"].diff() - paused,
+        generation=without_pauses(frame["generation"], paused),
+        # It counts from the last prompt that was sent, before the pause or after it.
+        idle_tail=without_pauses(frame["idle_tail"], paused),
+    )
     frame = frame.iloc[WARM_UP : WARM_UP + steps]
     if len(frame) < steps:
         raise ValueError(
             f"{run} has {len(frame)} of {steps} steps after the {WARM_UP} of the warm-up: see its train.log"
         )
-    paused = frame.pop("paused")
-    frame[["seconds", "generation"]] = frame[["seconds", "generation"]].sub(paused, axis=0)
-    # The tail counts from the last prompt that was sent, before the pause or after it.
-    frame["idle_tail"] -= paused.where(frame["idle_tail"] >= paused, 0.0)
-    if (frame["generation"] < 0).any():
-        raise ValueError(f"{run} was stopped outside of its generation: delete {run.parent} and start again")
     return (
         frame.assign(rest=frame["seconds"] - frame[[*PHASES.values()]].sum(axis=1)).rename_axis("step").reset_index()
     )
@@ -126,7 +123,7 @@ def measure(arguments: argparse.Namespace) -> pd.DataFrame:
                 arm: list(run_flags(arm, algorithm, size, repetition, arguments))
                 for arm in np.roll(arguments.arms, -repetition).tolist()  # another one is first
             }
-            train = partial(train_in_turns, arguments.task, folders, runs, partial(progress.advance, bar))
+            train = partial(train_in_turns, arguments.task, folders, runs, lambda *_: progress.advance(bar))
             pauses = once(together, [str(arguments.task.resolve()), runs], train)
             progress.update(bar, completed=done * turns)
             key = {"algorithm": algorithm, "size": size, "repetition": repetition}
@@ -136,7 +133,7 @@ def measure(arguments: argparse.Namespace) -> pd.DataFrame:
 
 
 def train_in_turns(
-    task: Path, folders: dict[str, Path], runs: dict[str, list], on_turn: Callable[[], None]
+    task: Path, folders: dict[str, Path], runs: dict[str, list], on_turn: Callable
 ) -> dict[str, list[list[float]]]:
     """Train the arms of a repetition.
 
@@ -144,7 +141,7 @@ def train_in_turns(
         task: its folder.
         folders: of each arm.
         runs: tree and flags of each arm, in the order of their turns.
-        on_turn: called after every turn.
+        on_turn: as of `take_turns`.
 
     Returns:
         [begin, end] of every pause of each arm, in seconds of `time.time`.
@@ -162,7 +159,7 @@ def train_in_turns(
         folder = folders[arm]
         folder.mkdir(parents=True, exist_ok=True)
         commands[arm] = (train_command(tree, task.resolve(), folder, flags), folder / "train.log")
-    return take_turns(commands, WARM_UP, on_turn)
+    return take_turns(commands, STEP_END, WARM_UP, on_turn)
 
 
 def summaries(steps: pd.DataFrame) -> list[dict]:

@@ -15,16 +15,31 @@ def once(folder: Path, made_with: Any, make: Callable[[], Any]) -> Any:
 
     Both are JSON values. They are kept in the folder's done.json.
     """
+    if not is_done(folder, made_with):
+        folder.mkdir(parents=True, exist_ok=True)
+        set_done(folder, made_with, make())
+    return result_of(folder)
+
+
+def is_done(folder: Path, made_with: Any) -> bool:
+    """Whether the folder's run is finished and was made with this; one that was made with something else is forgotten."""
     done = folder / "done.json"
-    if done.exists():
-        saved = json.loads(done.read_text())
-        if saved["made_with"] == made_with:
-            return saved["result"]
+    if not done.exists():
+        return False
+    same = json.loads(done.read_text())["made_with"] == made_with
+    if not same:
         done.unlink()
-    folder.mkdir(parents=True, exist_ok=True)
-    result = make()
-    done.write_text(json.dumps({"made_with": made_with, "result": result}))
-    return result
+    return same
+
+
+def set_done(folder: Path, made_with: Any, result: Any) -> None:
+    """The folder's run is finished."""
+    (folder / "done.json").write_text(json.dumps({"made_with": made_with, "result": result}))
+
+
+def result_of(folder: Path) -> Any:
+    """The result of a finished run."""
+    return json.loads((folder / "done.json").read_text())["result"]
 
 
 def train_command(tree: str, task: Path, output: Path, flags: list[str]) -> list:

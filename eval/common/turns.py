@@ -1,9 +1,10 @@
-"""Training runs that take turns, a step each, so that a machine whose speed drifts is equally fast for all of them.
+"""Training runs that take turns, so that a machine whose speed drifts is equally fast for all of them.
 
-While one run has its turn, the processes of the others are stopped. Needs the memory of all runs at once.
+While one run has its turn, the processes of the others are stopped. Needs the memory of all runs at once, GIGABYTES each.
 """
 
 import os
+import re
 import signal
 import subprocess
 import time
@@ -12,28 +13,31 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import psutil
-from common.logs import STEP_END
 
+GIGABYTES = 4
 POLL_SECONDS = 0.02
 GRACE_SECONDS = 30.0  # for processes to end by themselves
 
 
 @dataclass
 class Run:
-    """A run: its process, its output, and the times of day between which it was stopped.
+    """A run: its process, its output, the line at which a turn may end, and the times of day between which it was stopped.
 
     Signals reach one process after another. A pause counts from before the first stops until before the first goes on.
     """
 
     process: psutil.Popen
     log: Path
+    boundary: re.Pattern
     bytes_read: int = 0
     stopped_at: float | None = None
     pauses: list[list[float]] = field(default_factory=list)
 
-    def take_turn(self, steps: int) -> None:
-        """Resume the run; stop it after so many more steps, unless it ends first.
+    def take_turn(self, count: int) -> str:
+        """Resume the run; stop it after so many more boundaries, unless it ends first. Returns what it printed.
 
         Raises:
             ValueError: it failed.
@@ -42,14 +46,16 @@ class Run:
             self.pauses.append([self.stopped_at, time.time()])
             self.stopped_at = None
             self.send(signal.SIGCONT)
-        while steps > 0 and self.process.poll() is None:
-            steps -= self._new_steps()
+        printed = ""
+        while len(self.boundary.findall(printed)) < count and self.process.poll() is None:
+            printed += self._new_lines()
             time.sleep(POLL_SECONDS)
         if self.process.poll() is None:
             self.stopped_at = time.time()
             self.send(signal.SIGSTOP)
         elif self.process.returncode:
             raise ValueError(f"a run failed with exit code {self.process.returncode}, see {self.log}")
+        return printed + self._new_lines()
 
     def send(self, number: signal.Signals) -> None:
         """Signal all processes, those that start meanwhile as well."""
@@ -63,28 +69,33 @@ class Run:
     def family(self) -> list[psutil.Process]:
         """The run's process and all below it; none once it has ended."""
         with suppress(psutil.NoSuchProcess):
-            return [psutil.Process(self.process.pid), *self.process.children(recursive=True)]
+            return [self.process, *self.process.children(recursive=True)]
         return []
 
-    def _new_steps(self) -> int:
-        """Steps that ended since the last call."""
+    def _new_lines(self) -> str:
+        """Whole lines since the last call."""
         with self.log.open("rb") as log:
             log.seek(self.bytes_read)
             found = log.read()
         whole = found[: found.rfind(b"\n") + 1]
         self.bytes_read += len(whole)
-        return len(STEP_END.findall(whole.decode(errors="replace")))
+        return whole.decode(errors="replace")
 
 
 def take_turns(
-    commands: dict[str, tuple[list, Path]], warm_up: int, on_turn: Callable[[], None]
+    commands: dict[str, tuple[list, Path]],
+    boundary: re.Pattern,
+    warm_up: int,
+    on_turn: Callable[[str, str, float], bool | None],
 ) -> dict[str, list[list[float]]]:
-    """Run commands to their ends: `warm_up` steps of each, then a step of each in turn.
+    """Run commands to their ends, or until they are ended: `warm_up` boundaries of each first, then one of each in turn.
 
     Args:
         commands: of each run, with the file for all its output.
-        warm_up: steps of a run before the next one starts.
-        on_turn: called after every turn.
+        boundary: a line that ends a turn.
+        warm_up: boundaries that a run reaches before the next one starts.
+        on_turn: called after every turn with the run's name, what it printed in the turn, and the seconds for which it was
+            stopped before. True ends the run.
 
     Returns:
         [begin, end] of every pause of each run, in seconds of `time.time`.
@@ -93,21 +104,24 @@ def take_turns(
         ValueError: a run failed, or ended in its warm-up; all are ended.
     """
     runs: dict[str, Run] = {}
-    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}  # a step's line is in the file at once
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}  # a line is in the file at once
     try:
         for name, (command, log) in commands.items():
             with log.open("w") as sink:
                 words = list(map(str, command))
                 process = psutil.Popen(words, stdout=sink, stderr=subprocess.STDOUT, env=environment)
-            runs[name] = Run(process, log)
-            runs[name].take_turn(warm_up)
+            runs[name] = Run(process, log, boundary)
+            printed = runs[name].take_turn(warm_up)
             if process.returncode is not None:
                 raise ValueError(f"a run ended in its warm-up, see {log}")
-            on_turn()
-        while left := [run for run in runs.values() if run.process.returncode is None]:
-            for run in left:
-                run.take_turn(1)
-                on_turn()
+            if on_turn(name, printed, 0.0):
+                end([runs[name]])
+        while left := {name: run for name, run in runs.items() if run.process.returncode is None}:
+            for name, run in left.items():
+                printed = run.take_turn(1)
+                begin, resumed = run.pauses[-1]
+                if on_turn(name, printed, resumed - begin):
+                    end([run])
     finally:
         end(list(runs.values()))
     return {name: run.pauses for name, run in runs.items()}
@@ -127,6 +141,18 @@ def end(runs: list[Run]) -> None:
         run.process.wait()
 
 
-def paused_seconds(pauses: list[list[float]], begin: float, end: float) -> float:
-    """Seconds between two times of day in which a run was stopped."""
-    return sum(max(min(end, last) - max(begin, first), 0.0) for first, last in pauses)
+def paused_seconds(log: pd.DataFrame, pauses: list[list[float]]) -> pd.Series:
+    """Seconds for which a run was stopped between the end of the step before and the end of each step.
+
+    Args:
+        log: of the run, as `read_run` returns it.
+        pauses: as `take_turns` returns them.
+    """
+    ends = log["wall_time"].to_numpy()
+    overlap_SP = [np.minimum(ends, end) - np.maximum(np.append(-np.inf, ends[:-1]), begin) for begin, end in pauses]
+    return pd.Series(np.clip(overlap_SP, 0.0, None).sum(axis=0) if pauses else 0.0, index=log.index)
+
+
+def without_pauses(generation: pd.Series, paused: pd.Series) -> pd.Series:
+    """Seconds of each step's generation without the pause, which falls into it unless it fell between two steps."""
+    return generation - paused.where(generation >= paused, 0.0)

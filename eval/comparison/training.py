@@ -1,24 +1,41 @@
 """The training runs of a comparison, and the task that all arms of a seed start from."""
 
 import json
-import os
+import re
 import shutil
-import signal
-import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 from common.logs import STEP
 from common.paths import ROOT
 from common.runs import run_logged, train_command
+from common.turns import take_turns
 from comparison.arms import EVALUATION
 from comparison.tasks import COUNTDOWN, Task
 from rich.console import Console
-from rich.progress import Progress
 
 EVALUATED = 64  # held-out problems
+EVALUATION_END = re.compile("Evaluation completed")  # the trainer prints it
+
+
+class PolicyRun(NamedTuple):
+    """A training run: its policy, folder, tree of build/ and flags, and the seconds of training after the first step, which
+    warms vLLM up."""
+
+    policy: str
+    folder: Path
+    tree: str
+    flags: list[str]
+    seconds: float
+
+    @property
+    def made_with(self) -> dict:
+        """What the run depends on."""
+        return {"tree": self.tree, "flags": self.flags, "seconds": self.seconds}
 
 
 def make_task(folder: Path, seed: int, console: Console, task: Task = COUNTDOWN) -> None:
@@ -62,46 +79,47 @@ def evaluate_start(folder: Path, seed: int, task: Task) -> None:
     pd.DataFrame([start]).to_csv(folder / "data/start.csv", index=False)
 
 
-def train(
-    task: Path, output: Path, tree: str, flags: list[str], seconds: float, progress: Progress, bar: int, name: str
-) -> None:
-    """Train until the steps have taken `seconds` and the evaluation after that is over, or the data end.
+def train_in_turns(
+    task: Path, runs: list[PolicyRun], on_seconds: Callable[[str, float], None], name: str
+) -> dict[str, list[list[float]]]:
+    """Train policies in turns, each until its steps have taken its seconds and the evaluation after that is over.
+
+    A turn is the steps up to an evaluation, and the evaluation.
 
     Args:
         task: folder that `make_task` made.
+        runs: to train.
+        on_seconds: called with a policy and its seconds so far.
         name: of the task.
 
+    Returns:
+        [begin, end] of every pause of each policy, in seconds of `time.time`.
+
     Raises:
-        ValueError: the run failed.
+        ValueError: a run failed or ended too early.
     """
-    shutil.rmtree(output, ignore_errors=True)
-    output.mkdir(parents=True)
-    command = [*train_command(tree, task, output, flags), "--eval.dataset", task / "data/evaluated.jsonl"]
-    environment = {
-        **os.environ,
-        "REWARD_TASK": name,
-        "REWARD_LOG": str(output / "rewards.log"),
-        "PYTHONUNBUFFERED": "1",
-    }
-    pipe = dict(stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", start_new_session=True)
-    process = subprocess.Popen(command, env=environment, **pipe)
-    spent, stopped = None, False
-    try:
-        with (output / "train.log").open("w") as log:
-            for line in process.stdout:
-                log.write(line)
-                if found := STEP.search(line):
-                    spent = 0.0 if spent is None else spent + float(found[1])  # the first step warms vLLM up
-                    progress.update(bar, completed=min(spent, seconds))
-                if (spent or 0.0) >= seconds and "Evaluation completed" in line:
-                    stopped = True
-                    process.send_signal(signal.SIGTERM)
-                    break
-    finally:
-        process.terminate()  # the script ends its Ray cluster
-        process.stdout.close()
-        code = process.wait()
-    if not stopped:
-        raise ValueError(
-            f"a run ended with exit code {code} after {spent or 0:.0f} of {seconds:.0f} s, see {output / 'train.log'}"
-        )
+    commands = {}
+    for run in runs:
+        shutil.rmtree(run.folder, ignore_errors=True)
+        run.folder.mkdir(parents=True)
+        command = ["env", f"REWARD_TASK={name}", f"REWARD_LOG={run.folder / 'rewards.log'}"]
+        command += train_command(run.tree, task, run.folder, run.flags)
+        command += ["--eval.dataset", task / "data/evaluated.jsonl"]
+        commands[run.policy] = command, run.folder / "train.log"
+    seconds = {run.policy: run.seconds for run in runs}
+    spent: dict[str, float] = {}
+
+    def on_turn(policy: str, printed: str, paused: float) -> bool:
+        took = [float(found) for found in STEP.findall(printed)]
+        if took and took[0] >= paused:  # else the pause fell between two steps
+            took[0] -= paused
+        spent[policy] = spent[policy] + sum(took) if policy in spent else sum(took[1:])
+        on_seconds(policy, min(spent[policy], seconds[policy]))
+        return spent[policy] >= seconds[policy]
+
+    pauses = take_turns(commands, EVALUATION_END, 1, on_turn)
+    for policy, found in spent.items():
+        if found < seconds[policy]:
+            log = commands[policy][1]
+            raise ValueError(f"a run ended after {found:.0f} of {seconds[policy]:.0f} s, see {log}")
+    return pauses

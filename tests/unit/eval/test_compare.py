@@ -13,13 +13,17 @@ from comparison_runs import CONTROL, HELDOUT, scalars, write_run
 def test_a_comparison_goes_on_where_it_was_stopped(tmp_path, monkeypatch):
     trained = []
 
-    def train(task, output, tree, flags, seconds, progress, bar, name):
-        if len(trained) == 3:
+    def train_in_turns(task, runs, on_seconds, name):
+        assert name == "route"
+        if len(trained) >= 3:
             raise KeyboardInterrupt
-        trained.append(output)
-        shutil.rmtree(output, ignore_errors=True)
-        samples = [("a", 1.0, 10, 101.0)] * 4 + [(prompt, 1.0, 5, 110.0) for prompt in HELDOUT for _ in range(8)]
-        write_run(output, samples, [(108.5, scalars(4.0, 4.0))])
+        for run in runs:
+            trained.append(run.folder)
+            shutil.rmtree(run.folder, ignore_errors=True)
+            samples = [("a", 1.0, 10, 101.0)] * 4 + [(prompt, 1.0, 5, 110.0) for prompt in HELDOUT for _ in range(8)]
+            write_run(run.folder, samples, [(108.5, scalars(4.0, 4.0))])
+            on_seconds(run.policy, run.seconds)
+        return {run.policy: [[102.0, 103.0]] for run in runs}
 
     def make_task(folder, seed, console, kind):
         assert kind.name == "route"
@@ -28,7 +32,7 @@ def test_a_comparison_goes_on_where_it_was_stopped(tmp_path, monkeypatch):
         (folder / "data/evaluated.jsonl").write_text(text)
         (folder / "data/start.csv").write_text("step,seconds,samples,right\n0,0.0,8,1 2\n")
 
-    monkeypatch.setattr(compare, "train", train)
+    monkeypatch.setattr(compare, "train_in_turns", train_in_turns)
     monkeypatch.setattr(compare, "make_task", make_task)
     arguments = argparse.Namespace(
         task="route",
@@ -39,6 +43,7 @@ def test_a_comparison_goes_on_where_it_was_stopped(tmp_path, monkeypatch):
         seconds=10.0,
         micro_batch_size=16,
         eval_steps=2,
+        at_once=1,
     )
     with pytest.raises(KeyboardInterrupt):
         compare.run(arguments, CONTROL)
@@ -56,6 +61,11 @@ def test_a_comparison_goes_on_where_it_was_stopped(tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         compare.run(arguments, CONTROL)
     assert len(trained) == 3
+    trained.clear()
+    arguments.at_once = 2
+    steps, _ = compare.run(arguments, CONTROL)
+    assert [path.name for path in trained] == ["unpatched-8"] and len(steps) == 4  # what was finished is kept
+    assert set(steps["generation"]) == {3.0}  # without the pause
 
 
 @pytest.mark.parametrize(
@@ -63,6 +73,7 @@ def test_a_comparison_goes_on_where_it_was_stopped(tmp_path, monkeypatch):
     [
         (["--micro_batch_size", "0"], "--micro_batch_size 0 must be at least 1"),
         (["--eval_steps", "0"], "--eval_steps 0 must be at least 1"),
+        (["--at_once", "0"], "--at_once 0 must be at least 1"),
         (["--seconds", "0"], "--seconds 0.0 must be above 0"),
         (["--target", "75"], "--target 75.0 is a mean reward"),
     ],

@@ -3,9 +3,11 @@
 import time
 
 import common.turns
+import pandas as pd
 import psutil
 import pytest
-from common.turns import paused_seconds, take_turns
+from common.logs import STEP_END
+from common.turns import paused_seconds, take_turns, without_pauses
 
 
 def script(folder, name, steps=3):
@@ -45,13 +47,15 @@ def test_one_run_at_a_time_makes_a_step(tmp_path):
     (tmp_path / turns[0]).touch()
     seen = []
 
-    def on_turn():
+    def on_turn(name, printed, paused):
+        assert printed.count("Global step") == (turns[len(seen)] != f"{name}-end")
+        assert (paused > 0) == (len(seen) >= 2)
         seen.append((len(below()), are_stopped(below())))
         if len(seen) < len(turns):
             (tmp_path / turns[len(seen)]).touch()
 
     commands = commands_of(tmp_path, a=script(tmp_path, "a"), b=script(tmp_path, "b"))
-    pauses = take_turns(commands, 1, on_turn)
+    pauses = take_turns(commands, STEP_END, 1, on_turn)
     assert len(seen) == len(turns) and all(stopped for _, stopped in seen)
     assert all(count >= 2 for count, _ in seen[:6])  # a shell and its child at least
     assert not below()
@@ -79,17 +83,17 @@ ENDLESS = "echo 'Global step 1: {}'; exec sleep 1000"
 def test_a_run_that_ends_too_early_is_named_and_the_others_are_ended(tmp_path, other, message):
     family = []
     with pytest.raises(ValueError, match=message):
-        take_turns(commands_of(tmp_path, a=ENDLESS, b=other), 1, lambda: family.extend(below()))
+        take_turns(commands_of(tmp_path, a=ENDLESS, b=other), STEP_END, 1, lambda *_: family.extend(below()))
     assert family and ended(family)
 
 
 def test_a_run_that_dies_while_it_is_stopped_is_named(tmp_path):
-    def on_turn():
+    def on_turn(*_):
         for process in below():
             process.kill()
 
     with pytest.raises(ValueError, match=r"exit code -9, see .*a\.log"):
-        take_turns(commands_of(tmp_path, a=ENDLESS), 1, on_turn)
+        take_turns(commands_of(tmp_path, a=ENDLESS), STEP_END, 1, on_turn)
 
 
 @pytest.mark.parametrize("first", ["", "trap '' TERM; "])
@@ -97,18 +101,32 @@ def test_all_runs_are_ended_when_it_is_interrupted(tmp_path, monkeypatch, first)
     monkeypatch.setattr(common.turns, "GRACE_SECONDS", 0.5 if first else 30.0)
     family = []
 
-    def on_turn():
+    def on_turn(*_):
         family.extend(below())
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        take_turns(commands_of(tmp_path, a=first + ENDLESS), 1, on_turn)
+        take_turns(commands_of(tmp_path, a=first + ENDLESS), STEP_END, 1, on_turn)
     assert family and ended(family)
 
 
-def test_seconds_of_pauses_between_two_times():
-    pauses = [[10.0, 12.0], [20.0, 25.0]]
-    assert paused_seconds(pauses, 0.0, 9.0) == 0.0
-    assert paused_seconds(pauses, 9.0, 22.0) == 4.0
-    assert paused_seconds(pauses, 11.0, 11.5) == 0.5
-    assert paused_seconds([], 0.0, 9.0) == 0.0
+def test_a_run_that_has_enough_is_ended(tmp_path):
+    (tmp_path / "b-1").touch()
+    commands = commands_of(tmp_path, a=ENDLESS, b=script(tmp_path, "b", steps=1))
+
+    def on_turn(name, *_):
+        if name == "b":
+            (tmp_path / "b-end").touch()
+        return name == "a"
+
+    pauses = take_turns(commands, STEP_END, 1, on_turn)
+    assert pauses["a"] == [] and len(pauses["b"]) == 1 and not below()
+
+
+def test_seconds_of_the_pauses_before_the_end_of_each_step():
+    log = pd.DataFrame({"wall_time": [9.0, 22.0, 23.0, 40.0]}, index=[1, 2, 3, 4])
+    assert paused_seconds(log, [[5.0, 6.0], [10.0, 12.0], [20.0, 25.0]]).to_dict() == {1: 1.0, 2: 4.0, 3: 1.0, 4: 2.0}
+    assert paused_seconds(log, []).to_dict() == dict.fromkeys(log.index, 0.0)
+    generation = pd.Series([1.5, 4.0, 0.5, float("nan")], index=log.index)
+    paused = paused_seconds(log, [[5.0, 6.0], [10.0, 12.0], [20.0, 25.0]])
+    assert without_pauses(generation, paused).tolist()[:3] == [0.5, 0.0, 0.5]

@@ -15,7 +15,6 @@ import pandas as pd
 import pytest
 from comparison.tasks import TASKS
 from rich.console import Console
-from rich.progress import Progress
 
 
 def fake_trainer(folder: Path, script: str) -> Path:
@@ -25,28 +24,45 @@ def fake_trainer(folder: Path, script: str) -> Path:
     return folder
 
 
-def test_a_run_ends_after_its_seconds_and_the_evaluation_that_follows(tmp_path, monkeypatch):
-    script = (
-        "[ $REWARD_TASK = route ] || exit 3\ntrap 'echo stopped >$3/stopped; exit 0' TERM\nfor i in 1 2 3 4 5; do\n"
-    )
-    script += "echo \"Global step $i: {'timing/step_total': 10.5, 'x': 1}\"\ndone\necho ' Evaluation completed in'\n"
+def steps(*seconds):
+    """A script's lines of steps that took so long, and of the evaluation after them."""
+    lines = [f"echo \"Global step 1: {{'timing/step_total': {took}, 'x': 1}}\"\n" for took in seconds]
+    return "".join(lines) + "echo ' Evaluation completed in'\n"
+
+
+def runs_of(folder, *policies):
+    return [comparison.training.PolicyRun(policy, folder / policy, policy, [], 40.0) for policy in policies]
+
+
+def test_runs_end_after_their_seconds_and_the_evaluation_that_follows(tmp_path, monkeypatch):
+    script = "[ $REWARD_TASK = route ] || exit 3\ntrap 'echo stopped >$3/stopped; exit 0' TERM\n"
+    script += steps(99.0, 10.5, 10.5) + "until [ -e $3/go ]; do sleep 0.05; done\n" + steps(10.5, 10.5)
     script += "while :; do sleep 0.05; done\n"
     monkeypatch.setattr(common.runs, "ROOT", fake_trainer(tmp_path, script))
-    with Progress(disable=True) as progress:
-        bar = progress.add_task("", total=40)
-        comparison.training.train(tmp_path, tmp_path / "out", "cpu-base", [], 40.0, progress, bar, "route")
-        assert progress.tasks[0].completed == 40
-    assert (tmp_path / "out/stopped").exists()
-    assert (tmp_path / "out/train.log").read_text().count("Global step") == 5
+    seen = []
+
+    def on_seconds(policy, seconds):
+        seen.append((policy, seconds))
+        (tmp_path / policy / "go").touch()
+
+    pauses = comparison.training.train_in_turns(tmp_path, runs_of(tmp_path, "a", "b"), on_seconds, "route")
+    # The first step does not count. A pause is shorter than a step here, and is taken off.
+    assert [(policy, round(seconds, -1)) for policy, seconds in seen] == [("a", 20), ("b", 20), ("a", 40), ("b", 40)]
+    for policy, other in ("ab", "ba"):
+        assert (tmp_path / policy / "stopped").exists()
+        assert (tmp_path / policy / "train.log").read_text().count("Global step") == 5
+        assert len(pauses[policy]) == 1 and pauses[policy][0][0] < pauses[other][0][1]
 
 
-def test_a_run_that_dies_is_reported_with_its_log(tmp_path, monkeypatch):
-    script = "echo \"Global step 1: {'timing/step_total': 9.0}\"\necho \"Global step 2: {'timing/step_total': 3.0}\"\nexit 7\n"
+@pytest.mark.parametrize(
+    "end, message", [("exit 7", "exit code 7, see .*log"), ("exit 0", "ended after 10 of 40 s, see .*log")]
+)
+def test_a_run_that_ends_early_is_reported_with_its_log(tmp_path, monkeypatch, end, message):
+    script = steps(99.0, 10.0) + "until [ -e $3/go ]; do sleep 0.05; done\n" + end + "\n"
     monkeypatch.setattr(common.runs, "ROOT", fake_trainer(tmp_path, script))
-    with Progress(disable=True) as progress, pytest.raises(ValueError, match="exit code 7 after 3 of 40 s, see .*log"):
-        comparison.training.train(
-            tmp_path, tmp_path / "out", "cpu-base", [], 40.0, progress, progress.add_task(""), "route"
-        )
+    go = lambda policy, _: (tmp_path / policy / "go").touch()  # noqa: E731
+    with pytest.raises(ValueError, match=message):
+        comparison.training.train_in_turns(tmp_path, runs_of(tmp_path, "a"), go, "route")
 
 
 def test_the_start_is_evaluated_once_a_seed(tmp_path, monkeypatch):

@@ -203,8 +203,8 @@ def test_buckets_are_those_of_training(make_generator, stream_of_training, filte
     run = SimulatedTraining(planner, source, costs_of(), gpus=ranks + 1, prompt_tokens=3, work=work)
     ours = []
     seconds = run.actors.bucket_seconds
-    run.actors.bucket_seconds = lambda groups, *args: ours.append([group.number for group in groups]) or seconds(
-        groups, *args
+    run.actors.bucket_seconds = lambda groups, *args: (
+        ours.append([group.number for group in groups]) or seconds(groups, *args)
     )
     for _ in range(6):
         theirs.clear()

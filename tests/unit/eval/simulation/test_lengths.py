@@ -89,9 +89,10 @@ def test_a_resampled_trace_has_as_many_prompts_with_all_their_rollouts(tmp_path)
 
 
 def test_lognormal_lengths_have_their_moments_and_cap():
-    source, generator = LogNormal.parse(
-        "lognormal:median=500,between=0.6,within=0.3,cap=100000"
-    ), np.random.default_rng(0)
+    source, generator = (
+        LogNormal.parse("lognormal:median=500,between=0.6,within=0.3,cap=100000"),
+        np.random.default_rng(0),
+    )
     logs = np.log(source.draw_rollouts(source.draw_prompts(4000, generator), 8, generator)[0])
     assert np.median(logs) == pytest.approx(math.log(500), abs=0.03)
     assert logs.std(axis=1, ddof=1).mean() == pytest.approx(0.3, rel=0.05)
