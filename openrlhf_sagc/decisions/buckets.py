@@ -4,7 +4,9 @@ import math
 
 from openrlhf_sagc.decisions.records import Group
 
-MOST_BUCKETS = 4  # of a step, since each has a price in the driver and in the actors
+# Share of the samples left that makes a bucket. Small first buckets let actors begin early, and small last ones leave them
+# little to do after generation; every bucket has a price in the driver and in the actors.
+LEAST_SHARE = 1 / 4
 
 
 class BucketPlan:
@@ -26,8 +28,8 @@ class BucketPlan:
         self, num_groups: int, group_size: int, *, ranks: int, micro_batch_size: int, optimizer_steps: int = 1
     ) -> None:
         self._size = group_size
-        per_rank = max(micro_batch_size, optimizer_steps)
-        self._least = max(ranks * per_rank, num_groups * group_size // MOST_BUCKETS)  # samples of a bucket
+        self._groups = num_groups
+        self._least = ranks * max(micro_batch_size, optimizer_steps)  # samples of a bucket
         self._most = max(num_groups - math.ceil(ranks * optimizer_steps / group_size), 0)  # groups of all buckets
         self._waiting: list[Group] = []
         self.sent: set[int] = set()
@@ -36,7 +38,8 @@ class BucketPlan:
         """These groups are committed; the bucket to send now, empty if what waits makes none."""
         self._waiting += groups
         bucket = self._waiting[: self._most - len(self.sent)]
-        if len(bucket) * self._size < self._least:
+        left = (self._groups - len(self.sent)) * self._size
+        if not bucket or len(bucket) * self._size < max(self._least, left * LEAST_SHARE):
             return []
         self._waiting = self._waiting[len(bucket) :]
         self.sent |= {group.number for group in bucket}

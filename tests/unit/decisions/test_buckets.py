@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openrlhf_sagc.decisions.buckets import MOST_BUCKETS, BucketPlan
+from openrlhf_sagc.decisions.buckets import LEAST_SHARE, BucketPlan
 from openrlhf_sagc.decisions.records import Group, Prompt
 
 
@@ -15,11 +15,12 @@ def numbers_of(groups):
     return [group.number for group in groups]
 
 
-def test_a_bucket_is_a_quarter_of_the_step_and_the_last_groups_are_left():
-    plan = BucketPlan(8, 4, ranks=5, micro_batch_size=1)
-    sent = [numbers_of(plan.add([group])) for group in groups_of(range(8))]
-    assert sent == [[], [0, 1], [], [2, 3], [], [4, 5], [], []]  # the rest has a sample for each of five ranks
-    assert plan.sent == set(range(6)) and numbers_of(plan.rest(groups_of(range(8)))) == [6, 7]
+def test_a_bucket_is_a_quarter_of_what_is_left_and_the_last_groups_stay():
+    plan = BucketPlan(12, 4, ranks=5, micro_batch_size=1)
+    sent = [numbers_of(plan.add([group])) for group in groups_of(range(12))]
+    # 12, 9, 6 and 4 groups are left; five samples are two groups. The rest has a sample for each of five ranks.
+    assert [bucket for bucket in sent if bucket] == [[0, 1, 2], [3, 4, 5], [6, 7], [8, 9]] and sent[2] == [0, 1, 2]
+    assert plan.sent == set(range(10)) and numbers_of(plan.rest(groups_of(range(12)))) == [10, 11]
 
 
 def test_a_bucket_has_a_micro_batch_for_each_rank():
@@ -39,13 +40,14 @@ def test_groups_of_one_call_are_one_bucket():
     micro_batch_size=st.integers(1, 16),
     steps=st.integers(1, 5),
 )
-def test_there_are_at_most_so_many_buckets_and_something_is_left(num_groups, size, ranks, micro_batch_size, steps):
+def test_a_bucket_has_its_share_and_something_is_left(num_groups, size, ranks, micro_batch_size, steps):
     plan = BucketPlan(num_groups, size, ranks=ranks, micro_batch_size=micro_batch_size, optimizer_steps=steps)
     groups = groups_of(range(num_groups), size)
     buckets = [bucket for group in groups if (bucket := plan.add([group]))]
-    assert len(buckets) <= MOST_BUCKETS and all(
-        len(bucket) * size >= ranks * max(micro_batch_size, steps) for bucket in buckets
-    )
+    left = num_groups
+    for bucket in buckets:
+        assert len(bucket) >= left * LEAST_SHARE and len(bucket) * size >= ranks * max(micro_batch_size, steps)
+        left -= len(bucket)
     rest = plan.rest(groups)
     assert numbers_of([group for bucket in buckets for group in bucket] + rest) == list(range(num_groups))
     assert len(rest) * size >= min(ranks * steps, num_groups * size)
