@@ -4,9 +4,9 @@ import math
 
 from openrlhf_sagc.decisions.records import Group
 
-# Share of the samples left that makes a bucket. Small first buckets let actors begin early, and small last ones leave them
-# little to do after generation; every bucket has a price in the driver and in the actors.
-LEAST_SHARE = 1 / 4
+# Share of the samples left that makes a bucket. So there are few buckets, since each has a price in the driver and in the actors,
+# and small ones at the end, so that little is trained after generation.
+LEAST_SHARE = 1 / 2
 
 
 class BucketPlan:

@@ -15,17 +15,17 @@ def numbers_of(groups):
     return [group.number for group in groups]
 
 
-def test_a_bucket_is_a_quarter_of_what_is_left_and_the_last_groups_stay():
+def test_a_bucket_is_half_of_what_is_left_and_the_last_groups_stay():
     plan = BucketPlan(12, 4, ranks=5, micro_batch_size=1)
     sent = [numbers_of(plan.add([group])) for group in groups_of(range(12))]
-    # 12, 9, 6 and 4 groups are left; five samples are two groups. The rest has a sample for each of five ranks.
-    assert [bucket for bucket in sent if bucket] == [[0, 1, 2], [3, 4, 5], [6, 7], [8, 9]] and sent[2] == [0, 1, 2]
-    assert plan.sent == set(range(10)) and numbers_of(plan.rest(groups_of(range(12)))) == [10, 11]
+    # 12, 6 and 3 groups are left. The rest has a sample for each of five ranks.
+    assert [bucket for bucket in sent if bucket] == [[0, 1, 2, 3, 4, 5], [6, 7, 8]] and sent[5] == [*range(6)]
+    assert plan.sent == set(range(9)) and numbers_of(plan.rest(groups_of(range(12)))) == [9, 10, 11]
 
 
 def test_a_bucket_has_a_micro_batch_for_each_rank():
     plan = BucketPlan(8, 4, ranks=2, micro_batch_size=6)
-    assert [len(plan.add([group])) for group in groups_of(range(8))] == [0, 0, 3, 0, 0, 3, 0, 0]
+    assert [len(plan.add([group])) for group in groups_of(range(8))] == [0, 0, 0, 4, 0, 0, 3, 0]
 
 
 def test_groups_of_one_call_are_one_bucket():

@@ -256,16 +256,16 @@ def test_fewer_samples_than_ranks_are_refused():
 
 
 def test_training_is_hidden_until_generation_ends():
-    """Buckets of two groups of a sample; 10 s of training each, 1 s of the driver's."""
+    """Buckets of four groups and of two, of a sample each; 5 s of training a sample, 1 s of the driver's a bucket."""
     work = {**BY_LENGTH, "stream": "auto", "actor_gpus": 1}
     stream = SimulatedStream(actors_of(2, costs=costs_of(train_per_token=1.0, experience_base=1.0), **work))
     stream.begin(SimpleNamespace(num_groups=8, group_size=1))
     groups = [group_of([5], number) for number in range(8)]
-    stream.send(groups[:2], now=2.0)  # trains from 3 to 13
-    stream.send(groups[2:3], now=4.0)  # no bucket
-    stream.send(groups[3:4], now=4.0)  # trains from 13 to 23
-    assert stream.hidden_and_left(20.0) == (17.0, 3.0) and stream.hidden_and_left(25.0) == (20.0, 0.0)
-    assert [group.number for group in stream.rest(groups)] == [4, 5, 6, 7]
+    stream.send(groups[:4], now=2.0)  # trains from 3 to 23
+    stream.send(groups[4:5], now=4.0)  # no bucket
+    stream.send(groups[5:6], now=4.0)  # trains from 23 to 33
+    assert stream.hidden_and_left(30.0) == (27.0, 3.0) and stream.hidden_and_left(35.0) == (30.0, 0.0)
+    assert [group.number for group in stream.rest(groups)] == [6, 7]
     stream.begin(SimpleNamespace(num_groups=8, group_size=1))
     assert stream.hidden_and_left(1.0) == (0.0, 0.0) and len(stream.rest(groups)) == 8
 
@@ -283,8 +283,8 @@ def test_a_step_ends_when_buckets_and_the_rest_are_trained():
     costs = costs_of(train_per_token=1.0, train_base=0.5, sync=0.25)
     work = Work(**BY_LENGTH, stream="auto", actor_gpus=1)
     step = SimulatedTraining(planner, source, costs, gpus=2, prompt_tokens=3, work=work).step()
-    # The buckets of 20, 40, 50, 60 and 70 s, one after the other.
-    trained = 20 + 2 * (13 + 23) + 2 * (33 + 43) + 2 * 53 + 2 * 63 + 2 * 73
-    assert step["generation_seconds"] == 80 and step["hidden_seconds"] == 60 and step["sample_share"] == 0.875
+    # The buckets of 40, 60 and 70 s, one after the other.
+    trained = 40 + 2 * (13 + 23 + 33 + 43) + 2 * (53 + 63) + 2 * 73
+    assert step["generation_seconds"] == 80 and step["hidden_seconds"] == 40 and step["sample_share"] == 0.875
     assert step["train_seconds"] == (trained - 80) + 0.5 + 2 * 83
     assert step["seconds"] == 80 + step["train_seconds"] + 0.25
