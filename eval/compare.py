@@ -1,9 +1,9 @@
 """Unpatched OpenRLHF against this project: same task and seeds, on a machine that the runs of a seed share in turns.
 
 It trains a small task's model on the CPU stack, each run for a number of training seconds, with OpenRLHF's own evaluation
-on held-out problems in between, whose seconds do not count. After each evaluation another run has its turn, so that all share
-the machine's fast and slow minutes. A policy is unpatched:N (OpenRLHF with n_samples_per_prompt N
-and the CPU patches alone), fixed:N (this project with N as its only size) or sagc (all sizes). Behind the latter two,
+on held-out problems in between, whose seconds do not count. After each evaluation another run has its turn, so that all
+share the machine's fast and slow minutes. A policy is unpatched:N (OpenRLHF with n_samples_per_prompt N and the CPU
+patches alone), fixed:N (this project with N as its only size) or sagc (all sizes). Behind the latter two,
 +tail is tail batching, +tail:R the same with a response_ratio of R, and +lengths length-aware dispatch; +forward and +shuffled
 switch a part of the faster step off, and +stream streams. @prompts at the end holds the prompts of a step instead of its
 samples. Responses of the task route are as unequal in length as a reasoning model's. Started again, it keeps the runs that
@@ -75,6 +75,7 @@ def plans_of(arguments: argparse.Namespace, control: dict[str, float]) -> dict[t
                 kind = TASKS[arguments.task]
                 tree, flags = flags_of(policy, algorithm, seed, control, kind, arguments.micro_batch_size)
                 flags += ["--eval.steps", str(arguments.eval_steps)]  # later flags win
+                flags += ["--vllm.num_engines", str(arguments.num_engines)]
                 name = re.sub(r"[^a-z0-9]", "-", policy)
                 folder = arguments.output.resolve() / f"seed-{seed}" / algorithm / name
                 plan.append(PolicyRun(policy, folder, tree, flags, arguments.seconds))
@@ -105,6 +106,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--micro_batch_size", type=int, default=MICRO_BATCH_SIZE, help="of every arm, in samples")
     parser.add_argument("--eval_steps", type=int, default=EVALUATION["eval.steps"], help="steps between evaluations")
+    parser.add_argument("--num_engines", type=int, default=1, help="of every run")
     parser.add_argument("--seconds", type=float, default=120, help="of training, a run")
     parser.add_argument("--target", type=float, default=0.7, help="held-out reward whose time is reported")
     parser.add_argument("--max_straggler_rate", type=float, default=0.3)
@@ -119,7 +121,7 @@ def parse_arguments() -> argparse.Namespace:
     if arguments.quick:
         arguments.policies, arguments.algorithms, arguments.seeds = ["unpatched:8", "sagc"], ["grpo"], [0]
         arguments.seconds = 45.0
-    for name in ("micro_batch_size", "eval_steps", "at_once"):
+    for name in ("micro_batch_size", "eval_steps", "num_engines", "at_once"):
         if getattr(arguments, name) < 1:
             raise ValueError(f"--{name} {getattr(arguments, name)} must be at least 1")
     if arguments.seconds <= 0:

@@ -43,6 +43,7 @@ def test_a_comparison_goes_on_where_it_was_stopped(tmp_path, monkeypatch):
         seconds=10.0,
         micro_batch_size=16,
         eval_steps=2,
+        num_engines=3,
         at_once=1,
     )
     with pytest.raises(KeyboardInterrupt):
@@ -51,7 +52,7 @@ def test_a_comparison_goes_on_where_it_was_stopped(tmp_path, monkeypatch):
     trained.clear()
     steps, evaluations = compare.run(arguments, CONTROL)
     made_with = json.loads((tmp_path / "seed-0/grpo/sagc/done.json").read_text())["made_with"]
-    assert made_with["flags"][-2:] == ["--eval.steps", "2"]
+    assert made_with["flags"][-4:] == ["--eval.steps", "2", "--vllm.num_engines", "3"]
     assert len(before) == 3 and len(trained) == 1 and trained[0] not in before
     assert [path.name for path in before] == ["unpatched-8", "sagc", "sagc"]  # arms take turns at going first
     assert len(steps) == 4 and steps["seed"].tolist() == [0, 0, 1, 1]
@@ -73,6 +74,7 @@ def test_a_comparison_goes_on_where_it_was_stopped(tmp_path, monkeypatch):
     [
         (["--micro_batch_size", "0"], "--micro_batch_size 0 must be at least 1"),
         (["--eval_steps", "0"], "--eval_steps 0 must be at least 1"),
+        (["--num_engines", "0"], "--num_engines 0 must be at least 1"),
         (["--at_once", "0"], "--at_once 0 must be at least 1"),
         (["--seconds", "0"], "--seconds 0.0 must be above 0"),
         (["--target", "75"], "--target 75.0 is a mean reward"),
