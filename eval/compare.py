@@ -1,8 +1,8 @@
 """Unpatched OpenRLHF against this project: same task and seeds, on a machine that the runs of a seed share in turns.
 
 It trains a small task's model on the CPU stack, each run for a number of training seconds, with OpenRLHF's own evaluation
-on held-out problems in between, whose seconds do not count. After each evaluation another run has its turn, so that all
-share the machine's fast and slow minutes. A policy is unpatched:N (OpenRLHF with n_samples_per_prompt N and the CPU
+on held-out problems in between, whose seconds do not count. In each evaluation another run gets its turn, so that
+those of a seed which fit into memory share the machine's fast and slow minutes. A policy is unpatched:N (OpenRLHF with n_samples_per_prompt N and the CPU
 patches alone), fixed:N (this project with N as its only size) or sagc (all sizes). Behind the latter two,
 +tail is tail batching, +tail:R the same with a response_ratio of R, and +lengths length-aware dispatch; +forward and +shuffled
 switch a part of the faster step off, and +stream streams. @prompts at the end holds the prompts of a step instead of its
@@ -20,8 +20,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from common.paths import ROOT
-from common.runs import is_done, result_of, set_done
-from common.turns import GIGABYTES
+from common.runs import is_done
+from common.turns import GIGABYTES, room_for_runs
 from comparison.arms import ALGORITHMS, EVALUATION, MICRO_BATCH_SIZE, SIZES, flags_of
 from comparison.logs import read_evaluations, read_steps
 from comparison.report import write_report
@@ -48,11 +48,17 @@ def run(arguments: argparse.Namespace, control: dict[str, float]) -> tuple[pd.Da
             make_task(task, seed, progress.console, TASKS[arguments.task])
             missing = [run for run in plan if not is_done(run.folder, run.made_with)]
             for start in range(0, len(missing), arguments.at_once):
-                train_and_note(task, missing[start : start + arguments.at_once], arguments, progress)
+                runs = missing[start : start + arguments.at_once]
+                bars = {
+                    run.policy: progress.add_task(f"seed {seed} {algorithm} {run.policy}", total=run.seconds)
+                    for run in runs
+                }
+                show = lambda policy, spent, bars=bars: progress.update(bars[policy], completed=spent)  # noqa: E731
+                train_in_turns(task, runs, show, arguments.task)
             for run in plan:
                 arm = {"seed": seed, "algorithm": algorithm, "policy": run.policy}
                 evaluated = task / "data/evaluated.jsonl"
-                made = read_steps(run.folder, evaluated, control["straggler_ratio"], result_of(run.folder))
+                made = read_steps(run.folder, evaluated, control["straggler_ratio"])
                 steps.append(made.assign(**arm))
                 found = pd.concat(
                     [pd.read_csv(task / "data/start.csv"), read_evaluations(run.folder, evaluated, made)]
@@ -82,22 +88,6 @@ def plans_of(arguments: argparse.Namespace, control: dict[str, float]) -> dict[t
     return plans
 
 
-def train_and_note(task: Path, runs: list[PolicyRun], arguments: argparse.Namespace, progress: Progress) -> None:
-    """Train these in turns, and note that they are finished.
-
-    Raises:
-        ValueError: a run failed.
-    """
-    bars = {}
-    for run in runs:
-        bars[run.policy] = progress.add_task(f"{run.folder.parent.parent.name} {run.policy}", total=arguments.seconds)
-    pauses = train_in_turns(
-        task, runs, lambda policy, spent: progress.update(bars[policy], completed=spent), arguments.task
-    )
-    for run in runs:
-        set_done(run.folder, run.made_with, pauses[run.policy])
-
-
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--task", choices=list(TASKS), default="countdown", help="what is trained")
@@ -106,7 +96,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--micro_batch_size", type=int, default=MICRO_BATCH_SIZE, help="of every arm, in samples")
     parser.add_argument("--eval_steps", type=int, default=EVALUATION["eval.steps"], help="steps between evaluations")
-    parser.add_argument("--num_engines", type=int, default=1, help="of every run")
+    parser.add_argument("--num_engines", type=int, default=1, help="vLLM engines of a run")
     parser.add_argument("--seconds", type=float, default=120, help="of training, a run")
     parser.add_argument("--target", type=float, default=0.7, help="held-out reward whose time is reported")
     parser.add_argument("--max_straggler_rate", type=float, default=0.3)
@@ -121,6 +111,8 @@ def parse_arguments() -> argparse.Namespace:
     if arguments.quick:
         arguments.policies, arguments.algorithms, arguments.seeds = ["unpatched:8", "sagc"], ["grpo"], [0]
         arguments.seconds = 45.0
+    if arguments.at_once is None:
+        arguments.at_once = max(room_for_runs(arguments.num_engines), 1)
     for name in ("micro_batch_size", "eval_steps", "num_engines", "at_once"):
         if getattr(arguments, name) < 1:
             raise ValueError(f"--{name} {getattr(arguments, name)} must be at least 1")
@@ -132,7 +124,8 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def main() -> None:
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("eval/compare.py: stopped"))  # and the run with it
+    for number in (signal.SIGTERM, signal.SIGHUP):  # the runs end with it
+        signal.signal(number, lambda *_: sys.exit("eval/compare.py: stopped"))
     try:
         arguments = parse_arguments()
         control = {name: getattr(arguments, name) for name in ("max_straggler_rate", "straggler_ratio", "tradeoff")}
@@ -141,6 +134,7 @@ def main() -> None:
     except ValueError as error:
         sys.exit(f"eval/compare.py: {error}")
     settings = {"target": arguments.target, "seconds": arguments.seconds, **control}
+    settings |= {name: getattr(arguments, name) for name in ("num_engines", "at_once")}
     (arguments.output / "settings.json").write_text(json.dumps(settings, indent=2) + "\n")
     steps.to_csv(arguments.output / "steps.csv", index=False, float_format="%.5g")
     evaluations.to_csv(arguments.output / "evaluations.csv", index=False, float_format="%.5g")

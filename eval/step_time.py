@@ -20,14 +20,13 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-import psutil
 from common.group_size_runs import WARM_UP
 from common.logs import STEP_END, read_run
 from common.machine import processor_name, usable_cores
 from common.paths import QUICKSTART, RESULTS, ROOT, check_task
 from common.runs import once, train_command
 from common.tables import markdown
-from common.turns import GIGABYTES, paused_seconds, take_turns, without_pauses
+from common.turns import GIGABYTES, paused_seconds, room_for_runs, take_turns, without_pauses
 from comparison.arms import ALGORITHMS, SAMPLES, flags_of
 from comparison.logs import PHASES
 from comparison.statistics import times_as_fast
@@ -92,13 +91,13 @@ def read_steps(run: Path, steps: int, pauses: list[list[float]]) -> pd.DataFrame
     frame = frame.assign(
         seconds=log["wall_time"].diff() - paused,
         generation=without_pauses(frame["generation"], paused),
-        # It counts from the last prompt that was sent, before the pause or after it.
+        # A pause may fall before the tail begins, and is longer than that then.
         idle_tail=without_pauses(frame["idle_tail"], paused),
     )
     frame = frame.iloc[WARM_UP : WARM_UP + steps]
     if len(frame) < steps:
         raise ValueError(
-            f"{run} has {len(frame)} of {steps} steps after the {WARM_UP} of the warm-up: see its train.log"
+            f"{run} has {len(frame)} of {steps} steps after the {WARM_UP} of the warm-up: ask for fewer --steps"
         )
     return (
         frame.assign(rest=frame["seconds"] - frame[[*PHASES.values()]].sum(axis=1)).rename_axis("step").reset_index()
@@ -149,10 +148,9 @@ def train_in_turns(
     Raises:
         ValueError: a run failed, or there is too little memory.
     """
-    needed, free = GIGABYTES * len(runs), psutil.virtual_memory().available / 1e9
-    if needed > free:
+    if len(runs) > (room := room_for_runs()):
         raise ValueError(
-            f"the {len(runs)} --arms need {needed} GB of memory at once, and {free:.0f} GB are free: name fewer"
+            f"{len(runs)} --arms need {GIGABYTES} GB of memory each at once, which {room} have: name fewer"
         )
     commands = {}
     for arm, (tree, flags) in runs.items():
@@ -246,7 +244,8 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def main() -> None:
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("eval/step_time.py: stopped"))  # ends the runs
+    for number in (signal.SIGTERM, signal.SIGHUP):  # the runs end with it
+        signal.signal(number, lambda *_: sys.exit("eval/step_time.py: stopped"))
     try:
         arguments = parse_arguments()
         check_task(arguments.task)

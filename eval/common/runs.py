@@ -17,29 +17,20 @@ def once(folder: Path, made_with: Any, make: Callable[[], Any]) -> Any:
     """
     if not is_done(folder, made_with):
         folder.mkdir(parents=True, exist_ok=True)
+        (folder / "done.json").unlink(missing_ok=True)
         set_done(folder, made_with, make())
-    return result_of(folder)
+    return json.loads((folder / "done.json").read_text())["result"]
 
 
 def is_done(folder: Path, made_with: Any) -> bool:
-    """Whether the folder's run is finished and was made with this; one that was made with something else is forgotten."""
+    """Whether the folder's run is finished, and was made with this."""
     done = folder / "done.json"
-    if not done.exists():
-        return False
-    same = json.loads(done.read_text())["made_with"] == made_with
-    if not same:
-        done.unlink()
-    return same
+    return done.exists() and json.loads(done.read_text())["made_with"] == made_with
 
 
-def set_done(folder: Path, made_with: Any, result: Any) -> None:
+def set_done(folder: Path, made_with: Any, result: Any = None) -> None:
     """The folder's run is finished."""
     (folder / "done.json").write_text(json.dumps({"made_with": made_with, "result": result}))
-
-
-def result_of(folder: Path) -> Any:
-    """The result of a finished run."""
-    return json.loads((folder / "done.json").read_text())["result"]
 
 
 def train_command(tree: str, task: Path, output: Path, flags: list[str]) -> list:

@@ -1,6 +1,6 @@
 """Training runs that take turns, so that a machine whose speed drifts is equally fast for all of them.
 
-While one run has its turn, the processes of the others are stopped. Needs the memory of all runs at once, GIGABYTES each.
+While one run has its turn, the processes of the others are stopped. Needs the memory of all runs at once.
 """
 
 import os
@@ -17,27 +17,27 @@ import numpy as np
 import pandas as pd
 import psutil
 
-GIGABYTES = 4
+GIGABYTES, GIGABYTES_OF_ENGINE = 4, 2  # of a run with one engine, and of each further one
 POLL_SECONDS = 0.02
 GRACE_SECONDS = 30.0  # for processes to end by themselves
 
 
 @dataclass
 class Run:
-    """A run: its process, its output, the line at which a turn may end, and the times of day between which it was stopped.
+    """A run: its process, its output, and the times of day between which it was stopped.
 
     Signals reach one process after another. A pause counts from before the first stops until before the first goes on.
     """
 
     process: psutil.Popen
     log: Path
-    boundary: re.Pattern
     bytes_read: int = 0
     stopped_at: float | None = None
     pauses: list[list[float]] = field(default_factory=list)
+    known: set[psutil.Process] = field(default_factory=set)  # those below a process that died go on without it
 
-    def take_turn(self, count: int) -> str:
-        """Resume the run; stop it after so many more boundaries, unless it ends first. Returns what it printed.
+    def take_turn(self, boundary: re.Pattern, count: int = 1) -> str:
+        """Resume the run; stop it after so many more lines with `boundary`, unless it ends first. Returns what it printed.
 
         Raises:
             ValueError: it failed.
@@ -47,7 +47,7 @@ class Run:
             self.stopped_at = None
             self.send(signal.SIGCONT)
         printed = ""
-        while len(self.boundary.findall(printed)) < count and self.process.poll() is None:
+        while len(boundary.findall(printed)) < count and self.process.poll() is None:
             printed += self._new_lines()
             time.sleep(POLL_SECONDS)
         if self.process.poll() is None:
@@ -56,6 +56,16 @@ class Run:
         elif self.process.returncode:
             raise ValueError(f"a run failed with exit code {self.process.returncode}, see {self.log}")
         return printed + self._new_lines()
+
+    def finish(self, last: re.Pattern) -> None:
+        """Let the run go on to a line with `last`, and end it.
+
+        Raises:
+            ValueError: it ended before.
+        """
+        if not last.search(self.take_turn(last)):
+            raise ValueError(f"a run ended too early, see {self.log}")
+        end([self])
 
     def send(self, number: signal.Signals) -> None:
         """Signal all processes, those that start meanwhile as well."""
@@ -67,10 +77,10 @@ class Run:
             reached |= new
 
     def family(self) -> list[psutil.Process]:
-        """The run's process and all below it; none once it has ended."""
+        """The run's processes that have not ended."""
         with suppress(psutil.NoSuchProcess):
-            return [self.process, *self.process.children(recursive=True)]
-        return []
+            self.known |= {self.process, *self.process.children(recursive=True)}
+        return [process for process in self.known if process.is_running()]
 
     def _new_lines(self) -> str:
         """Whole lines since the last call."""
@@ -86,16 +96,18 @@ def take_turns(
     commands: dict[str, tuple[list, Path]],
     boundary: re.Pattern,
     warm_up: int,
-    on_turn: Callable[[str, str, float], bool | None],
+    on_turn: Callable[[str, str], re.Pattern | None],
+    on_end: Callable[[str], None] = lambda name: None,
 ) -> dict[str, list[list[float]]]:
     """Run commands to their ends, or until they are ended: `warm_up` boundaries of each first, then one of each in turn.
 
     Args:
         commands: of each run, with the file for all its output.
-        boundary: a line that ends a turn.
+        boundary: in a line that ends a turn.
         warm_up: boundaries that a run reaches before the next one starts.
-        on_turn: called after every turn with the run's name, what it printed in the turn, and the seconds for which it was
-            stopped before. True ends the run.
+        on_turn: called after every turn with the run's name and what it printed in the turn. If it returns a pattern, the
+            run goes on to a line with that, and is ended there.
+        on_end: called with the name of a run that was ended so.
 
     Returns:
         [begin, end] of every pause of each run, in seconds of `time.time`.
@@ -110,18 +122,18 @@ def take_turns(
             with log.open("w") as sink:
                 words = list(map(str, command))
                 process = psutil.Popen(words, stdout=sink, stderr=subprocess.STDOUT, env=environment)
-            runs[name] = Run(process, log, boundary)
-            printed = runs[name].take_turn(warm_up)
+            runs[name] = Run(process, log)
+            last = on_turn(name, runs[name].take_turn(boundary, warm_up))
             if process.returncode is not None:
                 raise ValueError(f"a run ended in its warm-up, see {log}")
-            if on_turn(name, printed, 0.0):
-                end([runs[name]])
+            if last:
+                runs[name].finish(last)
+                on_end(name)
         while left := {name: run for name, run in runs.items() if run.process.returncode is None}:
             for name, run in left.items():
-                printed = run.take_turn(1)
-                begin, resumed = run.pauses[-1]
-                if on_turn(name, printed, resumed - begin):
-                    end([run])
+                if last := on_turn(name, run.take_turn(boundary)):
+                    run.finish(last)
+                    on_end(name)
     finally:
         end(list(runs.values()))
     return {name: run.pauses for name, run in runs.items()}
@@ -133,7 +145,7 @@ def end(runs: list[Run]) -> None:
     for run in runs:
         run.send(signal.SIGCONT)
         with suppress(psutil.NoSuchProcess):
-            run.process.terminate()
+            run.process.terminate()  # the others end with it, as their script has it
     for process in psutil.wait_procs(left, timeout=GRACE_SECONDS)[1]:
         with suppress(psutil.NoSuchProcess):
             process.kill()
@@ -156,3 +168,9 @@ def paused_seconds(log: pd.DataFrame, pauses: list[list[float]]) -> pd.Series:
 def without_pauses(generation: pd.Series, paused: pd.Series) -> pd.Series:
     """Seconds of each step's generation without the pause, which falls into it unless it fell between two steps."""
     return generation - paused.where(generation >= paused, 0.0)
+
+
+def room_for_runs(num_engines: int = 1) -> int:
+    """Runs for which there is memory."""
+    needed = GIGABYTES + GIGABYTES_OF_ENGINE * (num_engines - 1)
+    return int(psutil.virtual_memory().available / 1e9 // needed)

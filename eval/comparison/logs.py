@@ -11,7 +11,6 @@ import numpy as np
 import pandas as pd
 from common.logs import read_run
 from common.synthetic_reward import checksum
-from common.turns import paused_seconds, without_pauses
 
 PHASES = {
     "timing/generation": "generation",
@@ -29,14 +28,13 @@ def read_samples(folder: Path, evaluated: Path) -> pd.DataFrame:
     return samples.assign(heldout=samples["prompt"].isin([checksum(problem) for problem in problems]))
 
 
-def read_steps(folder: Path, evaluated: Path, straggler_ratio: float, pauses: list[list[float]]) -> pd.DataFrame:
+def read_steps(folder: Path, evaluated: Path, straggler_ratio: float) -> pd.DataFrame:
     """A row a step: what was rolled out in it, and where its seconds went.
 
     Args:
         folder: of the run.
         evaluated: file of the held-out problems.
         straggler_ratio: max / median from which a group has a straggler event.
-        pauses: as `take_turns` returns them; they do not count.
 
     Returns:
         step; `seconds` of training up to its end, from the end of the first step on, which warms vLLM up; `generation`,
@@ -49,8 +47,6 @@ def read_steps(folder: Path, evaluated: Path, straggler_ratio: float, pauses: li
     logged = read_run(folder / "tensorboard" / "run")
     samples = read_samples(folder, evaluated)
     samples = samples[~samples["heldout"]]
-    paused = paused_seconds(logged, pauses)
-    logged["timing/generation"] = without_pauses(logged["timing/generation"], paused)
     after_generation = logged[[*PHASES]].drop(columns="timing/generation").sum(axis=1)
     ends = logged["wall_time"] - after_generation
     number = np.searchsorted(logged["wall_time"], samples["time"])

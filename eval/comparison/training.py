@@ -12,14 +12,15 @@ import numpy as np
 import pandas as pd
 from common.logs import STEP
 from common.paths import ROOT
-from common.runs import run_logged, train_command
+from common.runs import run_logged, set_done, train_command
 from common.turns import take_turns
 from comparison.arms import EVALUATION
 from comparison.tasks import COUNTDOWN, Task
 from rich.console import Console
 
 EVALUATED = 64  # held-out problems
-EVALUATION_END = re.compile("Evaluation completed")  # the trainer prints it
+# The trainer prints both.
+EVALUATION_START, EVALUATION_END = re.compile("Evaluation start time"), re.compile("Evaluation completed")
 
 
 class PolicyRun(NamedTuple):
@@ -79,21 +80,17 @@ def evaluate_start(folder: Path, seed: int, task: Task) -> None:
     pd.DataFrame([start]).to_csv(folder / "data/start.csv", index=False)
 
 
-def train_in_turns(
-    task: Path, runs: list[PolicyRun], on_seconds: Callable[[str, float], None], name: str
-) -> dict[str, list[list[float]]]:
+def train_in_turns(task: Path, runs: list[PolicyRun], on_seconds: Callable[[str, float], None], name: str) -> None:
     """Train policies in turns, each until its steps have taken its seconds and the evaluation after that is over.
 
-    A turn is the steps up to an evaluation, and the evaluation.
+    Turns change in the evaluations, whose seconds do not count, neither here nor for group control. Every run that ends is
+    noted as done.
 
     Args:
         task: folder that `make_task` made.
         runs: to train.
         on_seconds: called with a policy and its seconds so far.
         name: of the task.
-
-    Returns:
-        [begin, end] of every pause of each policy, in seconds of `time.time`.
 
     Raises:
         ValueError: a run failed or ended too early.
@@ -106,20 +103,19 @@ def train_in_turns(
         command += train_command(run.tree, task, run.folder, run.flags)
         command += ["--eval.dataset", task / "data/evaluated.jsonl"]
         commands[run.policy] = command, run.folder / "train.log"
-    seconds = {run.policy: run.seconds for run in runs}
+    left = {run.policy: run for run in runs}
     spent: dict[str, float] = {}
 
-    def on_turn(policy: str, printed: str, paused: float) -> bool:
+    def on_turn(policy: str, printed: str) -> re.Pattern | None:
         took = [float(found) for found in STEP.findall(printed)]
-        if took and took[0] >= paused:  # else the pause fell between two steps
-            took[0] -= paused
         spent[policy] = spent[policy] + sum(took) if policy in spent else sum(took[1:])
-        on_seconds(policy, min(spent[policy], seconds[policy]))
-        return spent[policy] >= seconds[policy]
+        on_seconds(policy, min(spent[policy], left[policy].seconds))
+        return EVALUATION_END if spent[policy] >= left[policy].seconds else None
 
-    pauses = take_turns(commands, EVALUATION_END, 1, on_turn)
-    for policy, found in spent.items():
-        if found < seconds[policy]:
-            log = commands[policy][1]
-            raise ValueError(f"a run ended after {found:.0f} of {seconds[policy]:.0f} s, see {log}")
-    return pauses
+    def on_end(policy: str) -> None:
+        run = left.pop(policy)
+        set_done(run.folder, run.made_with)
+
+    take_turns(commands, EVALUATION_START, 1, on_turn, on_end)
+    for policy, run in left.items():
+        raise ValueError(f"a run ended after {spent[policy]:.0f} of {run.seconds:.0f} s, see {commands[policy][1]}")

@@ -4,13 +4,15 @@ import math
 
 from openrlhf_sagc.decisions.records import Group
 
-# Share of the samples left that makes a bucket. So there are few buckets, since each has a price in the driver and in the actors,
-# and small ones at the end, so that little is trained after generation.
+# Of the samples that are not sent yet. There are few buckets, since each has a price in the driver and in the actors, and the
+# last ones are small.
 LEAST_SHARE = 1 / 2
 
 
 class BucketPlan:
     """The buckets of one step: whole groups, in the order in which they were committed.
+
+    A bucket has LEAST_SHARE of the samples that are not sent yet, and a micro-batch for each rank.
 
     The last groups are left for the end, a sample for each rank and optimizer step at least.
 
@@ -20,7 +22,7 @@ class BucketPlan:
         num_groups: of the step.
         group_size: samples of a group.
         ranks: data-parallel actors.
-        micro_batch_size: samples of a micro-batch. A bucket has a micro-batch for each rank at least.
+        micro_batch_size: samples of a micro-batch.
         optimizer_steps: of a rollout. A bucket has a sample for each of them on each rank.
     """
 

@@ -7,23 +7,25 @@ import sys
 
 import compare
 import pytest
+from common.runs import set_done
 from comparison_runs import CONTROL, HELDOUT, scalars, write_run
 
 
 def test_a_comparison_goes_on_where_it_was_stopped(tmp_path, monkeypatch):
-    trained = []
+    trained, batches = [], []
 
     def train_in_turns(task, runs, on_seconds, name):
         assert name == "route"
         if len(trained) >= 3:
             raise KeyboardInterrupt
+        batches.append(len(runs))
         for run in runs:
             trained.append(run.folder)
             shutil.rmtree(run.folder, ignore_errors=True)
             samples = [("a", 1.0, 10, 101.0)] * 4 + [(prompt, 1.0, 5, 110.0) for prompt in HELDOUT for _ in range(8)]
             write_run(run.folder, samples, [(108.5, scalars(4.0, 4.0))])
             on_seconds(run.policy, run.seconds)
-        return {run.policy: [[102.0, 103.0]] for run in runs}
+            set_done(run.folder, run.made_with)
 
     def make_task(folder, seed, console, kind):
         assert kind.name == "route"
@@ -62,11 +64,12 @@ def test_a_comparison_goes_on_where_it_was_stopped(tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         compare.run(arguments, CONTROL)
     assert len(trained) == 3
+    assert batches == [1] * 7
     trained.clear()
-    arguments.at_once = 2
-    steps, _ = compare.run(arguments, CONTROL)
-    assert [path.name for path in trained] == ["unpatched-8"] and len(steps) == 4  # what was finished is kept
-    assert set(steps["generation"]) == {3.0}  # without the pause
+    batches.clear()
+    arguments.at_once, arguments.seconds = 2, 12.0
+    compare.run(arguments, CONTROL)
+    assert batches == [2, 2]
 
 
 @pytest.mark.parametrize(

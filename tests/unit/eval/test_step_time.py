@@ -3,7 +3,6 @@
 import json
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import common.runs
 import pandas as pd
@@ -33,7 +32,7 @@ def value_of(flags, name):
 @pytest.fixture(autouse=True)
 def memory(monkeypatch):
     """Enough for five arms."""
-    monkeypatch.setattr(step_time.psutil, "virtual_memory", lambda: SimpleNamespace(available=20e9))
+    monkeypatch.setattr(step_time, "room_for_runs", lambda: 5)
 
 
 @pytest.fixture
@@ -142,7 +141,9 @@ def test_unpatched_runs_log_no_finer_parts(tmp_path):
 
 def test_a_run_that_ended_in_the_warm_up_is_named(tmp_path):
     write_steps(tmp_path, 5.0, WARM_UP)
-    with pytest.raises(ValueError, match=f"has 0 of 3 steps after the {WARM_UP} of the warm-up: see"):
+    with pytest.raises(
+        ValueError, match=f"has 0 of 3 steps after the {WARM_UP} of the warm-up: ask for fewer --steps"
+    ):
         step_time.read_steps(tmp_path, 3, [])
 
 
@@ -219,7 +220,7 @@ def command(monkeypatch, tmp_path):
             write_steps(log.parent, seconds, WARM_UP + 2, **more)
             begin = 100 + 10 * seconds * WARM_UP  # of the first step that counts
             pauses[arm] = [[begin, begin + PAUSES[arm]]]
-            on_turn(arm, "", 0.0)
+            on_turn(arm, "")
         return pauses
 
     def command(*words):
@@ -265,7 +266,7 @@ def test_a_measurement_goes_on_where_it_was_stopped(command, tmp_path, capsys):
         (["--repetitions", "0"], "--repetitions 0 must be at least 1"),
         (["--sizes", "8", "12"], "--sizes 12 does not divide the 128 samples"),
         (["--micro_batch_size", "48"], "--micro_batch_size 48 does not divide the 64 samples"),
-        (["--repetitions", "1"], "the 6 --arms need 24 GB of memory at once, and 20 GB are free: name fewer"),
+        (["--repetitions", "1"], "6 --arms need 4 GB of memory each at once, which 5 have: name fewer"),
         (["--task", "/nowhere"], "--task /nowhere holds no model: run train_scripts/quickstart.sh"),
     ],
 )

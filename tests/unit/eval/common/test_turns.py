@@ -1,5 +1,6 @@
 """Runs that take turns; the runs are scripts whose steps wait until the test lets them go."""
 
+import re
 import time
 
 import common.turns
@@ -47,9 +48,8 @@ def test_one_run_at_a_time_makes_a_step(tmp_path):
     (tmp_path / turns[0]).touch()
     seen = []
 
-    def on_turn(name, printed, paused):
+    def on_turn(name, printed):
         assert printed.count("Global step") == (turns[len(seen)] != f"{name}-end")
-        assert (paused > 0) == (len(seen) >= 2)
         seen.append((len(below()), are_stopped(below())))
         if len(seen) < len(turns):
             (tmp_path / turns[len(seen)]).touch()
@@ -87,13 +87,19 @@ def test_a_run_that_ends_too_early_is_named_and_the_others_are_ended(tmp_path, o
     assert family and ended(family)
 
 
-def test_a_run_that_dies_while_it_is_stopped_is_named(tmp_path):
+def test_a_run_that_dies_while_it_is_stopped_is_named_and_its_other_processes_are_ended(tmp_path, monkeypatch):
+    monkeypatch.setattr(common.turns, "GRACE_SECONDS", 0.5)
+    (tmp_path / "a-1").touch()
+    family = []
+
     def on_turn(*_):
-        for process in below():
-            process.kill()
+        family.extend(below())
+        (shell,) = [process for process in family if process.ppid() == psutil.Process().pid]
+        shell.kill()
 
     with pytest.raises(ValueError, match=r"exit code -9, see .*a\.log"):
-        take_turns(commands_of(tmp_path, a=ENDLESS), STEP_END, 1, on_turn)
+        take_turns(commands_of(tmp_path, a=script(tmp_path, "a")), STEP_END, 1, on_turn)
+    assert len(family) >= 2 and ended(family)
 
 
 @pytest.mark.parametrize("first", ["", "trap '' TERM; "])
@@ -110,17 +116,33 @@ def test_all_runs_are_ended_when_it_is_interrupted(tmp_path, monkeypatch, first)
     assert family and ended(family)
 
 
-def test_a_run_that_has_enough_is_ended(tmp_path):
+def test_a_run_that_has_enough_goes_on_to_its_last_line_and_is_ended(tmp_path):
     (tmp_path / "b-1").touch()
-    commands = commands_of(tmp_path, a=ENDLESS, b=script(tmp_path, "b", steps=1))
+    first = (
+        "echo 'Global step 1: {}'; until [ -e %s/a-last ]; do sleep 0.01; done; echo last; exec sleep 1000" % tmp_path
+    )
+    commands = commands_of(tmp_path, a=first, b=script(tmp_path, "b", steps=1))
+    turns = []
 
-    def on_turn(name, *_):
-        if name == "b":
-            (tmp_path / "b-end").touch()
-        return name == "a"
+    def on_turn(name, printed):
+        turns.append(name)
+        (tmp_path / ("a-last" if name == "a" else "b-end")).touch()
+        return re.compile("last") if name == "a" else None
 
-    pauses = take_turns(commands, STEP_END, 1, on_turn)
-    assert pauses["a"] == [] and len(pauses["b"]) == 1 and not below()
+    pauses = take_turns(commands, STEP_END, 1, on_turn, turns.append)
+    assert turns == ["a", "a", "b", "b"] and "last" in (tmp_path / "a.log").read_text()  # the second "a" is its end
+    assert len(pauses["b"]) == 1 and not below()
+
+
+def test_a_run_that_ends_before_its_last_line_is_named(tmp_path):
+    (tmp_path / "a-1").touch()
+
+    def on_turn(*_):
+        (tmp_path / "a-end").touch()
+        return re.compile("last")
+
+    with pytest.raises(ValueError, match=r"a run ended too early, see .*a\.log"):
+        take_turns(commands_of(tmp_path, a=script(tmp_path, "a", steps=1)), STEP_END, 1, on_turn)
 
 
 def test_seconds_of_the_pauses_before_the_end_of_each_step():

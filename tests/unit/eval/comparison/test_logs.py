@@ -24,7 +24,7 @@ def recorded(tmp_path):
 
 def test_steps_are_read_from_the_logs(recorded):
     folder, evaluated = recorded
-    steps = comparison.logs.read_steps(folder, evaluated, straggler_ratio=2.5, pauses=[]).set_index("step")
+    steps = comparison.logs.read_steps(folder, evaluated, straggler_ratio=2.5).set_index("step")
     assert steps["seconds"].tolist() == [0.0, 5.5]
     assert steps["group_size"].tolist() == [4, 2] and steps["groups"].tolist() == [2, 2]
     assert steps["straggler_rate"].tolist() == [0.5, 0.0]  # max / median 2.5 and 1; 1 and 1.5
@@ -36,24 +36,16 @@ def test_steps_are_read_from_the_logs(recorded):
     assert np.isnan(steps["virtual_queue"][1]) and steps["virtual_queue"][2] == pytest.approx(0.7)
 
 
-def test_pauses_do_not_count(recorded):
-    folder, evaluated = recorded
-    steps = comparison.logs.read_steps(folder, evaluated, 2.5, [[118.0, 119.0], [140.0, 150.0]]).set_index("step")
-    assert steps["generation"].tolist() == [4.0, 1.0] and steps["seconds"].tolist() == [0.0, 4.5]
-    between = comparison.logs.read_steps(folder, evaluated, 2.5, [[109.0, 118.0]])  # longer than the generation
-    assert between["generation"].tolist() == [4.0, 2.0]
-
-
 def test_control_says_itself_what_the_groups_were(tmp_path):
     control = {"sagc/straggler_rate": 0.125, "sagc/group_size": 8.0}
     evaluated = write_run(tmp_path, [("a", 1.0, 10, 101.0)] * 4, [(108.5, scalars(4.0, 4.0, **control))])
-    steps = comparison.logs.read_steps(tmp_path, evaluated, straggler_ratio=2.5, pauses=[])
+    steps = comparison.logs.read_steps(tmp_path, evaluated, straggler_ratio=2.5)
     assert steps["straggler_rate"].tolist() == [0.125] and steps["group_size"].tolist() == [8]
 
 
 def test_evaluations_are_read_from_the_logs(recorded):
     folder, evaluated = recorded
-    steps = comparison.logs.read_steps(folder, evaluated, straggler_ratio=2.5, pauses=[])
+    steps = comparison.logs.read_steps(folder, evaluated, straggler_ratio=2.5)
     made = comparison.logs.read_evaluations(folder, evaluated, steps)
     assert made["right"].tolist() == ["1 1", "0 2"] and made["samples"].tolist() == [2, 2]
     assert made["step"].tolist() == [1, 2] and made["seconds"].tolist() == [0.0, 5.5]
@@ -64,5 +56,5 @@ def test_an_evaluation_that_was_cut_is_left_out(recorded):
     folder, evaluated = recorded
     log = folder / "rewards.log"
     log.write_text("".join(log.read_text().splitlines(keepends=True)[:-1]))
-    steps = comparison.logs.read_steps(folder, evaluated, straggler_ratio=2.5, pauses=[])
+    steps = comparison.logs.read_steps(folder, evaluated, straggler_ratio=2.5)
     assert comparison.logs.read_evaluations(folder, evaluated, steps)["step"].tolist() == [1]

@@ -13,6 +13,7 @@ import comparison.statistics
 import comparison.training
 import pandas as pd
 import pytest
+from common.runs import is_done
 from comparison.tasks import TASKS
 from rich.console import Console
 
@@ -25,9 +26,10 @@ def fake_trainer(folder: Path, script: str) -> Path:
 
 
 def steps(*seconds):
-    """A script's lines of steps that took so long, and of the evaluation after them."""
+    """A script's lines of steps that took so long, and of the evaluation after them, which waits for the file `go`."""
     lines = [f"echo \"Global step 1: {{'timing/step_total': {took}, 'x': 1}}\"\n" for took in seconds]
-    return "".join(lines) + "echo ' Evaluation completed in'\n"
+    wait = "until [ -e $3/go ]; do sleep 0.01; done; rm $3/go\n"
+    return "".join(lines) + f"echo Evaluation start time: 1\n{wait}echo ' Evaluation completed in'\n"
 
 
 def runs_of(folder, *policies):
@@ -36,33 +38,32 @@ def runs_of(folder, *policies):
 
 def test_runs_end_after_their_seconds_and_the_evaluation_that_follows(tmp_path, monkeypatch):
     script = "[ $REWARD_TASK = route ] || exit 3\ntrap 'echo stopped >$3/stopped; exit 0' TERM\n"
-    script += steps(99.0, 10.5, 10.5) + "until [ -e $3/go ]; do sleep 0.05; done\n" + steps(10.5, 10.5)
-    script += "while :; do sleep 0.05; done\n"
+    script += steps(99.0, 10.5, 10.5) + steps(10.5, 10.5) + "while :; do sleep 0.05; done\n"
     monkeypatch.setattr(common.runs, "ROOT", fake_trainer(tmp_path, script))
-    seen = []
+    runs, seen = runs_of(tmp_path, "a", "b"), []
 
     def on_seconds(policy, seconds):
-        seen.append((policy, seconds))
+        seen.append((policy, seconds, [run.policy for run in runs if is_done(run.folder, run.made_with)]))
         (tmp_path / policy / "go").touch()
 
-    pauses = comparison.training.train_in_turns(tmp_path, runs_of(tmp_path, "a", "b"), on_seconds, "route")
-    # The first step does not count. A pause is shorter than a step here, and is taken off.
-    assert [(policy, round(seconds, -1)) for policy, seconds in seen] == [("a", 20), ("b", 20), ("a", 40), ("b", 40)]
-    for policy, other in ("ab", "ba"):
-        assert (tmp_path / policy / "stopped").exists()
-        assert (tmp_path / policy / "train.log").read_text().count("Global step") == 5
-        assert len(pauses[policy]) == 1 and pauses[policy][0][0] < pauses[other][0][1]
+    comparison.training.train_in_turns(tmp_path, runs, on_seconds, "route")
+    # The first step does not count.
+    assert seen == [("a", 21.0, []), ("b", 21.0, []), ("a", 40.0, []), ("b", 40.0, ["a"])]
+    for run in runs:
+        assert (run.folder / "stopped").exists() and is_done(run.folder, run.made_with)
+        log = (run.folder / "train.log").read_text()
+        assert log.count("Global step") == 5 and log.count("Evaluation completed") == 2
 
 
 @pytest.mark.parametrize(
     "end, message", [("exit 7", "exit code 7, see .*log"), ("exit 0", "ended after 10 of 40 s, see .*log")]
 )
 def test_a_run_that_ends_early_is_reported_with_its_log(tmp_path, monkeypatch, end, message):
-    script = steps(99.0, 10.0) + "until [ -e $3/go ]; do sleep 0.05; done\n" + end + "\n"
-    monkeypatch.setattr(common.runs, "ROOT", fake_trainer(tmp_path, script))
-    go = lambda policy, _: (tmp_path / policy / "go").touch()  # noqa: E731
+    monkeypatch.setattr(common.runs, "ROOT", fake_trainer(tmp_path, steps(99.0, 10.0) + end + "\n"))
+    (run,) = runs = runs_of(tmp_path, "a")
     with pytest.raises(ValueError, match=message):
-        comparison.training.train_in_turns(tmp_path, runs_of(tmp_path, "a"), go, "route")
+        comparison.training.train_in_turns(tmp_path, runs, lambda *_: (run.folder / "go").touch(), "route")
+    assert not is_done(run.folder, run.made_with)
 
 
 def test_the_start_is_evaluated_once_a_seed(tmp_path, monkeypatch):
