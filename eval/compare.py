@@ -103,7 +103,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--straggler_ratio", type=float, default=2.5)
     parser.add_argument("--tradeoff", type=float, default=2.0)
     parser.add_argument(
-        "--at_once", type=int, default=3, help=f"runs that take turns, of {GIGABYTES} GB of memory each"
+        "--at_once", type=int, help=f"runs that take turns; by default as many as memory holds, {GIGABYTES} GB each"
     )
     parser.add_argument("--output", type=Path, default=ROOT / "build/compare", help="folder for runs and results")
     parser.add_argument("--quick", action="store_true", help="six minutes: GRPO, seed 0, unpatched:8 against sagc")

@@ -87,3 +87,10 @@ def test_bad_arguments_are_named(words, message, monkeypatch, tmp_path):
     monkeypatch.setattr(sys, "argv", ["compare.py", *words, "--output", str(tmp_path)])
     with pytest.raises(SystemExit, match=message):
         compare.main()
+
+
+@pytest.mark.parametrize("room, at_once", [(5, 5), (0, 1)])
+def test_as_many_runs_take_turns_as_memory_holds(monkeypatch, room, at_once):
+    monkeypatch.setattr(compare, "room_for_runs", lambda num_engines: room * (num_engines == 2))
+    monkeypatch.setattr(sys, "argv", ["compare.py", "--num_engines", "2"])
+    assert compare.parse_arguments().at_once == at_once
