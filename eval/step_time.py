@@ -4,7 +4,7 @@ It trains a small task's model on the CPU stack with a learning rate of 0, so th
 arms are unpatched OpenRLHF, this project with every part of a faster step on, without one part at a time, and with all of
 them off. All arms of a repetition have the same seed and take turns, a step each, so that they share the machine's fast
 and slow minutes. GRPO makes one optimizer step a rollout, DAPO two. It needs a folder that train_scripts/warm_start.py has made,
-as quickstart.sh does, 4 GB of memory an arm, and one to four minutes an arm and repetition. Started again, it keeps the
+as quickstart.sh does, 5 GB of memory an arm, and one to four minutes an arm and repetition. Started again, it keeps the
 repetitions that are finished. It writes steps.csv, step_time.json and REPORT.md.
 """
 

@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 import psutil
 
-GIGABYTES, GIGABYTES_OF_ENGINE = 4, 2  # of a run with one engine, and of each further one
+GIGABYTES, GIGABYTES_OF_ENGINE = 5, 2  # of a run with one engine, and of each further one
 POLL_SECONDS = 0.02
 GRACE_SECONDS = 30.0  # for processes to end by themselves
 

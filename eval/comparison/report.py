@@ -10,6 +10,7 @@ from common.tables import markdown
 from comparison.plots import PHASES, plot_reward, plot_seconds, plot_steps
 from comparison.statistics import (
     LEVEL,
+    POWER,
     ends_of,
     interval,
     of_runs,
@@ -18,12 +19,14 @@ from comparison.statistics import (
     speedup_of,
     time_to,
     times_as_fast,
+    told_apart,
     value_at,
 )
 
 FEWEST = 3  # runs of a policy from which the report says who is sooner
 ENDS = 10  # steps at a run's start and end whose lengths are averaged
 OTHER_TARGETS = (-0.1, -0.05, 0, 0.05, 0.1)  # beside the target
+PLANNED = (3, 5, 10)  # seeds of a comparison for which the report says what it would tell apart
 SECONDS = ["generation", "experience", "training", "sync"]  # the parts of a step
 
 
@@ -38,11 +41,12 @@ def summaries(steps: pd.DataFrame, evaluations: pd.DataFrame, settings: dict) ->
         }
         fixed = [policy for policy in policies if parse_policy(policy).is_fixed_size]
         fixed = [policy for policy in fixed if parse_policy(policy).kind == "unpatched"] or fixed
-        best = min(fixed, key=lambda policy: draws[policy]["time"][0], default=None)
+        best = min(fixed, key=lambda policy: [draws[policy][name][0] for name in ("time", "mean_time")], default=None)
         run_seconds = seconds_of_runs(steps[steps["algorithm"] == algorithm])
         for policy in policies:
             taken = steps[(steps["algorithm"] == algorithm) & (steps["policy"] == policy)]
             runs = [run for _, run in taken.groupby("seed")]
+            sooner = speedup_of(draws[best]["mean_time"], draws[policy]["mean_time"]) if best else np.full(2, np.nan)
             later = pd.concat([run.iloc[1:] for run in runs])  # the first step warms vLLM up
             row = {
                 "algorithm": algorithm,
@@ -53,6 +57,9 @@ def summaries(steps: pd.DataFrame, evaluations: pd.DataFrame, settings: dict) ->
                 "time_to_target": draws[policy]["time"],
                 "speedup": speedup_of(draws[best]["time"], draws[policy]["time"]) if best else np.full(2, np.nan),
                 "best_fixed": best,
+                "mean_time": draws[policy]["mean_time"],
+                "sooner": sooner,
+                "told_apart": {seeds: told_apart(sooner, len(runs), seeds) for seeds in PLANNED},
                 "reward": draws[policy]["reward"],
                 "solved": draws[policy]["solved"],
                 "passed": draws[policy]["passed"],
@@ -124,6 +131,8 @@ def main_table(rows: list[dict], settings: dict) -> str:
             "runs": row["runs"],
             f"s to {settings['target']}": interval(row["time_to_target"], 0),
             "times as fast as the best fixed": interval(row["speedup"], 2),
+            f"mean s to the rewards up to {settings['target']}": interval(row["mean_time"], 0),
+            "times sooner than the best fixed": interval(row["sooner"], 2),
             "reached": f"{row['reached']} of {row['runs']}",
             f"held-out reward after {settings['seconds']:.0f} s": interval(row["reward"], 3),
             "solved": interval(row["solved"], 2),
@@ -186,25 +195,34 @@ def whole_or_dash(number: float) -> str:
 
 
 def verdict(rows: list[dict], target: float) -> str:
-    """One sentence for each policy that `best_fixed` was not chosen from: sooner, later, or neither for certain."""
+    """One sentence for each policy that `best_fixed` was not chosen from: sooner, later, or neither for certain.
+
+    It is about the mean time to the rewards up to the target. A further one says what more seeds would tell apart.
+    """
     lines = []
     for row in rows:
-        if row["best_fixed"] is None or of_same_kind(row["policy"], row["best_fixed"]):
+        best = row["best_fixed"]
+        if best is None or of_same_kind(row["policy"], best):
             continue
-        low, high = ends_of(row["speedup"])
+        low, high = ends_of(row["sooner"])
         if row["runs"] < FEWEST:
             what = f"has too few runs for a verdict ({row['runs']} of {FEWEST})"
-        elif not np.isfinite(row["time_to_target"][0]):
-            what = f"did not reach {target} in every run"
-        elif not np.isfinite(row["speedup"][0]):
-            what = f"reached {target} in every run, which no fixed size did"
+        elif not np.isfinite(row["mean_time"][0]):
+            what = f"did not reach {target} on average"
+        elif not np.isfinite(row["sooner"][0]):
+            what = f"reached {target} on average, which no fixed size did"
         elif low > 1:
-            what = f"reached {target} sooner than the best fixed size ({row['best_fixed']})"
+            what = f"reached the rewards up to {target} sooner than the best fixed size ({best})"
         elif high < 1:
-            what = f"reached {target} later than the best fixed size ({row['best_fixed']}): the fixed size wins"
+            what = f"reached the rewards up to {target} later than the best fixed size ({best}): the fixed size wins"
         else:
-            what = f"against the best fixed size ({row['best_fixed']}): no certain difference in the time to {target}"
-        lines.append(f"- {row['policy']} {what}; {interval(row['speedup'], 2)} times as fast.\n")
+            what = f"against the best fixed size ({best}): no certain difference in the time to the rewards up to {target}"
+        lines.append(f"- {row['policy']} {what}; {interval(row['sooner'], 2)} times as soon.\n")
+        if np.isfinite(row["told_apart"][PLANNED[0]]):
+            told = ", ".join(f"{seeds} seeds {ratio:.2f}" for seeds, ratio in row["told_apart"].items())
+            lines.append(
+                f"  Ratios that this spread lets a comparison tell from 1, with a power of {POWER}: {told}.\n"
+            )
     return "".join(lines)
 
 

@@ -1,14 +1,17 @@
 """Time to a reward and reward after a time, with bootstrap intervals over seeds and held-out problems.
 
-Suffixes of arrays: B draws of the bootstrap, E evaluations of a run, P problems.
+Suffixes of arrays: B draws of the bootstrap, E evaluations of a run, P problems, T times.
 """
 
 import numpy as np
 import pandas as pd
-from scipy.stats import bootstrap
+from scipy.optimize import isotonic_regression
+from scipy.stats import bootstrap, norm
 
 RESAMPLES = 2000
 LEVEL = 0.95
+POWER = 0.8
+TIMES = 201  # of a mean curve
 
 
 def right_of(evaluations: pd.DataFrame) -> np.ndarray:
@@ -31,6 +34,22 @@ def time_to(target: float, seconds_E: np.ndarray, rewards_BE: np.ndarray) -> np.
     return np.where(above_BE.any(axis=1), seconds_B, np.inf)
 
 
+def mean_time_to(target: float, seconds_T: np.ndarray, rewards_BT: np.ndarray) -> np.ndarray:
+    """[B] seconds to a reward, averaged over all rewards from a curve's first one to `target`.
+
+    It uses the whole curve below the target, so that noise moves it less than the first crossing. A rising curve is fitted
+    first (isotonic regression). The mean is then the area between curve and target, over the rise.
+
+    Returns:
+        inf where the fitted curve does not reach the target, 0 where a curve begins above it.
+    """
+    rising_BT = np.array([isotonic_regression(rewards_T).x for rewards_T in rewards_BT])
+    area_B = np.trapezoid(np.clip(target - rising_BT, 0, None), seconds_T, axis=1)
+    rise_B = target - rewards_BT[:, 0]
+    mean_B = np.where(rise_B > 0, area_B / np.where(rise_B > 0, rise_B, 1), 0.0)
+    return np.where(rising_BT[:, -1] >= target, mean_B, np.inf)
+
+
 def value_at(seconds: float, seconds_E: np.ndarray, values_BE: np.ndarray) -> np.ndarray:
     """[B] values after `seconds`, linear between evaluations, the last one after it."""
     after = min(int(np.searchsorted(seconds_E, seconds)), len(seconds_E) - 1)
@@ -50,10 +69,12 @@ def resample(evaluations: pd.DataFrame, settings: dict, generator: np.random.Gen
 
     Returns:
         [RESAMPLES + 1] mean over seeds of: `time` to the target in s; `reward`, `solved` share (most samples right) and
-        `passed` share (one is) after the seconds.
+        `passed` share (one is) after the seconds. `mean_time` of the mean curve, as of `mean_time_to`.
     """
     seeds = evaluations["seed"].unique()
+    times_T = np.linspace(0, settings["seconds"], TIMES)
     found = {"time": [], "reward": [], "solved": [], "passed": []}
+    curves = []
     for seed in seeds:
         run = evaluations[evaluations["seed"] == seed]
         right_EP = right_of(run)
@@ -61,6 +82,7 @@ def resample(evaluations: pd.DataFrame, settings: dict, generator: np.random.Gen
         weights_BP = generator.multinomial(problems, np.full(problems, 1 / problems), RESAMPLES) / problems
         weights_BP = np.vstack([np.full(problems, 1 / problems), weights_BP])
         rewards_BE, seconds_E = weights_BP @ right_EP.T, run["seconds"].to_numpy()
+        curves.append(rewards_BE @ [np.interp(times_T, seconds_E, one_E) for one_E in np.eye(len(seconds_E))])
         found["time"].append(time_to(settings["target"], seconds_E, rewards_BE))
         found["reward"].append(value_at(settings["seconds"], seconds_E, rewards_BE))
         for name, share in (("solved", 0.5), ("passed", 0)):
@@ -68,7 +90,9 @@ def resample(evaluations: pd.DataFrame, settings: dict, generator: np.random.Gen
     drawn_BS = generator.multinomial(len(seeds), np.full(len(seeds), 1 / len(seeds)), RESAMPLES) / len(seeds)
     drawn_BS = np.vstack([np.full(len(seeds), 1 / len(seeds)), drawn_BS])
     mean = lambda per_seed: (drawn_BS * np.where(drawn_BS > 0, np.array(per_seed).T, 0)).sum(axis=1)  # noqa: E731
-    return {name: mean(per_seed) for name, per_seed in found.items()}
+    mean_BT = sum(share_B[:, None] * curve_BT for share_B, curve_BT in zip(drawn_BS.T, curves))
+    draws = {name: mean(per_seed) for name, per_seed in found.items()}
+    return draws | {"mean_time": mean_time_to(settings["target"], times_T, mean_BT)}
 
 
 def ends_of(draws: np.ndarray) -> tuple[float, float]:
@@ -91,6 +115,20 @@ def speedup_of(best_B: np.ndarray, times_B: np.ndarray) -> np.ndarray:
     """[B] best / times; NaN in a draw in which neither reaches the target."""
     with np.errstate(invalid="ignore", divide="ignore"):
         return best_B / times_B
+
+
+def told_apart(ratios_B: np.ndarray, runs: int, seeds: int) -> float:
+    """The least ratio that so many seeds tell from 1 in POWER of all comparisons, given the draws of one with `runs` seeds.
+
+    The logarithm of the ratio is taken as normal. A bootstrap over few runs is too narrow, by (runs - 1) / runs in variance.
+
+    Returns:
+        NaN with a single run, or where a draw has no ratio.
+    """
+    if runs < 2 or not np.all(np.isfinite(ratios_B[1:]) & (ratios_B[1:] > 0)):
+        return np.nan
+    variance = np.log(ratios_B[1:]).var() * runs / (runs - 1) * runs / seeds
+    return float(np.exp((norm.ppf((1 + LEVEL) / 2) + norm.ppf(POWER)) * np.sqrt(variance)))
 
 
 def of_runs(evaluations: pd.DataFrame, policy: str, target: float) -> np.ndarray:

@@ -266,7 +266,7 @@ def test_a_measurement_goes_on_where_it_was_stopped(command, tmp_path, capsys):
         (["--repetitions", "0"], "--repetitions 0 must be at least 1"),
         (["--sizes", "8", "12"], "--sizes 12 does not divide the 128 samples"),
         (["--micro_batch_size", "48"], "--micro_batch_size 48 does not divide the 64 samples"),
-        (["--repetitions", "1"], "6 --arms need 4 GB of memory each at once, which 5 have: name fewer"),
+        (["--repetitions", "1"], "6 --arms need 5 GB of memory each at once, which 5 have: name fewer"),
         (["--task", "/nowhere"], "--task /nowhere holds no model: run train_scripts/quickstart.sh"),
     ],
 )

@@ -25,6 +25,28 @@ def test_time_to_target_is_the_first_crossing(rewards, target):
         assert all(np.interp(earlier, seconds, rewards) < target)
 
 
+def test_mean_time_is_over_all_rewards_up_to_the_target():
+    seconds_T = np.linspace(0, 100, 201)
+    line, late = seconds_T / 100, np.clip(seconds_T / 100 - 0.5, 0, 1)
+    dip = np.where((seconds_T > 60) & (seconds_T < 70), 0.6, line)  # noise above the target
+    found = comparison.statistics.mean_time_to(0.4, seconds_T, np.array([line, line / 2, late, dip, line + 0.5]))
+    assert found == pytest.approx([20, 40, 70, 20, 0], abs=0.1)
+    assert comparison.statistics.mean_time_to(0.6, seconds_T, late[None]) == [np.inf]
+    noise = np.random.default_rng(0).normal(0, 0.05, (50, 201))
+    noisy = comparison.statistics.mean_time_to(0.4, seconds_T, np.clip(line + noise, 0, 1) * (seconds_T > 0))
+    first = comparison.statistics.time_to(0.4, seconds_T, line + noise)
+    assert noisy.mean() == pytest.approx(20, abs=2) and noisy.std() < first.std()
+
+
+def test_more_seeds_tell_smaller_ratios_apart():
+    logs = np.random.default_rng(0).normal(0, 0.1, 4001)
+    told = [comparison.statistics.told_apart(np.exp(logs), 2, seeds) for seeds in (4, 16)]
+    # Standard deviations of 0.1 and 0.05 with so many seeds, after the correction for two runs.
+    assert np.log(told) == pytest.approx([0.28, 0.14], rel=0.05)
+    assert np.isnan(comparison.statistics.told_apart(np.exp(logs), 1, 3))
+    assert np.isnan(comparison.statistics.told_apart(np.array([1.0, 1.0, np.inf]), 3, 3))
+
+
 def test_rewards_are_compared_after_the_same_seconds():
     seconds_E, values_BE = np.array([10.0, 30.0, 60.0]), np.array([[0.0, 0.4, 1.0], [0.1, 0.1, 0.7]])
     for seconds, expected in ((5, [0.0, 0.1]), (10, [0.0, 0.1]), (20, [0.2, 0.1]), (45, [0.7, 0.4]), (99, [1.0, 0.7])):
