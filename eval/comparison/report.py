@@ -200,6 +200,7 @@ def verdict(rows: list[dict], target: float) -> str:
     It is about the mean time to the rewards up to the target. A further one says what more seeds would tell apart.
     """
     lines = []
+    mean_times = {row["policy"]: row["mean_time"][0] for row in rows}
     for row in rows:
         best = row["best_fixed"]
         if best is None or of_same_kind(row["policy"], best):
@@ -209,7 +210,7 @@ def verdict(rows: list[dict], target: float) -> str:
             what = f"has too few runs for a verdict ({row['runs']} of {FEWEST})"
         elif not np.isfinite(row["mean_time"][0]):
             what = f"did not reach {target} on average"
-        elif not np.isfinite(row["sooner"][0]):
+        elif not np.isfinite(mean_times[best]):
             what = f"reached {target} on average, which no fixed size did"
         elif low > 1:
             what = f"reached the rewards up to {target} sooner than the best fixed size ({best})"

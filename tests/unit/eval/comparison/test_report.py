@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from comparison_runs import learning, report_of
+from comparison_runs import SETTINGS, learning, report_of
 
 
 def test_the_report_says_who_is_sooner(tmp_path):
@@ -116,3 +116,14 @@ def test_the_report_says_that_no_fixed_size_reached_it(tmp_path):
     text, rows = report_of(tmp_path, learning("unpatched:8", 400.0), learning("sagc", 64.0))
     assert rows["sagc"]["speedup"]["value"] is None and "e+" not in text
     assert "sagc reached 0.75 on average, which no fixed size did" in text
+
+
+def test_runs_that_begin_above_the_target_are_not_told_apart(tmp_path, monkeypatch):
+    monkeypatch.setitem(SETTINGS, "target", 0.2)
+    arms = [learning("unpatched:8", 64.0), learning("sagc", 32.0)]
+    for _, evaluations in arms:
+        evaluations.loc[evaluations["step"] == 0, "right"] = evaluations["right"].iloc[-1]
+    text, rows = report_of(tmp_path, *arms)
+    assert (
+        rows["sagc"]["mean_time"]["value"] == 0 and "no certain difference" in text and "no fixed size did" not in text
+    )
