@@ -29,7 +29,7 @@ from common.tables import markdown
 from common.turns import GIGABYTES, paused_seconds, room_for_runs, take_turns, without_pauses
 from comparison.arms import ALGORITHMS, SAMPLES, flags_of
 from comparison.logs import PHASES
-from comparison.statistics import times_as_fast
+from comparison.statistics import times_as_fast, with_ends
 from comparison.step_arms import ALL_ON, ARM, ARMS, UNPATCHED, values_of
 from comparison.tasks import task_of
 from rich.progress import Progress
@@ -185,16 +185,15 @@ def report(rows: list[dict], settings: dict) -> str:
     text = (
         f"{settings['processor']}, {settings['cores']} cores, {settings['data_type']}; steps of {SAMPLES} samples in "
         f"micro-batches of {settings['micro_batch_size']}. Seconds of a run are medians over its steps after {WARM_UP} of "
-        "warm-up; shown are means over runs, and ratios with the 95 % bootstrap interval over repetitions. The arms of a "
-        "repetition take turns, a step each, and seconds are without the pauses. `rest` is what OpenRLHF's log names no "
-        "timing for.\n"
+        "warm-up; shown are means over runs, and ratios with the 95 % interval of Student's t over repetitions. `rest` is "
+        "what OpenRLHF's log names no timing for.\n"
     )
     titles = ["arm", "runs", *COLUMNS.values(), "times as fast as unpatched", "all on is times as fast"]
     for algorithm, size in dict.fromkeys((row["algorithm"], row["size"]) for row in rows):
         mine = [row for row in rows if (row["algorithm"], row["size"]) == (algorithm, size)]
         cells = [
             [row["arm"], row["runs"], *(two_digits(row[name]) for name in COLUMNS)]
-            + [interval(row["speedup"]), interval(row["all_on_is"])]
+            + [with_ends(row["speedup"]), with_ends(row["all_on_is"])]
             for row in mine
         ]
         optimizer_steps = "one optimizer step" if algorithm == "grpo" else "two optimizer steps"
@@ -208,14 +207,6 @@ def two_digits(value: float | None) -> str:
     return "–" if value is None else f"{value:.2f}"
 
 
-def interval(found: dict[str, float | None] | None) -> str:
-    """The value, and its interval where there is one."""
-    if found is None:
-        return two_digits(None)
-    ends = "" if found["low"] is None else f" [{two_digits(found['low'])}, {two_digits(found['high'])}]"
-    return two_digits(found["value"]) + ends
-
-
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--task", type=Path, default=QUICKSTART, help="warm-started task folder")
@@ -227,6 +218,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--micro_batch_size", type=int, default=16, help="of every arm, for experience and training")
     parser.add_argument("--runs", type=Path, default=ROOT / "build/step_time", help="folder for the runs")
     parser.add_argument("--output", type=Path, default=RESULTS / "step_time", help="folder for the results")
+    parser.add_argument("--report", action="store_true", help="train nothing, make the report of --output again")
     arguments = parser.parse_args()
     for name in ("repetitions", "steps", "micro_batch_size"):
         if getattr(arguments, name) < 1:
@@ -243,19 +235,40 @@ def parse_arguments() -> argparse.Namespace:
     return arguments
 
 
+def measured(arguments: argparse.Namespace) -> tuple[pd.DataFrame, dict]:
+    """The steps of new runs, and the settings that a report names.
+
+    Raises:
+        ValueError: there is no warm-started task, or a run failed.
+    """
+    check_task(arguments.task)
+    settings = {"processor": processor_name(), "cores": usable_cores()}
+    settings |= {name: getattr(arguments, name) for name in ("repetitions", "steps", "micro_batch_size")}
+    # As train_scripts/countdown/train.sh chooses it.
+    settings["data_type"] = "bfloat16" if "avx512_bf16" in Path("/proc/cpuinfo").read_text() else "float32"
+    return measure(arguments), settings
+
+
+def results_of(folder: Path) -> tuple[pd.DataFrame, dict]:
+    """The steps and settings of runs that are over.
+
+    Raises:
+        ValueError: the folder has none.
+    """
+    try:
+        return pd.read_csv(folder / "steps.csv"), json.loads((folder / "step_time.json").read_text())["settings"]
+    except FileNotFoundError as error:
+        raise ValueError(f"--report needs {error.filename}, which a run without --report writes") from error
+
+
 def main() -> None:
     for number in (signal.SIGTERM, signal.SIGHUP):  # the runs end with it
         signal.signal(number, lambda *_: sys.exit("eval/step_time.py: stopped"))
     try:
         arguments = parse_arguments()
-        check_task(arguments.task)
-        steps = measure(arguments)
+        steps, settings = results_of(arguments.output) if arguments.report else measured(arguments)
     except ValueError as error:
         sys.exit(f"eval/step_time.py: {error}")
-    settings = {"processor": processor_name(), "cores": usable_cores()}
-    settings |= {name: getattr(arguments, name) for name in ("repetitions", "steps", "micro_batch_size")}
-    # As train_scripts/countdown/train.sh chooses it.
-    settings["data_type"] = "bfloat16" if "avx512_bf16" in Path("/proc/cpuinfo").read_text() else "float32"
     rows = summaries(steps)
     arguments.output.mkdir(parents=True, exist_ok=True)
     steps.to_csv(arguments.output / "steps.csv", index=False, float_format="%.5g")

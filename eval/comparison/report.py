@@ -11,21 +11,25 @@ from comparison.plots import PHASES, plot_reward, plot_seconds, plot_steps
 from comparison.statistics import (
     LEVEL,
     POWER,
+    curves_of,
     ends_of,
     interval,
+    mean_time_of,
     of_runs,
     resample,
     right_of,
+    sooner_than,
     speedup_of,
     time_to,
     times_as_fast,
     told_apart,
     value_at,
+    with_ends,
 )
 
 FEWEST = 3  # runs of a policy from which the report says who is sooner
 ENDS = 10  # steps at a run's start and end whose lengths are averaged
-OTHER_TARGETS = (-0.1, -0.05, 0, 0.05, 0.1)  # beside the target
+OTHER_TARGETS = (-0.1, -0.05, 0.05, 0.1)  # around the target
 PLANNED = (3, 5, 10)  # seeds of a comparison for which the report says what it would tell apart
 SECONDS = ["generation", "experience", "training", "sync"]  # the parts of a step
 
@@ -39,42 +43,59 @@ def summaries(steps: pd.DataFrame, evaluations: pd.DataFrame, settings: dict) ->
         draws = {
             policy: resample(mine[mine["policy"] == policy], settings, np.random.default_rng(0)) for policy in policies
         }
+        curves = {policy: curves_of(mine, policy, settings) for policy in policies}
+        mean_times = {policy: mean_time_of(curves[policy], settings["target"]) for policy in policies}
         fixed = [policy for policy in policies if parse_policy(policy).is_fixed_size]
         fixed = [policy for policy in fixed if parse_policy(policy).kind == "unpatched"] or fixed
-        best = min(fixed, key=lambda policy: [draws[policy][name][0] for name in ("time", "mean_time")], default=None)
+        best = min(fixed, key=lambda policy: (mean_times[policy]["value"], draws[policy]["time"][0]), default=None)
         run_seconds = seconds_of_runs(steps[steps["algorithm"] == algorithm])
         for policy in policies:
             taken = steps[(steps["algorithm"] == algorithm) & (steps["policy"] == policy)]
             runs = [run for _, run in taken.groupby("seed")]
-            sooner = speedup_of(draws[best]["mean_time"], draws[policy]["mean_time"]) if best else np.full(2, np.nan)
-            later = pd.concat([run.iloc[1:] for run in runs])  # the first step warms vLLM up
+            sooner = {
+                target: sooner_than(curves[best], curves[policy], target) if best not in (None, policy) else None
+                for target in other_targets(settings)
+            }
+            own = sooner[settings["target"]]
             row = {
                 "algorithm": algorithm,
                 "policy": policy,
                 "runs": len(runs),
                 "reached": int(np.isfinite(of_runs(mine, policy, settings["target"])).sum()),
-                "times": {target: of_runs(mine, policy, target).mean() for target in other_targets(settings)},
                 "time_to_target": draws[policy]["time"],
                 "speedup": speedup_of(draws[best]["time"], draws[policy]["time"]) if best else np.full(2, np.nan),
                 "best_fixed": best,
-                "mean_time": draws[policy]["mean_time"],
+                "mean_time": mean_times[policy],
                 "sooner": sooner,
-                "told_apart": {seeds: told_apart(sooner, len(runs), seeds) for seeds in PLANNED},
+                "told_apart": {seeds: told_apart(own, len(runs), seeds) for seeds in PLANNED} if own else None,
                 "reward": draws[policy]["reward"],
                 "solved": draws[policy]["solved"],
                 "passed": draws[policy]["passed"],
                 **heldout_lengths(mine[mine["policy"] == policy]),
-                "steps": float(np.mean([len(run) for run in runs])),
-                "step_seconds": later[SECONDS].sum(axis=1).mean(),
                 "step_speedup": times_as_fast(run_seconds, best, policy) if best else None,
-                "length_first": np.mean([run["trained_length"].head(ENDS).mean() for run in runs]),
-                "length_last": np.mean([run["trained_length"].tail(ENDS).mean() for run in runs]),
+                **of_steps(runs),
             }
-            row["bound"] = row["step_seconds"] / (row["step_seconds"] - later["idle_tail"].mean())
-            row |= {name: later[name].mean() for name in ("group_size", "straggler_rate", "idle_tail", "length_max")}
-            phases = later.assign(decoding=later["generation"] - later["idle_tail"])[PHASES].mean()
-            rows.append(row | {f"s_{name}": value for name, value in phases.items()})
+            rows.append(row)
     return rows
+
+
+def of_steps(runs: list[pd.DataFrame]) -> dict[str, float]:
+    """What the steps of a policy were like: means over runs of what a run's steps after the first have on average.
+
+    The first step warms vLLM up. `bound` is how many times as fast a step without any idle tail would be.
+    """
+    later = pd.DataFrame([run.iloc[1:].mean(numeric_only=True) for run in runs]).mean()
+    seconds = later[SECONDS].sum()
+    found = {
+        "steps": float(np.mean([len(run) for run in runs])),
+        "step_seconds": seconds,
+        "length_first": np.mean([run["trained_length"].head(ENDS).mean() for run in runs]),
+        "length_last": np.mean([run["trained_length"].tail(ENDS).mean() for run in runs]),
+        "bound": seconds / (seconds - later["idle_tail"]),
+    }
+    found |= {name: later[name] for name in ("group_size", "straggler_rate", "idle_tail", "length_max")}
+    later["decoding"] = later["generation"] - later["idle_tail"]
+    return found | {f"s_{name}": later[name] for name in PHASES}
 
 
 def seconds_of_runs(steps: pd.DataFrame) -> pd.DataFrame:
@@ -82,14 +103,6 @@ def seconds_of_runs(steps: pd.DataFrame) -> pd.DataFrame:
     later = steps[steps["step"] > steps.groupby(["policy", "seed"])["step"].transform("min")]
     of_steps = later.assign(seconds=later[SECONDS].sum(axis=1))
     return of_steps.groupby(["seed", "policy"])["seconds"].mean().unstack()
-
-
-def ends_or_dash(found: dict | None) -> str:
-    """A ratio with its interval, if it has one; a dash for the reference itself."""
-    if found is None:
-        return "–"
-    ends = "" if found["low"] is None else f" [{found['low']:.2f}, {found['high']:.2f}]"
-    return f"{found['value']:.2f}{ends}"
 
 
 def heldout_lengths(evaluations: pd.DataFrame) -> dict[str, float]:
@@ -101,25 +114,28 @@ def heldout_lengths(evaluations: pd.DataFrame) -> dict[str, float]:
 
 
 def other_targets(settings: dict) -> list[float]:
-    """Held-out rewards around the target, which the report gives the mean seconds to."""
-    return [round(settings["target"] + more, 4) for more in OTHER_TARGETS if 0 < settings["target"] + more < 1]
+    """The target and held-out rewards around it, for which the report says who is sooner."""
+    others = [settings["target"] + more for more in OTHER_TARGETS if more and 0 < settings["target"] + more < 1]
+    return sorted([settings["target"], *(round(other, 4) for other in others)])
 
 
 def tables(rows: list[dict], settings: dict) -> str:
     """The tables of all algorithms, each with its verdicts."""
     text = (
-        f"Mean over seeds [{LEVEL:.0%} bootstrap interval over seeds and held-out problems, of one seed over problems "
-        f"alone]; {settings['seconds']:.0f} s of training a run, limit of the straggler rate "
-        f"{settings['max_straggler_rate']} at max / median {settings['straggler_ratio']}. A dash: not reached in every "
-        "run.\n"
+        f"Means over seeds [{LEVEL:.0%} intervals]; {settings['seconds']:.0f} s of training a run, counted from the end of its "
+        f"first step. Limit of the straggler rate {settings['max_straggler_rate']} at max / median "
+        f"{settings['straggler_ratio']}. Mean seconds to the rewards up to a target, times sooner and how many times as fast a step "
+        "is have intervals of Student's t over seeds. All else has a bootstrap over seeds and held-out problems, of which a draw "
+        "in which neither of two arms reaches the target is left out; with three seeds it is too narrow for its level where "
+        "seeds differ much. A dash: not reached, by a run or by the mean curve.\n"
     )
     for algorithm in dict.fromkeys(row["algorithm"] for row in rows):
         mine = [row for row in rows if row["algorithm"] == algorithm]
         text += f"\n### {algorithm.upper()}\n\n{main_table(mine, settings)}\n{verdict(mine, settings['target'])}"
-        others = mine[0]["times"]
-        times = [[row["policy"], *map(whole_or_dash, row["times"].values())] for row in mine]
-        text += "\nMean seconds to other held-out rewards:\n\n"
-        text += markdown(["policy", *others], times, alignment="l" + "r" * len(others))
+        others = mine[0]["sooner"]
+        ratios = [[row["policy"], *map(with_ends, row["sooner"].values())] for row in mine]
+        text += "\nTimes sooner than the best fixed, with the rewards up to other targets:\n\n"
+        text += markdown(["policy", *others], ratios, alignment="l" + "r" * len(others))
     return text
 
 
@@ -131,8 +147,8 @@ def main_table(rows: list[dict], settings: dict) -> str:
             "runs": row["runs"],
             f"s to {settings['target']}": interval(row["time_to_target"], 0),
             "times as fast as the best fixed": interval(row["speedup"], 2),
-            f"mean s to the rewards up to {settings['target']}": interval(row["mean_time"], 0),
-            "times sooner than the best fixed": interval(row["sooner"], 2),
+            f"mean s to the rewards up to {settings['target']}": with_ends(row["mean_time"], 0),
+            "times sooner than the best fixed": with_ends(row["sooner"][settings["target"]]),
             "reached": f"{row['reached']} of {row['runs']}",
             f"held-out reward after {settings['seconds']:.0f} s": interval(row["reward"], 3),
             "solved": interval(row["solved"], 2),
@@ -141,7 +157,7 @@ def main_table(rows: list[dict], settings: dict) -> str:
             "mean group size": f"{row['group_size']:.1f}",
             "straggler rate": f"{row['straggler_rate']:.3f}",
             "s a step": f"{row['step_seconds']:.2f}",
-            "a step times as fast": ends_or_dash(row["step_speedup"]),
+            "a step times as fast": with_ends(row["step_speedup"]),
             "of it idle tail": f"{row['idle_tail']:.2f}",
             "times as fast without any": f"{row['bound']:.2f}",
             "trained length, first and last steps": f"{row['length_first']:.0f} → {row['length_last']:.0f}",
@@ -200,29 +216,29 @@ def verdict(rows: list[dict], target: float) -> str:
     It is about the mean time to the rewards up to the target. A further one says what more seeds would tell apart.
     """
     lines = []
-    mean_times = {row["policy"]: row["mean_time"][0] for row in rows}
+    mean_times = {row["policy"]: row["mean_time"]["value"] for row in rows}
     for row in rows:
-        best = row["best_fixed"]
-        if best is None or of_same_kind(row["policy"], best):
+        policy, best, sooner = row["policy"], row["best_fixed"], row["sooner"][target]
+        if best is None or of_same_kind(policy, best):
             continue
-        low, high = ends_of(row["sooner"])
         if row["runs"] < FEWEST:
             what = f"has too few runs for a verdict ({row['runs']} of {FEWEST})"
-        elif not np.isfinite(row["mean_time"][0]):
+        elif not np.isfinite(mean_times[policy]):
             what = f"did not reach {target} on average"
         elif not np.isfinite(mean_times[best]):
             what = f"reached {target} on average, which no fixed size did"
-        elif low > 1:
-            what = f"reached the rewards up to {target} sooner than the best fixed size ({best})"
-        elif high < 1:
-            what = f"reached the rewards up to {target} later than the best fixed size ({best}): the fixed size wins"
-        else:
+        elif sooner["low"] is None or sooner["low"] <= 1 <= sooner["high"]:
             what = f"against the best fixed size ({best}): no certain difference in the time to the rewards up to {target}"
-        lines.append(f"- {row['policy']} {what}; {interval(row['sooner'], 2)} times as soon.\n")
+        elif sooner["low"] > 1:
+            what = f"reached the rewards up to {target} sooner than the best fixed size ({best})"
+        else:
+            what = f"reached the rewards up to {target} later than the best fixed size ({best}): the fixed size wins"
+        ratio = f"; {with_ends(sooner)} times sooner" if np.isfinite(sooner["value"]) else ""
+        lines.append(f"- {policy} {what}{ratio}.\n")
         if np.isfinite(row["told_apart"][PLANNED[0]]):
             told = ", ".join(f"{seeds} seeds {ratio:.2f}" for seeds, ratio in row["told_apart"].items())
             lines.append(
-                f"  Ratios that this spread lets a comparison tell from 1, with a power of {POWER}: {told}.\n"
+                f"  Ratios that this spread lets a comparison tell from 1, with a power of {POWER}: about {told}.\n"
             )
     return "".join(lines)
 
@@ -252,13 +268,11 @@ def write_report(folder: Path) -> str:
 
 
 def of_draws(value: object) -> object:
-    """JSON of a cell: bootstrap draws become the data's value and the interval, None where it is not finite."""
+    """JSON of a cell: bootstrap draws become the data's value and the interval, None where a number is not finite."""
     if isinstance(value, dict):
-        return {
-            str(name): None if number is None or not np.isfinite(number) else float(number)
-            for name, number in value.items()
-        }
+        return {str(name): of_draws(number) for name, number in value.items()}
     if isinstance(value, np.ndarray):
-        numbers = (value[0], *ends_of(value))
-        return dict(zip(("value", "low", "high"), (float(x) if np.isfinite(x) else None for x in numbers)))
-    return value.item() if isinstance(value, np.generic) else value
+        return dict(zip(("value", "low", "high"), map(of_draws, (value[0], *ends_of(value)))))
+    if isinstance(value, (float, np.floating)):
+        return float(value) if np.isfinite(value) else None
+    return value

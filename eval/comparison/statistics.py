@@ -1,17 +1,21 @@
-"""Time to a reward and reward after a time, with bootstrap intervals over seeds and held-out problems.
+"""Time to a reward and reward after a time, and ratios of seconds, with 95 % intervals.
 
-Suffixes of arrays: B draws of the bootstrap, E evaluations of a run, P problems, T times.
+Rewards and first crossings have a bootstrap over seeds and held-out problems. Ratios and mean times have Student's t over runs.
+
+Suffixes of arrays: B draws of the bootstrap, E evaluations of a run, P problems, R repetitions, S seeds, T times.
 """
+
+from collections.abc import Callable
 
 import numpy as np
 import pandas as pd
 from scipy.optimize import isotonic_regression
-from scipy.stats import bootstrap, norm
+from scipy.stats import t
 
 RESAMPLES = 2000
 LEVEL = 0.95
 POWER = 0.8
-TIMES = 201  # of a mean curve
+TIMES = 201  # of a curve
 
 
 def right_of(evaluations: pd.DataFrame) -> np.ndarray:
@@ -34,20 +38,84 @@ def time_to(target: float, seconds_E: np.ndarray, rewards_BE: np.ndarray) -> np.
     return np.where(above_BE.any(axis=1), seconds_B, np.inf)
 
 
-def mean_time_to(target: float, seconds_T: np.ndarray, rewards_BT: np.ndarray) -> np.ndarray:
-    """[B] seconds to a reward, averaged over all rewards from a curve's first one to `target`.
+def mean_time_to(target: float, seconds_T: np.ndarray, rewards_T: np.ndarray) -> float:
+    """Seconds to a reward, averaged over all rewards from a curve's first one to `target`.
 
     It uses the whole curve below the target, so that noise moves it less than the first crossing. A rising curve is fitted
     first (isotonic regression). The mean is then the area between curve and target, over the rise.
 
     Returns:
-        inf where the fitted curve does not reach the target, 0 where a curve begins above it.
+        inf where the fitted curve does not reach the target, 0 where a curve begins at it or above.
     """
-    rising_BT = np.array([isotonic_regression(rewards_T).x for rewards_T in rewards_BT])
-    area_B = np.trapezoid(np.clip(target - rising_BT, 0, None), seconds_T, axis=1)
-    rise_B = target - rewards_BT[:, 0]
-    mean_B = np.where(rise_B > 0, area_B / np.where(rise_B > 0, rise_B, 1), 0.0)
-    return np.where(rising_BT[:, -1] >= target, mean_B, np.inf)
+    first = rewards_T[0]
+    if first >= target:
+        return 0.0
+    rising_T = np.maximum(isotonic_regression(rewards_T).x, first)
+    if rising_T[-1] < target:
+        return np.inf
+    return float(np.trapezoid(np.clip(target - rising_T, 0, None), seconds_T) / (target - first))
+
+
+def curves_of(evaluations: pd.DataFrame, policy: str, settings: dict) -> pd.DataFrame:
+    """Held-out reward of a policy over time: a row a seed, a column each of TIMES seconds from 0 to those of the settings."""
+    mine = evaluations[evaluations["policy"] == policy]
+    times_T = np.linspace(0, settings["seconds"], TIMES)
+    curves = {
+        seed: np.interp(times_T, run["seconds"], right_of(run).mean(axis=1)) for seed, run in mine.groupby("seed")
+    }
+    return pd.DataFrame.from_dict(curves, orient="index", columns=times_T)
+
+
+def mean_time_of(curves: pd.DataFrame, target: float) -> dict[str, float | None]:
+    """`mean_time_to` of the mean curve over seeds, with the interval of `over_runs`."""
+    seconds_T = curves.columns.to_numpy()
+    return over_runs(lambda curves_ST: mean_time_to(target, seconds_T, curves_ST.mean(axis=0)), curves.to_numpy())
+
+
+def sooner_than(best: pd.DataFrame, mine: pd.DataFrame, target: float) -> dict[str, float | None]:
+    """How many times sooner `mine` has the rewards up to the target than `best`: the ratio of their mean times.
+
+    Args:
+        best, mine: as of `curves_of`; seeds that one of them lacks are left out.
+    """
+    seeds, seconds_T = best.index.intersection(mine.index), best.columns.to_numpy()
+    mean_time = lambda curves_ST: mean_time_to(target, seconds_T, curves_ST.mean(axis=0))  # noqa: E731
+    pairs = best.loc[seeds].to_numpy(), mine.loc[seeds].to_numpy()
+    return over_runs(lambda best_ST, mine_ST: np.divide(mean_time(best_ST), mean_time(mine_ST)), *pairs)
+
+
+def over_runs(statistic: Callable[..., float], *runs: np.ndarray) -> dict[str, float | None]:
+    """A positive statistic of runs, with a 95 % interval over them.
+
+    The interval is that of Student's t around the statistic's logarithm, with the standard error of the jackknife, which
+    leaves one run out at a time. Few runs give it the width that they deserve. A bootstrap of three runs reaches from the
+    least to the greatest of them, and no further.
+
+    Args:
+        statistic: a function of the arrays, and of some rows of them.
+        runs: arrays with a row a run; runs of the same row are paired.
+
+    Returns:
+        `value`, `low` and `high`. No ends with one run, or where the statistic is 0 or infinite if one run is left out.
+    """
+    number = len(runs[0])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        value = float(statistic(*runs)) if number else np.nan
+        kept = [[np.delete(rows, run, axis=0) for rows in runs] for run in range(number)] if number > 1 else []
+        left_out = np.log([statistic(*rows) for rows in kept])
+    if not kept or not np.isfinite([value, *left_out]).all():
+        return {"value": value, "low": None, "high": None}
+    error = np.sqrt((number - 1) * left_out.var())
+    half = float(np.exp(error * t.ppf((1 + LEVEL) / 2, number - 1)))
+    return {"value": value, "low": value / half, "high": value * half}
+
+
+def with_ends(found: dict[str, float | None] | None, digits: int = 2) -> str:
+    """What `over_runs` found as a table has it: "1.49 [1.38, 1.55]"; a dash for what is none."""
+    if found is None or found["value"] is None or not np.isfinite(found["value"]):
+        return "–"
+    ends = "" if found["low"] is None else f" [{found['low']:.{digits}f}, {found['high']:.{digits}f}]"
+    return f"{found['value']:.{digits}f}{ends}"
 
 
 def value_at(seconds: float, seconds_E: np.ndarray, values_BE: np.ndarray) -> np.ndarray:
@@ -69,12 +137,10 @@ def resample(evaluations: pd.DataFrame, settings: dict, generator: np.random.Gen
 
     Returns:
         [RESAMPLES + 1] mean over seeds of: `time` to the target in s; `reward`, `solved` share (most samples right) and
-        `passed` share (one is) after the seconds. `mean_time` of the mean curve, as of `mean_time_to`.
+        `passed` share (one is) after the seconds.
     """
     seeds = evaluations["seed"].unique()
-    times_T = np.linspace(0, settings["seconds"], TIMES)
     found = {"time": [], "reward": [], "solved": [], "passed": []}
-    curves = []
     for seed in seeds:
         run = evaluations[evaluations["seed"] == seed]
         right_EP = right_of(run)
@@ -82,7 +148,6 @@ def resample(evaluations: pd.DataFrame, settings: dict, generator: np.random.Gen
         weights_BP = generator.multinomial(problems, np.full(problems, 1 / problems), RESAMPLES) / problems
         weights_BP = np.vstack([np.full(problems, 1 / problems), weights_BP])
         rewards_BE, seconds_E = weights_BP @ right_EP.T, run["seconds"].to_numpy()
-        curves.append(rewards_BE @ [np.interp(times_T, seconds_E, one_E) for one_E in np.eye(len(seconds_E))])
         found["time"].append(time_to(settings["target"], seconds_E, rewards_BE))
         found["reward"].append(value_at(settings["seconds"], seconds_E, rewards_BE))
         for name, share in (("solved", 0.5), ("passed", 0)):
@@ -90,9 +155,7 @@ def resample(evaluations: pd.DataFrame, settings: dict, generator: np.random.Gen
     drawn_BS = generator.multinomial(len(seeds), np.full(len(seeds), 1 / len(seeds)), RESAMPLES) / len(seeds)
     drawn_BS = np.vstack([np.full(len(seeds), 1 / len(seeds)), drawn_BS])
     mean = lambda per_seed: (drawn_BS * np.where(drawn_BS > 0, np.array(per_seed).T, 0)).sum(axis=1)  # noqa: E731
-    mean_BT = sum(share_B[:, None] * curve_BT for share_B, curve_BT in zip(drawn_BS.T, curves))
-    draws = {name: mean(per_seed) for name, per_seed in found.items()}
-    return draws | {"mean_time": mean_time_to(settings["target"], times_T, mean_BT)}
+    return {name: mean(per_seed) for name, per_seed in found.items()}
 
 
 def ends_of(draws: np.ndarray) -> tuple[float, float]:
@@ -117,18 +180,19 @@ def speedup_of(best_B: np.ndarray, times_B: np.ndarray) -> np.ndarray:
         return best_B / times_B
 
 
-def told_apart(ratios_B: np.ndarray, runs: int, seeds: int) -> float:
-    """The least ratio that so many seeds tell from 1 in POWER of all comparisons, given the draws of one with `runs` seeds.
+def told_apart(ratio: dict[str, float | None], runs: int, seeds: int) -> float:
+    """The least ratio that so many seeds tell from 1 in POWER of all comparisons, if runs differ as in this one.
 
-    The logarithm of the ratio is taken as normal. A bootstrap over few runs is too narrow, by (runs - 1) / runs in variance.
+    Args:
+        ratio: as of `over_runs`, of so many `runs`.
 
     Returns:
-        NaN with a single run, or where a draw has no ratio.
+        NaN where the ratio has no interval, or one of two runs, which hardly say how much runs differ.
     """
-    if runs < 2 or not np.all(np.isfinite(ratios_B[1:]) & (ratios_B[1:] > 0)):
+    if ratio["low"] is None or runs < 3:
         return np.nan
-    variance = np.log(ratios_B[1:]).var() * runs / (runs - 1) * runs / seeds
-    return float(np.exp((norm.ppf((1 + LEVEL) / 2) + norm.ppf(POWER)) * np.sqrt(variance)))
+    error = np.log(ratio["high"] / ratio["value"]) / t.ppf((1 + LEVEL) / 2, runs - 1) * np.sqrt(runs / seeds)
+    return float(np.exp((t.ppf((1 + LEVEL) / 2, seeds - 1) + t.ppf(POWER, seeds - 1)) * error))
 
 
 def of_runs(evaluations: pd.DataFrame, policy: str, target: float) -> np.ndarray:
@@ -138,24 +202,15 @@ def of_runs(evaluations: pd.DataFrame, policy: str, target: float) -> np.ndarray
 
 
 def times_as_fast(seconds: pd.DataFrame, slower: str, faster: str) -> dict[str, float | None] | None:
-    """How many times as fast one arm is as another: value and 95 % interval, percentiles of a bootstrap over runs.
+    """How many times as fast one arm is as another, as of `over_runs`.
 
     Args:
         seconds: a row a repetition or seed, a column an arm.
 
     Returns:
-        `value`, `low` and `high`; no ends with a single row, and None if both are the same or no row has both.
+        None if both are the same or no row has both.
     """
     if slower == faster or not {slower, faster} <= {*seconds} or seconds[[slower, faster]].dropna().empty:
         return None
     pairs_R2 = seconds[[slower, faster]].dropna().to_numpy()
-
-    def ratio(slower_R, faster_R, axis=-1):
-        return slower_R.mean(axis=axis) / faster_R.mean(axis=axis)
-
-    found = {"value": float(ratio(*pairs_R2.T)), "low": None, "high": None}
-    if len(pairs_R2) > 1:
-        drawn = bootstrap(pairs_R2.T, ratio, paired=True, vectorized=True, method="percentile", random_state=0)
-        low, high = drawn.confidence_interval
-        found |= {"low": float(low), "high": float(high)}
-    return found
+    return over_runs(lambda slower_R, faster_R: slower_R.mean() / faster_R.mean(), *pairs_R2.T)

@@ -7,6 +7,7 @@ import comparison.statistics
 import comparison.training
 import numpy as np
 import pytest
+import scipy.stats
 from comparison_runs import SETTINGS, learning
 from hypothesis import given
 from hypothesis import strategies as st
@@ -26,25 +27,71 @@ def test_time_to_target_is_the_first_crossing(rewards, target):
 
 
 def test_mean_time_is_over_all_rewards_up_to_the_target():
+    mean_time_to = comparison.statistics.mean_time_to
     seconds_T = np.linspace(0, 100, 201)
     line, late = seconds_T / 100, np.clip(seconds_T / 100 - 0.5, 0, 1)
     dip = np.where((seconds_T > 60) & (seconds_T < 70), 0.6, line)  # noise above the target
-    found = comparison.statistics.mean_time_to(0.4, seconds_T, np.array([line, line / 2, late, dip, line + 0.5]))
+    found = [mean_time_to(0.4, seconds_T, curve) for curve in (line, line / 2, late, dip, line + 0.5)]
     assert found == pytest.approx([20, 40, 70, 20, 0], abs=0.1)
-    assert comparison.statistics.mean_time_to(0.6, seconds_T, late[None]) == [np.inf]
+    assert mean_time_to(0.6, seconds_T, late) == np.inf
     noise = np.random.default_rng(0).normal(0, 0.05, (50, 201))
-    noisy = comparison.statistics.mean_time_to(0.4, seconds_T, np.clip(line + noise, 0, 1) * (seconds_T > 0))
+    noisy = [mean_time_to(0.4, seconds_T, np.clip(line + one, 0, 1) * (seconds_T > 0)) for one in noise]
     first = comparison.statistics.time_to(0.4, seconds_T, line + noise)
-    assert noisy.mean() == pytest.approx(20, abs=2) and noisy.std() < first.std()
+    assert np.mean(noisy) == pytest.approx(20, abs=2) and np.std(noisy) < first.std()
+
+
+def test_a_curve_that_dips_or_falls_has_a_mean_time_within_the_run():
+    mean_time_to = comparison.statistics.mean_time_to
+    assert mean_time_to(0.7, np.array([0.0, 20.0, 40.0]), np.array([0.69, 0.5, 0.8])) <= 40
+    assert mean_time_to(0.7, np.array([0.0, 20.0]), np.array([0.75, 0.2])) == 0
+    assert mean_time_to(0.7, np.array([0.0, 20.0]), np.array([0.6, 0.2])) == np.inf
+
+
+def test_the_interval_over_runs_is_students_t_of_the_jackknife():
+    def ratio(slower_R, faster_R):
+        return slower_R.mean() / faster_R.mean()
+
+    # Paired ratios of 2, 2 and 2 leave nothing open, whatever the seconds.
+    found = comparison.statistics.over_runs(ratio, np.array([2.0, 4.0, 10.0]), np.array([1.0, 2.0, 5.0]))
+    assert found == pytest.approx({"value": 2.0, "low": 2.0, "high": 2.0})
+    # The jackknife of a mean is its standard error: of the logarithms 0.1, 0.2, 0.3 it is 0.1 / sqrt(3).
+    logs = np.array([0.1, 0.2, 0.3])
+    found = comparison.statistics.over_runs(lambda logs_R: np.exp(logs_R.mean()), logs)
+    assert np.log([found["low"], found["high"]]) == pytest.approx(scipy.stats.t.interval(0.95, 2, 0.2, 0.1 / 3**0.5))
+
+
+@pytest.mark.parametrize("values", [[2.0], [0.0, 0.0], [np.inf, 1.0], [1.0, np.nan]])
+def test_no_interval_of_one_run_or_of_what_is_no_number(values):
+    found = comparison.statistics.over_runs(np.mean, np.array(values))
+    assert found["low"] is None and found["high"] is None
+
+
+def test_the_interval_over_few_runs_holds_the_truth_as_often_as_it_says():
+    generator = np.random.default_rng(0)
+    held = []
+    for _ in range(1000):
+        slower_R, faster_R = np.exp(generator.normal(0, 0.3, (2, 3)))
+        found = comparison.statistics.over_runs(lambda a, b: a.mean() / b.mean(), 2 * slower_R, faster_R)
+        held.append(found["low"] <= 2 <= found["high"])
+    assert 0.92 < np.mean(held) < 0.98
+
+
+def test_sooner_is_the_ratio_of_mean_times_over_the_seeds_of_both():
+    slow, fast = learning("unpatched:8", 80.0)[1], learning("sagc", 40.0, (0, 1))[1]
+    settings = SETTINGS | {"seconds": 100.0}
+    curves = [comparison.statistics.curves_of(run, run["policy"].iloc[0], settings) for run in (slow, fast)]
+    found = comparison.statistics.sooner_than(*curves, 0.5)
+    assert found["value"] == pytest.approx(2, rel=0.05) and found["low"] == pytest.approx(found["high"])
 
 
 def test_more_seeds_tell_smaller_ratios_apart():
-    logs = np.random.default_rng(0).normal(0, 0.1, 4001)
-    told = [comparison.statistics.told_apart(np.exp(logs), 2, seeds) for seeds in (4, 16)]
-    # Standard deviations of 0.1 and 0.05 with so many seeds, after the correction for two runs.
-    assert np.log(told) == pytest.approx([0.28, 0.14], rel=0.05)
-    assert np.isnan(comparison.statistics.told_apart(np.exp(logs), 1, 3))
-    assert np.isnan(comparison.statistics.told_apart(np.array([1.0, 1.0, np.inf]), 3, 3))
+    three = {"value": 1.5, "low": 1.5 / 1.2, "high": 1.5 * 1.2}
+    told = [comparison.statistics.told_apart(three, 3, seeds) for seeds in (3, 30)]
+    # With three seeds the interval's half is 4.30 standard errors; a power of 0.8 asks for another 1.06.
+    assert told[0] == pytest.approx(1.2 ** ((4.303 + 1.061) / 4.303), rel=1e-3)
+    assert 1 < told[1] < 1.05
+    assert np.isnan(comparison.statistics.told_apart({"value": 1.5, "low": None, "high": None}, 1, 3))
+    assert np.isnan(comparison.statistics.told_apart(three, 2, 3))
 
 
 def test_rewards_are_compared_after_the_same_seconds():
