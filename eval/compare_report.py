@@ -1,6 +1,6 @@
-"""Report of a comparison from its steps.csv, evaluations.csv and settings.json: tables, plots, bootstrap intervals.
+"""Report of a comparison from its steps.csv, evaluations.csv and settings.json: tables, plots, 95 % intervals.
 
-python eval/compare_report.py eval/results/compare
+python eval/compare_report.py eval/results/compare/countdown
 """
 
 import argparse

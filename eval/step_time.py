@@ -5,7 +5,7 @@ arms are unpatched OpenRLHF, this project with every part of a faster step on, w
 them off. All arms of a repetition have the same seed and take turns, a step each, so that they share the machine's fast
 and slow minutes. GRPO makes one optimizer step a rollout, DAPO two. It needs a folder that train_scripts/warm_start.py has made,
 as quickstart.sh does, 5 GB of memory an arm, and one to four minutes an arm and repetition. Started again, it keeps the
-repetitions that are finished. It writes steps.csv, step_time.json and REPORT.md.
+repetitions that are finished. It writes steps.csv, step_time.json and REPORT.md; with --report only the last two, from the first.
 """
 
 import argparse
@@ -271,7 +271,8 @@ def main() -> None:
         sys.exit(f"eval/step_time.py: {error}")
     rows = summaries(steps)
     arguments.output.mkdir(parents=True, exist_ok=True)
-    steps.to_csv(arguments.output / "steps.csv", index=False, float_format="%.5g")
+    if not arguments.report:
+        steps.to_csv(arguments.output / "steps.csv", index=False, float_format="%.5g")
     found = {"settings": settings, "arms": rows}
     (arguments.output / "step_time.json").write_text(json.dumps(found, indent=2) + "\n")
     text = report(rows, settings)

@@ -67,25 +67,25 @@ def summaries(steps: pd.DataFrame, evaluations: pd.DataFrame, settings: dict) ->
                 "best_fixed": best,
                 "mean_time": mean_times[policy],
                 "sooner": sooner,
-                "told_apart": {seeds: told_apart(own, len(runs), seeds) for seeds in PLANNED} if own else None,
+                "told_apart": {seeds: told_apart(own, seeds) for seeds in PLANNED} if own else None,
                 "reward": draws[policy]["reward"],
                 "solved": draws[policy]["solved"],
                 "passed": draws[policy]["passed"],
                 **heldout_lengths(mine[mine["policy"] == policy]),
                 "step_speedup": times_as_fast(run_seconds, best, policy) if best else None,
-                **of_steps(runs),
+                **step_figures(runs),
             }
             rows.append(row)
     return rows
 
 
-def of_steps(runs: list[pd.DataFrame]) -> dict[str, float]:
+def step_figures(runs: list[pd.DataFrame]) -> dict[str, float]:
     """What the steps of a policy were like: means over runs of what a run's steps after the first have on average.
 
     The first step warms vLLM up. `bound` is how many times as fast a step without any idle tail would be.
     """
     later = pd.DataFrame([run.iloc[1:].mean(numeric_only=True) for run in runs]).mean()
-    seconds = later[SECONDS].sum()
+    seconds = later[SECONDS].sum(skipna=False)
     found = {
         "steps": float(np.mean([len(run) for run in runs])),
         "step_seconds": seconds,
@@ -115,7 +115,7 @@ def heldout_lengths(evaluations: pd.DataFrame) -> dict[str, float]:
 
 def other_targets(settings: dict) -> list[float]:
     """The target and held-out rewards around it, for which the report says who is sooner."""
-    others = [settings["target"] + more for more in OTHER_TARGETS if more and 0 < settings["target"] + more < 1]
+    others = [settings["target"] + more for more in OTHER_TARGETS if 0 < settings["target"] + more < 1]
     return sorted([settings["target"], *(round(other, 4) for other in others)])
 
 
@@ -127,7 +127,8 @@ def tables(rows: list[dict], settings: dict) -> str:
         f"{settings['straggler_ratio']}. Mean seconds to the rewards up to a target, times sooner and how many times as fast a step "
         "is have intervals of Student's t over seeds. All else has a bootstrap over seeds and held-out problems, of which a draw "
         "in which neither of two arms reaches the target is left out; with three seeds it is too narrow for its level where "
-        "seeds differ much. A dash: not reached, by a run or by the mean curve.\n"
+        "seeds differ much. Mean times end with a run's seconds, first crossings with its last evaluation, which is later. A dash: "
+        "not reached, by a run or by the mean curve, or nothing to compare with, also where runs begin above.\n"
     )
     for algorithm in dict.fromkeys(row["algorithm"] for row in rows):
         mine = [row for row in rows if row["algorithm"] == algorithm]
@@ -221,8 +222,8 @@ def verdict(rows: list[dict], target: float) -> str:
         policy, best, sooner = row["policy"], row["best_fixed"], row["sooner"][target]
         if best is None or of_same_kind(policy, best):
             continue
-        if row["runs"] < FEWEST:
-            what = f"has too few runs for a verdict ({row['runs']} of {FEWEST})"
+        if sooner["runs"] < FEWEST:
+            what = f"has too few runs for a verdict ({sooner['runs']} of {FEWEST})"
         elif not np.isfinite(mean_times[policy]):
             what = f"did not reach {target} on average"
         elif not np.isfinite(mean_times[best]):
@@ -233,8 +234,8 @@ def verdict(rows: list[dict], target: float) -> str:
             what = f"reached the rewards up to {target} sooner than the best fixed size ({best})"
         else:
             what = f"reached the rewards up to {target} later than the best fixed size ({best}): the fixed size wins"
-        ratio = f"; {with_ends(sooner)} times sooner" if np.isfinite(sooner["value"]) else ""
-        lines.append(f"- {policy} {what}{ratio}.\n")
+        times = f"; {with_ends(sooner)} times sooner" if np.isfinite(sooner["value"]) else ""
+        lines.append(f"- {policy} {what}{times}.\n")
         if np.isfinite(row["told_apart"][PLANNED[0]]):
             told = ", ".join(f"{seeds} seeds {ratio:.2f}" for seeds, ratio in row["told_apart"].items())
             lines.append(
@@ -262,17 +263,17 @@ def write_report(folder: Path) -> str:
         text += f"\n### {algorithm.upper()} by step\n{by_step(evaluations, settings, algorithm)}"
     text += each_run(steps, evaluations, settings)
     (folder / "REPORT.md").write_text(text)
-    plain = [{name: of_draws(value) for name, value in row.items()} for row in rows]
-    (folder / "comparison.json").write_text(json.dumps({"settings": settings, "policies": plain}, indent=2) + "\n")
+    policies = [plain(row) for row in rows]
+    (folder / "comparison.json").write_text(json.dumps({"settings": settings, "policies": policies}, indent=2) + "\n")
     return text
 
 
-def of_draws(value: object) -> object:
+def plain(value: object) -> object:
     """JSON of a cell: bootstrap draws become the data's value and the interval, None where a number is not finite."""
     if isinstance(value, dict):
-        return {str(name): of_draws(number) for name, number in value.items()}
+        return {str(name): plain(number) for name, number in value.items()}
     if isinstance(value, np.ndarray):
-        return dict(zip(("value", "low", "high"), map(of_draws, (value[0], *ends_of(value)))))
+        return dict(zip(("value", "low", "high"), map(plain, (value[0], *ends_of(value)))))
     if isinstance(value, (float, np.floating)):
         return float(value) if np.isfinite(value) else None
     return value

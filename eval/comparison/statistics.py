@@ -1,6 +1,7 @@
 """Time to a reward and reward after a time, and ratios of seconds, with 95 % intervals.
 
-Rewards and first crossings have a bootstrap over seeds and held-out problems. Ratios and mean times have Student's t over runs.
+Rewards, first crossings and their ratios have a bootstrap over seeds and held-out problems. Mean times and ratios of mean seconds
+have Student's t over runs.
 
 Suffixes of arrays: B draws of the bootstrap, E evaluations of a run, P problems, R repetitions, S seeds, T times.
 """
@@ -16,6 +17,7 @@ RESAMPLES = 2000
 LEVEL = 0.95
 POWER = 0.8
 TIMES = 201  # of a curve
+TOLERANCE = 1e-9  # of a reward: means of equal numbers differ by rounding
 
 
 def right_of(evaluations: pd.DataFrame) -> np.ndarray:
@@ -47,7 +49,7 @@ def mean_time_to(target: float, seconds_T: np.ndarray, rewards_T: np.ndarray) ->
     Returns:
         inf where the fitted curve does not reach the target, 0 where a curve begins at it or above.
     """
-    first = rewards_T[0]
+    first, target = rewards_T[0], target - TOLERANCE
     if first >= target:
         return 0.0
     rising_T = np.maximum(isotonic_regression(rewards_T).x, first)
@@ -77,11 +79,19 @@ def sooner_than(best: pd.DataFrame, mine: pd.DataFrame, target: float) -> dict[s
 
     Args:
         best, mine: as of `curves_of`; seeds that one of them lacks are left out.
+
+    Returns:
+        As of `over_runs`. The value is NaN where one of them does not reach the target, or begins above it.
     """
     seeds, seconds_T = best.index.intersection(mine.index), best.columns.to_numpy()
     mean_time = lambda curves_ST: mean_time_to(target, seconds_T, curves_ST.mean(axis=0))  # noqa: E731
     pairs = best.loc[seeds].to_numpy(), mine.loc[seeds].to_numpy()
-    return over_runs(lambda best_ST, mine_ST: np.divide(mean_time(best_ST), mean_time(mine_ST)), *pairs)
+
+    def ratio(best_ST: np.ndarray, mine_ST: np.ndarray) -> float:
+        times = np.array([mean_time(best_ST), mean_time(mine_ST)])
+        return times[0] / times[1] if np.all((0 < times) & (times < np.inf)) else np.nan
+
+    return over_runs(ratio, *pairs)
 
 
 def over_runs(statistic: Callable[..., float], *runs: np.ndarray) -> dict[str, float | None]:
@@ -96,7 +106,8 @@ def over_runs(statistic: Callable[..., float], *runs: np.ndarray) -> dict[str, f
         runs: arrays with a row a run; runs of the same row are paired.
 
     Returns:
-        `value`, `low` and `high`. No ends with one run, or where the statistic is 0 or infinite if one run is left out.
+        `value`, `low`, `high` and the number of `runs`. No ends with one run, or where the statistic is 0, infinite or NaN,
+        also where it is so without one of the runs. A value of NaN without any run.
     """
     number = len(runs[0])
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -104,15 +115,15 @@ def over_runs(statistic: Callable[..., float], *runs: np.ndarray) -> dict[str, f
         kept = [[np.delete(rows, run, axis=0) for rows in runs] for run in range(number)] if number > 1 else []
         left_out = np.log([statistic(*rows) for rows in kept])
     if not kept or not np.isfinite([value, *left_out]).all():
-        return {"value": value, "low": None, "high": None}
+        return {"value": value, "low": None, "high": None, "runs": number}
     error = np.sqrt((number - 1) * left_out.var())
     half = float(np.exp(error * t.ppf((1 + LEVEL) / 2, number - 1)))
-    return {"value": value, "low": value / half, "high": value * half}
+    return {"value": value, "low": value / half, "high": value * half, "runs": number}
 
 
 def with_ends(found: dict[str, float | None] | None, digits: int = 2) -> str:
-    """What `over_runs` found as a table has it: "1.49 [1.38, 1.55]"; a dash for what is none."""
-    if found is None or found["value"] is None or not np.isfinite(found["value"]):
+    """What `over_runs` found as a table has it: "1.49 [1.26, 1.75]"; a dash for what is none."""
+    if found is None or not np.isfinite(found["value"]):
         return "–"
     ends = "" if found["low"] is None else f" [{found['low']:.{digits}f}, {found['high']:.{digits}f}]"
     return f"{found['value']:.{digits}f}{ends}"
@@ -139,7 +150,7 @@ def resample(evaluations: pd.DataFrame, settings: dict, generator: np.random.Gen
         [RESAMPLES + 1] mean over seeds of: `time` to the target in s; `reward`, `solved` share (most samples right) and
         `passed` share (one is) after the seconds.
     """
-    seeds = evaluations["seed"].unique()
+    seeds = np.sort(evaluations["seed"].unique())
     found = {"time": [], "reward": [], "solved": [], "passed": []}
     for seed in seeds:
         run = evaluations[evaluations["seed"] == seed]
@@ -180,15 +191,17 @@ def speedup_of(best_B: np.ndarray, times_B: np.ndarray) -> np.ndarray:
         return best_B / times_B
 
 
-def told_apart(ratio: dict[str, float | None], runs: int, seeds: int) -> float:
+def told_apart(ratio: dict[str, float | None], seeds: int) -> float:
     """The least ratio that so many seeds tell from 1 in POWER of all comparisons, if runs differ as in this one.
 
     Args:
-        ratio: as of `over_runs`, of so many `runs`.
+        ratio: as of `over_runs`.
+        seeds: of a comparison that is planned.
 
     Returns:
         NaN where the ratio has no interval, or one of two runs, which hardly say how much runs differ.
     """
+    runs = ratio["runs"]
     if ratio["low"] is None or runs < 3:
         return np.nan
     error = np.log(ratio["high"] / ratio["value"]) / t.ppf((1 + LEVEL) / 2, runs - 1) * np.sqrt(runs / seeds)

@@ -108,7 +108,7 @@ def test_the_report_says_where_a_fixed_size_wins(tmp_path):
 def test_the_report_says_what_was_not_reached(tmp_path):
     text, rows = report_of(tmp_path, learning("unpatched:8", 64.0), learning("sagc", 400.0))
     assert rows["sagc"]["time_to_target"]["value"] is None and rows["sagc"]["reached"] == 0
-    assert "sagc did not reach 0.75 on average" in text and "| – [–, –] |" in text
+    assert "sagc did not reach 0.75 on average.\n" in text and "| – [–, –] |" in text
 
 
 @pytest.mark.parametrize("seeds", [(0,), (0, 1)])
@@ -118,6 +118,11 @@ def test_few_runs_give_no_verdict(tmp_path, seeds):
         f"- sagc has too few runs for a verdict ({len(seeds)} of 3)" in text
         and "sooner than the best fixed size" not in text
     )
+
+
+def test_a_verdict_needs_three_seeds_that_both_policies_have(tmp_path):
+    text, rows = report_of(tmp_path, learning("unpatched:8", 64.0, (0, 1)), learning("sagc", 32.0))
+    assert "- sagc has too few runs for a verdict (2 of 3)" in text and rows["sagc"]["told_apart"]["3"] is None
 
 
 def test_a_target_that_none_reached_compares_nothing(tmp_path):

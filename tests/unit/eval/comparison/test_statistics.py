@@ -53,7 +53,7 @@ def test_the_interval_over_runs_is_students_t_of_the_jackknife():
 
     # Paired ratios of 2, 2 and 2 leave nothing open, whatever the seconds.
     found = comparison.statistics.over_runs(ratio, np.array([2.0, 4.0, 10.0]), np.array([1.0, 2.0, 5.0]))
-    assert found == pytest.approx({"value": 2.0, "low": 2.0, "high": 2.0})
+    assert found == pytest.approx({"value": 2.0, "low": 2.0, "high": 2.0, "runs": 3})
     # The jackknife of a mean is its standard error: of the logarithms 0.1, 0.2, 0.3 it is 0.1 / sqrt(3).
     logs = np.array([0.1, 0.2, 0.3])
     found = comparison.statistics.over_runs(lambda logs_R: np.exp(logs_R.mean()), logs)
@@ -82,16 +82,19 @@ def test_sooner_is_the_ratio_of_mean_times_over_the_seeds_of_both():
     curves = [comparison.statistics.curves_of(run, run["policy"].iloc[0], settings) for run in (slow, fast)]
     found = comparison.statistics.sooner_than(*curves, 0.5)
     assert found["value"] == pytest.approx(2, rel=0.05) and found["low"] == pytest.approx(found["high"])
+    assert found["runs"] == 2
+    assert np.isnan(comparison.statistics.sooner_than(*curves, 0.0)["value"])  # both begin there
+    assert comparison.statistics.with_ends(comparison.statistics.sooner_than(*curves, 1.5)) == "–"
 
 
 def test_more_seeds_tell_smaller_ratios_apart():
-    three = {"value": 1.5, "low": 1.5 / 1.2, "high": 1.5 * 1.2}
-    told = [comparison.statistics.told_apart(three, 3, seeds) for seeds in (3, 30)]
+    three = {"value": 1.5, "low": 1.5 / 1.2, "high": 1.5 * 1.2, "runs": 3}
+    told = [comparison.statistics.told_apart(three, seeds) for seeds in (3, 30)]
     # With three seeds the interval's half is 4.30 standard errors; a power of 0.8 asks for another 1.06.
     assert told[0] == pytest.approx(1.2 ** ((4.303 + 1.061) / 4.303), rel=1e-3)
     assert 1 < told[1] < 1.05
-    assert np.isnan(comparison.statistics.told_apart({"value": 1.5, "low": None, "high": None}, 1, 3))
-    assert np.isnan(comparison.statistics.told_apart(three, 2, 3))
+    assert np.isnan(comparison.statistics.told_apart({"value": 1.5, "low": None, "high": None, "runs": 1}, 3))
+    assert np.isnan(comparison.statistics.told_apart(three | {"runs": 2}, 3))
 
 
 def test_rewards_are_compared_after_the_same_seconds():
