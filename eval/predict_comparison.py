@@ -106,7 +106,9 @@ def compare(steps: pd.DataFrame, arguments: argparse.Namespace) -> pd.DataFrame:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--results", type=Path, default=RESULTS / "compare/long_tail", help="folder of compare.py's results")
+    parser.add_argument(
+        "--results", type=Path, default=RESULTS / "compare/long_tail", help="folder of compare.py's results"
+    )
     parser.add_argument("--costs_of", default="unpatched:8", help="policy that the costs are taken from")
     parser.add_argument("--engine", type=Path, default=ENGINES / "cpu-2-cores.json", help="costs that are scaled")
     parser.add_argument(

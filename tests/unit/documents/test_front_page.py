@@ -85,7 +85,10 @@ def test_the_readmes_gains_are_in_the_results():
         assert f"a {algorithm.upper()} step {times}" in README
     policies = json.loads((RESULTS / "compare/long_tail_dapo/comparison.json").read_text())["policies"]
     (ours,) = [row for row in policies if row["policy"] == "fixed:8+tail:1"]
-    for gain, words in ((ours["step_speedup"], "times as fast as OpenRLHF's"), (ours["sooner"]["0.65"], "times sooner")):
+    for gain, words in (
+        (ours["step_speedup"], "times as fast as OpenRLHF's"),
+        (ours["sooner"]["0.65"], "times sooner"),
+    ):
         assert f"{gain['value']:.2f} [{gain['low']:.2f}, {gain['high']:.2f}] {words}" in README
     control = pd.read_csv(RESULTS / "group_sizes/table.csv").set_index("policy")["share of the best"]
     free, limited = control["throughput, limit 0.95"], control["throughput, limit 0.2"]
