@@ -74,7 +74,6 @@ dapo=(
 
 sagc=()
 if [ "$SAGC" != off ]; then
-    sagc=(--rollout.length_aware_dispatch)
     [ -z "${AGENT:-}" ] || sagc+=(--rollout.agent_timeout "${AGENT_TIMEOUT:-600}")
     if [ "$SHAPE" = async ]; then
         [ "$SAGC" = all ] || group_sizes=("$SAMPLES")           # one size is fixed, and measured

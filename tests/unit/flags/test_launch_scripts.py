@@ -70,7 +70,6 @@ def test_settings(flags_of, start_trainer, prompts, script):
     assert len(everything.sagc.group_sizes) > 1
     assert everything.sagc.signal == ("seconds" if "agent" in script else "tokens")
     for rollout in (recommended, everything):
-        assert rollout.length_aware_dispatch
         assert rollout.tail_batching.enable == ("async" not in script)
         assert rollout.tail_batching.response_ratio == 1 or not rollout.tail_batching.enable
 
