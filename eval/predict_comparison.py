@@ -2,7 +2,7 @@
 
 It reads steps.csv and settings.json of a folder that compare.py has written, and starts no run. The costs of the CPU stack
 are scaled until the simulated seconds of each part of a step are those of one policy. Then the other policies are
-simulated with these costs, on an engine and an actor that do not disturb each other, with lengths from a trace of the model that
+simulated with these costs, on engines and an actor that do not disturb each other, with lengths from a trace of the model that
 all runs start from. A simulated run has as many steps as a measured one. It writes predicted.csv and predicted.md into the
 folder.
 """
@@ -15,7 +15,7 @@ from pathlib import Path
 import pandas as pd
 from common.paths import ENGINES, RESULTS
 from common.policies import Policy, parse_policy
-from comparison.arms import ALGORITHMS, MICRO_BATCH_SIZE, OPTIMIZER_STEPS, PROMPTS, SAMPLES, SIZES
+from comparison.arms import ALGORITHMS, MICRO_BATCH_SIZE, OPTIMIZER_STEPS, SIZES, first_step_of
 from comparison.report import SECONDS
 from comparison.step_arms import ALL_OFF, values_of
 from rich.console import Console
@@ -60,20 +60,20 @@ def simulated_seconds(
     """Mean seconds of a simulated step and of its parts, over runs of so many steps."""
     policy = parse_policy(word)
     work = work_of(policy, algorithm, arguments.micro_batch_size)
-    size = policy.size or SAMPLES // PROMPTS
+    prompts, size = first_step_of(policy)
     runs = []
     for seed in range(arguments.repetitions):
         settings = default_arguments(
             **arguments.control,
             group_sizes=SIZES,
-            batch_size=SAMPLES // size,
+            batch_size=prompts,
             n_samples_per_prompt=size,
             prompt_tokens=arguments.prompt_tokens,
             dynamic_sampling="algo.dynamic_filtering_enable" in ALGORITHMS[algorithm],
             max_gen_batches=1000,
             seed=seed,
         )
-        runs.append(simulated_steps(costs, policy, work, source, steps, settings).mean())
+        runs.append(simulated_steps(costs, policy, work, source, steps, settings, arguments.num_engines).mean())
     return pd.DataFrame(runs).mean()
 
 
@@ -104,7 +104,7 @@ def compare(steps: pd.DataFrame, arguments: argparse.Namespace) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def main() -> None:
+def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "--results", type=Path, default=RESULTS / "compare/long_tail", help="folder of compare.py's results"
@@ -112,18 +112,41 @@ def main() -> None:
     parser.add_argument("--costs_of", default="unpatched:8", help="policy that the costs are taken from")
     parser.add_argument("--engine", type=Path, default=ENGINES / "cpu-2-cores.json", help="costs that are scaled")
     parser.add_argument(
-        "--trace", type=Path, default=RESULTS / "simulate/route.csv", help="lengths of the task's model"
+        "--trace", type=Path, help="lengths of the task's model; by default the settings' task says which"
     )
     parser.add_argument("--prompt_tokens", type=int, default=7, help="of every prompt")
     parser.add_argument("--micro_batch_size", type=int, default=MICRO_BATCH_SIZE, help="of the measured runs")
     parser.add_argument("--repetitions", type=int, default=20, help="simulated runs of a policy")
     arguments = parser.parse_args()
+    for name in ("micro_batch_size", "repetitions"):
+        if getattr(arguments, name) < 1:
+            raise ValueError(f"--{name} {getattr(arguments, name)} must be at least 1")
+    return arguments
+
+
+def trace_of(settings: dict, path: Path) -> Path:
+    """The trace of the task that a comparison has trained.
+
+    Raises:
+        ValueError: its settings do not name the task; the message begins with --trace.
+    """
+    if "task" not in settings:
+        raise ValueError(
+            f"--trace is required, as {path} names no task: give {RESULTS / 'simulate'}/TASK.csv of the task that was trained"
+        )
+    return RESULTS / f"simulate/{settings['task']}.csv"
+
+
+def main() -> None:
     try:
-        steps = pd.read_csv(arguments.results / "steps.csv")
-        settings = json.loads((arguments.results / "settings.json").read_text())
+        arguments = parse_arguments()
+        steps, path = pd.read_csv(arguments.results / "steps.csv"), arguments.results / "settings.json"
+        settings = json.loads(path.read_text())
+        arguments.trace = arguments.trace or trace_of(settings, path)
         arguments.control = {name: settings[name] for name in CONTROL}
+        arguments.num_engines = settings.get("num_engines", 1)  # older settings do not say it
         table = compare(steps, arguments)
-    except FileNotFoundError as error:
+    except (FileNotFoundError, NotADirectoryError) as error:
         sys.exit(f"eval/predict_comparison.py: there is no {error.filename}: run eval/compare.py first")
     except ValueError as error:
         sys.exit(f"eval/predict_comparison.py: {error}")

@@ -1,7 +1,7 @@
 """The arms of a comparison: from a policy to the flags of its training run."""
 
 from common.paths import ROOT
-from common.policies import parse_policy
+from common.policies import Policy, parse_policy
 from comparison.tasks import COUNTDOWN, Task
 
 SIZES = [4, 8, 16, 32]
@@ -22,6 +22,12 @@ STEP_FLAGS = {
     "shuffled": {"train.micro_batches": "shuffled"},
     "stream": {"train.stream": "auto"},
 }
+
+
+def first_step_of(policy: Policy) -> tuple[int, int]:
+    """Prompts of a run's first step, and samples of each of them."""
+    size = SAMPLES // PROMPTS if policy.size is None else policy.size
+    return PROMPTS if policy.hold == "prompts" else SAMPLES // max(size, 1), size
 
 
 def flags_of(
@@ -47,8 +53,7 @@ def flags_of(
     """
     found = parse_policy(policy)
     patched, hold = found.kind != "unpatched", found.hold or "samples"
-    size = SAMPLES // PROMPTS if found.size is None else found.size
-    prompts = PROMPTS if hold == "prompts" else SAMPLES // max(size, 1)
+    prompts, size = first_step_of(found)
     if not size or not prompts or prompts * size % SAMPLES and hold == "samples":
         raise ValueError(f"--policies {policy}: {size} does not divide the {SAMPLES} samples of a step")
     settings = {

@@ -17,10 +17,16 @@ GENERATION = ("generation_base", "decode_base", "decode_per_request", "decode_pe
 
 
 def simulated_steps(
-    costs: CostModel, policy: Policy, work: Work, source: Trace, steps: int, settings: argparse.Namespace
+    costs: CostModel,
+    policy: Policy,
+    work: Work,
+    source: Trace,
+    steps: int,
+    settings: argparse.Namespace,
+    num_engines: int = 1,
 ) -> pd.DataFrame:
-    """A row a simulated step of one actor and one engine: its `seconds` and those of the PARTS."""
-    run = train(policy, work.actor_gpus + costs.gpus_per_engine, source, costs, settings, work)
+    """A row a simulated step of one actor and the engines: its `seconds` and those of the PARTS."""
+    run = train(policy, work.actor_gpus + num_engines * costs.gpus_per_engine, source, costs, settings, work)
     names = {f"{simulated}_seconds": measured for measured, simulated in PARTS.items()}
     return pd.DataFrame([run.step() for _ in range(steps)])[["seconds", *names]].rename(columns=names)
 
