@@ -15,12 +15,13 @@ import json
 import re
 import signal
 import sys
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 from common.paths import ROOT
-from common.runs import is_done
+from common.runs import check_not_other, is_done, state_of, turns_of
 from common.turns import GIGABYTES, room_for_runs
 from comparison.arms import ALGORITHMS, EVALUATION, MICRO_BATCH_SIZE, SIZES, flags_of
 from comparison.logs import read_evaluations, read_steps
@@ -36,8 +37,10 @@ POLICIES = [*(f"unpatched:{size}" for size in SIZES), "sagc", "sagc@prompts"]
 def run(arguments: argparse.Namespace, control: dict[str, float]) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Every policy of every seed; the steps and the evaluations of all runs.
 
+    A step's `turns` are the policies that its run took turns with.
+
     Raises:
-        ValueError: a policy is none, or a run failed; the message is one line.
+        ValueError: a policy is none, a run failed, or one was made with something else; the message is one line.
     """
     plans = plans_of(arguments, control)  # a bad policy ends it here
     columns = (TextColumn("{task.description}"), BarColumn(30), TextColumn("{task.completed:.0f}/{task.total:.0f} s"))
@@ -46,7 +49,11 @@ def run(arguments: argparse.Namespace, control: dict[str, float]) -> tuple[pd.Da
         for (seed, algorithm), plan in plans.items():
             task = arguments.output.resolve() / f"task-{seed}"
             make_task(task, seed, progress.console, TASKS[arguments.task])
+            states = {run.tree: state_of(run.tree, task) for run in plan}
+            plan = [run._replace(state=states[run.tree]) for run in plan]
             missing = [run for run in plan if not is_done(run.folder, run.made_with)]
+            for run in missing:
+                check_not_other(run.folder, run.made_with)
             for start in range(0, len(missing), arguments.at_once):
                 runs = missing[start : start + arguments.at_once]
                 bars = {
@@ -59,7 +66,7 @@ def run(arguments: argparse.Namespace, control: dict[str, float]) -> tuple[pd.Da
                 arm = {"seed": seed, "algorithm": algorithm, "policy": run.policy}
                 evaluated = task / "data/evaluated.jsonl"
                 made = read_steps(run.folder, evaluated, control["straggler_ratio"])
-                steps.append(made.assign(**arm))
+                steps.append(made.assign(**arm, turns=" ".join(turns_of(run.folder))))
                 found = pd.concat(
                     [pd.read_csv(task / "data/start.csv"), read_evaluations(run.folder, evaluated, made)]
                 )
@@ -71,8 +78,11 @@ def plans_of(arguments: argparse.Namespace, control: dict[str, float]) -> dict[t
     """(seed, algorithm) -> its runs, in the order of their turns; another policy is first with every seed.
 
     Raises:
-        ValueError: a policy is none.
+        ValueError: a policy is none, or is named twice.
     """
+    twice = [policy for policy, count in Counter(arguments.policies).items() if count > 1]
+    if twice:
+        raise ValueError(f"--policies names {twice[0]} twice")
     plans = {}
     for number, seed in enumerate(arguments.seeds):
         for algorithm in arguments.algorithms:
@@ -105,9 +115,15 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--at_once", type=int, help=f"runs that take turns; by default as many as memory holds, {GIGABYTES} GB each"
     )
-    parser.add_argument("--output", type=Path, default=ROOT / "build/compare", help="folder for runs and results")
+    parser.add_argument(
+        "--output", type=Path, help="folder for runs and results; build/compare, and build/compare-quick with --quick"
+    )
     parser.add_argument("--quick", action="store_true", help="six minutes: GRPO, seed 0, unpatched:8 against sagc")
     arguments = parser.parse_args()
+    if arguments.output is None:
+        arguments.output = ROOT / "build" / ("compare-quick" if arguments.quick else "compare")
+    if arguments.output.exists() and not arguments.output.is_dir():
+        raise ValueError(f"--output {arguments.output} is a file: give a folder")
     if arguments.quick:
         arguments.policies, arguments.algorithms, arguments.seeds = ["unpatched:8", "sagc"], ["grpo"], [0]
         arguments.seconds = 45.0
@@ -133,7 +149,7 @@ def main() -> None:
         steps, evaluations = run(arguments, control)
     except ValueError as error:
         sys.exit(f"eval/compare.py: {error}")
-    settings = {"target": arguments.target, "seconds": arguments.seconds, **control}
+    settings = {"task": arguments.task, "target": arguments.target, "seconds": arguments.seconds, **control}
     settings |= {name: getattr(arguments, name) for name in ("num_engines", "at_once")}
     (arguments.output / "settings.json").write_text(json.dumps(settings, indent=2) + "\n")
     steps.to_csv(arguments.output / "steps.csv", index=False, float_format="%.5g")

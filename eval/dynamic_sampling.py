@@ -17,7 +17,7 @@ import pandas as pd
 from common.logs import read_run
 from common.paths import QUICKSTART, ROOT, check_task
 from common.plots import plt, save
-from common.runs import once, run_logged, train_command
+from common.runs import once, run_logged, state_of, train_command
 from common.tables import markdown, rounded
 from rich.console import Console
 
@@ -72,7 +72,7 @@ def run(task: Path, output: Path, data: str, variant: str, prompts: int) -> tupl
             raise ValueError(f"a run failed with exit code {code}, see {output / 'train.log'}")
         return code, round(time.monotonic() - started)
 
-    code, seconds = once(output, [prompts, tree, str(task.resolve()), *flags], train)
+    code, seconds = once(output, [prompts, tree, str(task.resolve()), *flags, state_of(tree, task)], train)
     return code, seconds
 
 

@@ -7,7 +7,19 @@ import pandas as pd
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 STEP_END = re.compile(r"Global step \d+: ")  # the trainer prints it at the end of a step
-STEP = re.compile(STEP_END.pattern + r".*'timing/step_total': ([\d.]+)")  # with the step's seconds
+PHASES = {
+    "timing/generation": "generation",
+    "timing/make_experience": "experience",
+    "timing/ppo_train": "training",
+    "timing/broadcast": "sync",
+}
+_PHASE = re.compile(rf"'(?:{'|'.join(PHASES)})': ([-+.\de]+)")
+
+
+def phase_seconds(printed: str) -> list[float]:
+    """Seconds of each step that a run's output tells of: its PHASES, which patched and unpatched OpenRLHF measure alike."""
+    steps = [line for line in printed.splitlines() if STEP_END.search(line)]
+    return [sum(map(float, _PHASE.findall(step))) for step in steps]
 
 
 def read_run(folder: Path) -> pd.DataFrame:

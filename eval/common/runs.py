@@ -1,12 +1,14 @@
 """Training runs on the CPU stack, each done once."""
 
+import hashlib
 import json
 import os
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from common.machine import data_type
 from common.paths import ROOT
 
 
@@ -33,6 +35,44 @@ def set_done(folder: Path, made_with: Any, result: Any = None) -> None:
     (folder / "done.json").write_text(json.dumps({"made_with": made_with, "result": result}))
 
 
+def turns_of(folder: Path) -> list[str]:
+    """The policies that the folder's finished run took turns with, itself included."""
+    return json.loads((folder / "done.json").read_text())["result"]
+
+
+def check_not_other(folder: Path, made_with: dict) -> None:
+    """No finished run is deleted for one that is made with something else.
+
+    Raises:
+        ValueError: the folder's finished run was made with something else.
+    """
+    done = folder / "done.json"
+    if not done.exists():
+        return
+    before = json.loads(done.read_text())["made_with"]
+    other = ", ".join(name for name in made_with if before.get(name) != made_with[name])
+    if other:
+        raise ValueError(
+            f"{folder} is finished, made with another {other}: take another --output, or delete it to train it again"
+        )
+
+
+def state_of(tree: str, task: Path) -> dict[str, str]:
+    """What a training run depends on beside its flags: digests of the package, the set-up, the task's model and data; data type."""
+    package = sorted((ROOT / "openrlhf_sagc").rglob("*.py")) if tree == "cpu-patched" else []
+    return {
+        "package": _digest(package),
+        "set-up": _digest([ROOT / "build/stamp"]),
+        "model": _digest(sorted((task / "model").glob("*.safetensors"))),
+        "data": _digest([task / "data/train.jsonl", task / "data/evaluated.jsonl"]),
+        "data type": data_type(),
+    }
+
+
+def _digest(files: Iterable[Path]) -> str:
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files if file.exists())).hexdigest()[:16]
+
+
 def train_command(tree: str, task: Path, output: Path, flags: list[str]) -> list:
     """The command that trains on a warm-started task with the OpenRLHF of build/TREE."""
     return ["bash", ROOT / "train_scripts/countdown/train.sh", tree, task, output, *flags]
@@ -50,7 +90,7 @@ def train_once(tree: str, task: Path, output: Path, flags: list[str]) -> None:
         if code:
             raise ValueError(f"a run failed with exit code {code}, see {output / 'train.log'}")
 
-    once(output, [tree, str(task.resolve()), *flags], train)
+    once(output, [tree, str(task.resolve()), *flags, state_of(tree, task)], train)
 
 
 def run_logged(command: list, log: Path, **environment: str) -> int:

@@ -3,6 +3,7 @@
 While one run has its turn, the processes of the others are stopped. Needs the memory of all runs at once.
 """
 
+import fcntl
 import os
 import re
 import signal
@@ -113,13 +114,15 @@ def take_turns(
         [begin, end] of every pause of each run, in seconds of `time.time`.
 
     Raises:
-        ValueError: a run failed, or ended in its warm-up; all are ended.
+        ValueError: a run failed, or ended in its warm-up, or one of an earlier start goes on; all of these are ended.
     """
     runs: dict[str, Run] = {}
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}  # a line is in the file at once
     try:
         for name, (command, log) in commands.items():
+            refuse_if_written(log)
             with log.open("w") as sink:
+                fcntl.flock(sink, fcntl.LOCK_EX)  # as long as a process of the run has it
                 words = list(map(str, command))
                 process = psutil.Popen(words, stdout=sink, stderr=subprocess.STDOUT, env=environment)
             runs[name] = Run(process, log)
@@ -137,6 +140,21 @@ def take_turns(
     finally:
         end(list(runs.values()))
     return {name: run.pauses for name, run in runs.items()}
+
+
+def refuse_if_written(log: Path) -> None:
+    """No run of an earlier start writes the file any more; it would go on if that was killed.
+
+    Raises:
+        ValueError: one does.
+    """
+    with suppress(FileNotFoundError), log.open() as written:
+        try:
+            fcntl.flock(written, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ValueError(
+                f"{log} belongs to a run that has not ended: wait for it, or end it with pkill -KILL -f {log.parent}"
+            ) from None
 
 
 def end(runs: list[Run]) -> None:

@@ -9,15 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from common.logs import read_run
+from common.logs import PHASES, read_run
 from common.synthetic_reward import checksum
-
-PHASES = {
-    "timing/generation": "generation",
-    "timing/make_experience": "experience",
-    "timing/ppo_train": "training",
-    "timing/broadcast": "sync",
-}
 
 
 def read_samples(folder: Path, evaluated: Path) -> pd.DataFrame:

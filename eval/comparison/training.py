@@ -10,12 +10,12 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
-from common.logs import STEP
+from common.logs import phase_seconds
 from common.paths import ROOT
 from common.runs import run_logged, set_done, train_command
-from common.turns import take_turns
+from common.turns import refuse_if_written, take_turns
 from comparison.arms import EVALUATION
-from comparison.tasks import COUNTDOWN, Task
+from comparison.tasks import COUNTDOWN, Task, task_of
 from rich.console import Console
 
 EVALUATED = 64  # held-out problems
@@ -25,26 +25,29 @@ EVALUATION_START, EVALUATION_END = re.compile("Evaluation start time"), re.compi
 
 class PolicyRun(NamedTuple):
     """A training run: its policy, folder, tree of build/ and flags, and the seconds of training after the first step, which
-    warms vLLM up."""
+    warms vLLM up; and what `state_of` says of its tree and task."""
 
     policy: str
     folder: Path
     tree: str
     flags: list[str]
     seconds: float
+    state: dict[str, str] = {}
 
     @property
     def made_with(self) -> dict:
         """What the run depends on."""
-        return {"tree": self.tree, "flags": self.flags, "seconds": self.seconds}
+        return {"tree": self.tree, "flags": self.flags, "seconds": self.seconds, **self.state}
 
 
 def make_task(folder: Path, seed: int, console: Console, task: Task = COUNTDOWN) -> None:
     """Make a warm-started model and its problems, once a seed; EVALUATED of the held-out problems are kept.
 
     Raises:
-        ValueError: that failed.
+        ValueError: that failed, or the folder holds another task.
     """
+    if (folder / "made").exists() and (made := task_of(folder)) != task:
+        raise ValueError(f"--task {task.name}: {folder} holds the task {made.name}: take another --output")
     if not (folder / "made").exists():
         folder.mkdir(parents=True, exist_ok=True)
         command = [sys.executable, ROOT / "train_scripts/warm_start.py", "--task", task.name, "--output", folder]
@@ -84,7 +87,7 @@ def train_in_turns(task: Path, runs: list[PolicyRun], on_seconds: Callable[[str,
     """Train policies in turns, each until its steps have taken its seconds and the evaluation after that is over.
 
     Turns change in the evaluations, whose seconds do not count, neither here nor for group control. Every run that ends is
-    noted as done.
+    noted as done, with the policies that it took turns with.
 
     Args:
         task: folder that `make_task` made.
@@ -97,6 +100,7 @@ def train_in_turns(task: Path, runs: list[PolicyRun], on_seconds: Callable[[str,
     """
     commands = {}
     for run in runs:
+        refuse_if_written(run.folder / "train.log")
         shutil.rmtree(run.folder, ignore_errors=True)
         run.folder.mkdir(parents=True)
         command = ["env", f"REWARD_TASK={name}", f"REWARD_LOG={run.folder / 'rewards.log'}"]
@@ -107,14 +111,14 @@ def train_in_turns(task: Path, runs: list[PolicyRun], on_seconds: Callable[[str,
     spent: dict[str, float] = {}
 
     def on_turn(policy: str, printed: str) -> re.Pattern | None:
-        took = [float(found) for found in STEP.findall(printed)]
+        took = phase_seconds(printed)
         spent[policy] = spent[policy] + sum(took) if policy in spent else sum(took[1:])
         on_seconds(policy, min(spent[policy], left[policy].seconds))
         return EVALUATION_END if spent[policy] >= left[policy].seconds else None
 
     def on_end(policy: str) -> None:
         run = left.pop(policy)
-        set_done(run.folder, run.made_with)
+        set_done(run.folder, run.made_with, [run.policy for run in runs])
 
     take_turns(commands, EVALUATION_START, 1, on_turn, on_end)
     for policy, run in left.items():

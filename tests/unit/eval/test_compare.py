@@ -25,7 +25,7 @@ def test_a_comparison_goes_on_where_it_was_stopped(tmp_path, monkeypatch):
             samples = [("a", 1.0, 10, 101.0)] * 4 + [(prompt, 1.0, 5, 110.0) for prompt in HELDOUT for _ in range(8)]
             write_run(run.folder, samples, [(108.5, scalars(4.0, 4.0))])
             on_seconds(run.policy, run.seconds)
-            set_done(run.folder, run.made_with)
+            set_done(run.folder, run.made_with, [run.policy for run in runs])
 
     def make_task(folder, seed, console, kind):
         assert kind.name == "route"
@@ -58,18 +58,23 @@ def test_a_comparison_goes_on_where_it_was_stopped(tmp_path, monkeypatch):
     assert len(before) == 3 and len(trained) == 1 and trained[0] not in before
     assert [path.name for path in before] == ["unpatched-8", "sagc", "sagc"]  # arms take turns at going first
     assert len(steps) == 4 and steps["seed"].tolist() == [0, 0, 1, 1]
+    assert steps["turns"].tolist() == ["unpatched:8", "sagc", "sagc", "unpatched:8"]
     assert evaluations["step"].tolist() == [0, 1] * 4 and evaluations["right"].tolist()[::2] == ["1 2"] * 4
-    arguments.seconds = 11.0  # other settings, other runs
-    trained.clear()
-    with pytest.raises(KeyboardInterrupt):
+    assert batches == [1] * 4
+    arguments.seconds = 11.0
+    with pytest.raises(ValueError, match="unpatched-8 is finished, made with another seconds: take another --output"):
         compare.run(arguments, CONTROL)
-    assert len(trained) == 3
-    assert batches == [1] * 7
+    (tmp_path / "task-0/model").mkdir()
+    arguments.seconds = 10.0
+    (tmp_path / "task-0/model/model.safetensors").write_text("weights")
+    with pytest.raises(ValueError, match="made with another model"):
+        compare.run(arguments, CONTROL)
+    assert len(trained) == 1  # and nothing is deleted
     trained.clear()
     batches.clear()
-    arguments.at_once, arguments.seconds = 2, 12.0
-    compare.run(arguments, CONTROL)
-    assert batches == [2, 2]
+    arguments.at_once, arguments.output = 2, tmp_path / "other"
+    steps, _ = compare.run(arguments, CONTROL)
+    assert batches == [2, 2] and steps["turns"].tolist()[:2] == ["unpatched:8 sagc"] * 2
 
 
 @pytest.mark.parametrize(
@@ -81,11 +86,19 @@ def test_a_comparison_goes_on_where_it_was_stopped(tmp_path, monkeypatch):
         (["--at_once", "0"], "--at_once 0 must be at least 1"),
         (["--seconds", "0"], "--seconds 0.0 must be above 0"),
         (["--target", "75"], "--target 75.0 is a mean reward"),
+        (["--policies", "sagc", "fixed:8", "sagc"], "--policies names sagc twice"),
     ],
 )
 def test_bad_arguments_are_named(words, message, monkeypatch, tmp_path):
     monkeypatch.setattr(sys, "argv", ["compare.py", *words, "--output", str(tmp_path)])
     with pytest.raises(SystemExit, match=message):
+        compare.main()
+
+
+def test_an_output_that_is_a_file_is_named(monkeypatch, tmp_path):
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(sys, "argv", ["compare.py", "--output", str(tmp_path / "file")])
+    with pytest.raises(SystemExit, match="file is a file: give a folder"):
         compare.main()
 
 

@@ -1,7 +1,7 @@
 """What a training run leaves behind."""
 
 import pytest
-from common.logs import STEP, read_run
+from common.logs import phase_seconds, read_run
 from comparison_runs import write_run
 
 
@@ -17,7 +17,12 @@ def test_a_run_without_steps_is_refused(tmp_path):
         read_run(tmp_path)
 
 
-def test_the_seconds_of_a_step_are_read_off_its_line():
-    line = "(pid=7) Global step 12: {'reward': 0.5, 'timing/step_total': 3.25, 'timing/generation': 1.0}"
-    assert STEP.search(line)[1] == "3.25"
-    assert not STEP.search("Global step 12: {'reward': 0.5}")
+def test_the_seconds_of_steps_are_the_sum_of_their_phases():
+    timings = "'timing/make_experience': 5e-1, 'timing/ppo_train': 1.0, 'timing/broadcast': 0.25, 'timing/other': 9.0"
+    first = (
+        f"(pid=7) Global step 12: {{'reward': 0.5, {timings}, 'timing/generation': 1.5, 'timing/step_total': 3.25}}"
+    )
+    assert phase_seconds(f"x\n{first}\n'timing/generation': 7.0\nGlobal step 13: {{'timing/generation': 2}}\n") == [
+        3.25,
+        2.0,
+    ]

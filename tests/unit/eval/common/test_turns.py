@@ -8,7 +8,7 @@ import pandas as pd
 import psutil
 import pytest
 from common.logs import STEP_END
-from common.turns import paused_seconds, take_turns, without_pauses
+from common.turns import paused_seconds, refuse_if_written, take_turns, without_pauses
 
 
 def script(folder, name, steps=3):
@@ -152,3 +152,18 @@ def test_seconds_of_the_pauses_before_the_end_of_each_step():
     generation = pd.Series([1.5, 4.0, 0.5, float("nan")], index=log.index)
     paused = paused_seconds(log, [[5.0, 6.0], [10.0, 12.0], [20.0, 25.0]])
     assert without_pauses(generation, paused).tolist()[:3] == [0.5, 0.0, 0.5]
+
+
+def test_a_run_holds_its_log_until_its_last_process_ends(tmp_path):
+    log = tmp_path / "a.log"
+    refuse_if_written(log)  # there is none
+    (tmp_path / "a-1").touch()
+
+    def on_turn(name, printed):
+        with pytest.raises(ValueError, match="a.log belongs to a run that has not ended"):
+            refuse_if_written(log)
+        (tmp_path / "a-2").touch()
+        return STEP_END
+
+    take_turns(commands_of(tmp_path, a=script(tmp_path, "a")), STEP_END, 1, on_turn)
+    refuse_if_written(log)

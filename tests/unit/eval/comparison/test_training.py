@@ -1,6 +1,7 @@
 """The training runs of a comparison; the trainer is a script."""
 
 import argparse
+import fcntl
 import json
 from pathlib import Path
 
@@ -27,7 +28,10 @@ def fake_trainer(folder: Path, script: str) -> Path:
 
 def steps(*seconds):
     """A script's lines of steps that took so long, and of the evaluation after them, which waits for the file `go`."""
-    lines = [f"echo \"Global step 1: {{'timing/step_total': {took}, 'x': 1}}\"\n" for took in seconds]
+    timings = [
+        f"{{'timing/generation': {took - 1}, 'timing/other': 9.0, 'timing/ppo_train': 1e0}}" for took in seconds
+    ]
+    lines = [f'echo "Global step 1: {of_step}"\n' for of_step in timings]
     wait = "until [ -e $3/go ]; do sleep 0.01; done; rm $3/go\n"
     return "".join(lines) + f"echo Evaluation start time: 1\n{wait}echo ' Evaluation completed in'\n"
 
@@ -66,6 +70,27 @@ def test_a_run_that_ends_early_is_reported_with_its_log(tmp_path, monkeypatch, e
     assert not is_done(run.folder, run.made_with)
 
 
+def test_a_run_of_an_earlier_start_that_goes_on_is_named_and_keeps_its_files(tmp_path, monkeypatch):
+    monkeypatch.setattr(common.runs, "ROOT", fake_trainer(tmp_path, "exit 7\n"))
+    (run,) = runs = runs_of(tmp_path, "a")
+    run.folder.mkdir()
+    with (run.folder / "train.log").open("w") as log:
+        fcntl.flock(log, fcntl.LOCK_EX)
+        with pytest.raises(
+            ValueError, match="a/train.log belongs to a run that has not ended: .* pkill -KILL -f .*/a$"
+        ):
+            comparison.training.train_in_turns(tmp_path, runs, lambda *_: None, "route")
+    assert (run.folder / "train.log").exists()
+
+
+def test_a_folder_of_another_task_is_refused(tmp_path):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "made").touch()
+    (tmp_path / "data/task.txt").write_text("countdown\n")
+    with pytest.raises(ValueError, match="--task route: .* holds the task countdown: take another --output"):
+        comparison.training.make_task(tmp_path, 0, Console(quiet=True), TASKS["route"])
+
+
 def test_the_start_is_evaluated_once_a_seed(tmp_path, monkeypatch):
     (tmp_path / "data").mkdir()
     commands = []
@@ -77,6 +102,7 @@ def test_the_start_is_evaluated_once_a_seed(tmp_path, monkeypatch):
         return argparse.Namespace(returncode=0)
 
     (tmp_path / "made").touch()
+    (tmp_path / "data/task.txt").write_text("route\n")
     monkeypatch.setattr(common.runs.subprocess, "run", run)
     for _ in range(2):
         comparison.training.make_task(tmp_path, 5, Console(quiet=True), TASKS["route"])
