@@ -186,9 +186,12 @@ def interval(draws: np.ndarray, digits: int) -> str:
 
 
 def speedup_of(best_B: np.ndarray, times_B: np.ndarray) -> np.ndarray:
-    """[B] best / times; NaN in a draw in which neither reaches the target."""
+    """[B] best / times: inf in a draw in which best does not reach the target, -inf where times does not, NaN where neither does.
+
+    What is not finite is a dash in a table, and is still above or below all ratios in an interval.
+    """
     with np.errstate(invalid="ignore", divide="ignore"):
-        return best_B / times_B
+        return np.where(np.isfinite(best_B) & np.isposinf(times_B), -np.inf, best_B / times_B)
 
 
 def told_apart(ratio: dict[str, float | None], seeds: int) -> float:

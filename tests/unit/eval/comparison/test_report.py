@@ -109,6 +109,7 @@ def test_the_report_says_what_was_not_reached(tmp_path):
     text, rows = report_of(tmp_path, learning("unpatched:8", 64.0), learning("sagc", 400.0))
     assert rows["sagc"]["time_to_target"]["value"] is None and rows["sagc"]["reached"] == 0
     assert "sagc did not reach 0.75 on average.\n" in text and "| – [–, –] |" in text
+    assert rows["sagc"]["speedup"] == {"value": None, "low": None, "high": None}
 
 
 @pytest.mark.parametrize("seeds", [(0,), (0, 1)])

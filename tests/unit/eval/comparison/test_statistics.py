@@ -113,6 +113,14 @@ def test_a_draw_in_which_neither_reaches_the_target_is_left_out():
     assert comparison.statistics.interval(draws[[0, 1, 4, 4, 4]], 2) == "1.00 [–, –]"
 
 
+def test_the_ratio_of_times_that_are_not_reached_is_a_dash_and_below_all_others():
+    times = np.array([np.inf, np.inf, 4.0, 2.0, 1.0])
+    draws = comparison.statistics.speedup_of(np.full(5, 2.0), times)
+    assert draws.tolist() == [-np.inf, -np.inf, 0.5, 1.0, 2.0]
+    assert comparison.statistics.interval(draws, 2) == "– [–, 2.00]"
+    assert comparison.report.plain(draws) == {"value": None, "low": None, "high": 2.0}
+
+
 def test_problems_and_seeds_widen_the_interval(tmp_path):
     steps, evaluations = learning("unpatched:8", 64.0)
     generator = np.random.default_rng(1)
