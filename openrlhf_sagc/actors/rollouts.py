@@ -186,6 +186,10 @@ class RolloutExecutor:
                 if rollout.closed:
                     break
                 rollout.tokens = sum(end - start for start, end in response["action_ranges"])
+                if not (self._single_turn or rollout.tokens):
+                    raise Failure(
+                        "the agent returned a response without a token of its own: its action_ranges are empty"
+                    )
                 if self._reward_model:
                     return response
                 if rollout.failure and is_missing(response.get("reward")):

@@ -125,6 +125,20 @@ def test_neither_many_short_tools_nor_a_long_generation_reach_the_deadline():
     run(check())
 
 
+class SaysNothing(Agent):
+    async def execute(self, **kwargs):
+        return {"reward": 1.0, "action_ranges": []}
+
+
+def test_a_response_without_a_token_of_the_agent_is_a_failure():
+    """Alone in its micro-batch it would divide the loss by 0."""
+
+    async def check():
+        return (await Actor(SaysNothing()).rollout())[ROLLOUT].failure
+
+    assert run(check()) == "the agent returned a response without a token of its own: its action_ranges are empty"
+
+
 @pytest.mark.parametrize("limits", [{}, {"agent_timeout": 30.0}])
 @pytest.mark.parametrize("label", ["hang", "ignore"])
 def test_a_stop_ends_an_agent_that_hangs(label, limits):
