@@ -30,11 +30,10 @@ from common.turns import GIGABYTES, paused_seconds, room_for_runs, take_turns, w
 from comparison.arms import ALGORITHMS, SAMPLES, flags_of
 from comparison.logs import PHASES
 from comparison.statistics import times_as_fast, with_ends
-from comparison.step_arms import ALL_ON, ARM, ARMS, UNPATCHED, values_of
+from comparison.step_arms import ALL_ON, ARM, ARMS, UNPATCHED, check_prompts, prompts_of, values_of
 from comparison.tasks import task_of
 from rich.progress import Progress
 
-PROMPTS_PER_GROUP = {"grpo": 1, "dapo": 1.5}  # in the data: dynamic sampling drops groups
 LOGGED_PARTS = {"step_seconds/idle_tail": "idle_tail", "step_seconds/optimizer": "optimizer"}  # by this project alone
 COLUMNS = {
     "seconds": "s a step",
@@ -63,7 +62,7 @@ def run_flags(arm: str, algorithm: str, size: int, seed: int, arguments: argpars
         "train.micro_batch_size": arguments.micro_batch_size,
         "rollout.micro_batch_size": arguments.micro_batch_size,
         "train.num_episodes": 1,
-        "data.max_samples": round((WARM_UP + arguments.steps) * SAMPLES / size * PROMPTS_PER_GROUP[algorithm]),
+        "data.max_samples": prompts_of(algorithm, size, arguments.steps),
         "actor.adam.lr": 0,
     }
     words += [str(word) for name, value in settings.items() for word in (f"--{name}", value)]  # later flags win
@@ -227,6 +226,9 @@ def parse_arguments() -> argparse.Namespace:
         raise ValueError(
             f"--sizes {uneven[0]} does not divide the {SAMPLES} samples of a step: use 2, 4, 8, 16, 32 or 64"
         )
+    for name in ("runs", "output"):
+        if (path := getattr(arguments, name)).is_file():
+            raise ValueError(f"--{name} {path}: it is a file: give a folder")
     if SAMPLES // 2 % arguments.micro_batch_size:
         raise ValueError(
             f"--micro_batch_size {arguments.micro_batch_size} does not divide the {SAMPLES // 2} samples of DAPO's "
@@ -239,9 +241,10 @@ def measured(arguments: argparse.Namespace) -> tuple[pd.DataFrame, dict]:
     """The steps of new runs, and the settings that a report names.
 
     Raises:
-        ValueError: there is no warm-started task, or a run failed.
+        ValueError: there is no warm-started task, or one with too few prompts, or a run failed.
     """
     check_task(arguments.task)
+    check_prompts(arguments.task, arguments.algorithms, arguments.sizes, arguments.steps)
     settings = {"processor": processor_name(), "cores": usable_cores()}
     settings |= {name: getattr(arguments, name) for name in ("repetitions", "steps", "micro_batch_size")}
     # As train_scripts/countdown/train.sh chooses it.

@@ -20,6 +20,7 @@ def arguments_of(tmp_path, *words):
     for folder in ("model", "data"):
         (task / folder).mkdir(parents=True, exist_ok=True)
     (task / "data/task.txt").write_text("countdown\n")
+    (task / "data/train.jsonl").write_text("{}\n" * 2168)  # as many as the quickstart's
     folders = ["--task", task, "--runs", tmp_path / "runs", "--output", tmp_path / "out"]
     return ["step_time.py", *map(str, folders), *words]
 
@@ -283,6 +284,13 @@ def test_a_report_is_made_again_from_the_results(command, tmp_path):
         (["--repetitions", "0"], "--repetitions 0 must be at least 1"),
         (["--sizes", "8", "12"], "--sizes 12 does not divide the 128 samples"),
         (["--micro_batch_size", "48"], "--micro_batch_size 48 does not divide the 64 samples"),
+        (
+            ["--sizes", "4", "--steps", "100", "--algorithms", "grpo"],
+            "--steps 100 with --sizes 4 needs 3360 prompts in grpo, and .*train.jsonl has 2168: use --steps 62 or "
+            "fewer, or --sizes from 8 on",
+        ),
+        (["--output", __file__], "--output .*test_step_time.py: it is a file: give a folder"),
+        (["--runs", __file__], "--runs .*test_step_time.py: it is a file: give a folder"),
         (["--repetitions", "1"], "6 --arms need 5 GB of memory each at once, which 5 have: name fewer"),
         (["--task", "/nowhere"], "--task /nowhere holds no model: run train_scripts/quickstart.sh"),
     ],
