@@ -4,6 +4,8 @@ import os
 import subprocess
 import sys
 
+import on_gpu
+import pandas as pd
 import pytest
 import torch
 from cpu_stack import ROOT
@@ -31,3 +33,25 @@ def test_a_gradient_that_differs_is_found(device, monkeypatch):
     monkeypatch.setattr(buckets.PolicyStep, "train", lambda *inputs: train(*inputs) + 1)  # a token that is not there
     table = buckets.measure(device, buckets.CPU, repeats=1).set_index("buckets")
     assert (table.difference[[2, 4]] > buckets.TOLERANCE).all() and table.difference[1] == 0
+
+
+@pytest.mark.parametrize("difference", [0.0, 1.0, float("nan")])
+def test_a_step_whose_gradient_differs_leaves_no_table(difference, monkeypatch, tmp_path):
+    from benchmarks import buckets, gpu
+
+    table = pd.DataFrame({"buckets": [1, 2], "difference": [0.0, difference], "seconds": [1.0, 1.0]})
+    monkeypatch.setattr(on_gpu, "run_tests", lambda dry_run: None)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "A GPU")
+    monkeypatch.setattr(buckets, "measure", lambda device, shape, repeats: table)
+    timed = []
+    monkeypatch.setattr(gpu, "run", lambda results, show: timed.append(results))
+    monkeypatch.setattr(sys, "argv", ["on_gpu.py", "--results", str(tmp_path)])
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    if difference == 0:
+        on_gpu.main()
+    else:
+        with pytest.raises(SystemExit, match="differs by more than 1e-05: its table is not written"):
+            on_gpu.main()
+    assert (tmp_path / "buckets/A-GPU.csv").exists() == (difference == 0)
+    assert timed == [tmp_path / "group_advantage"]  # which has a check of its own
