@@ -22,9 +22,9 @@ import numpy as np
 import pandas as pd
 from common.group_size_runs import WARM_UP
 from common.logs import STEP_END, read_run
-from common.machine import processor_name, usable_cores
+from common.machine import data_type, processor_name, usable_cores
 from common.paths import QUICKSTART, RESULTS, ROOT, check_task
-from common.runs import once, train_command
+from common.runs import once, state_of, train_command
 from common.tables import markdown
 from common.turns import GIGABYTES, paused_seconds, room_for_runs, take_turns, without_pauses
 from comparison.arms import ALGORITHMS, SAMPLES, flags_of
@@ -121,8 +121,9 @@ def measure(arguments: argparse.Namespace) -> pd.DataFrame:
                 arm: list(run_flags(arm, algorithm, size, repetition, arguments))
                 for arm in np.roll(arguments.arms, -repetition).tolist()  # another one is first
             }
+            states = [state_of(tree, arguments.task) for tree, _ in runs.values()]
             train = partial(train_in_turns, arguments.task, folders, runs, lambda *_: progress.advance(bar))
-            pauses = once(together, [str(arguments.task.resolve()), runs], train)
+            pauses = once(together, [str(arguments.task.resolve()), runs, states], train)
             progress.update(bar, completed=done * turns)
             key = {"algorithm": algorithm, "size": size, "repetition": repetition}
             for arm, folder in folders.items():
@@ -248,7 +249,7 @@ def measured(arguments: argparse.Namespace) -> tuple[pd.DataFrame, dict]:
     settings = {"processor": processor_name(), "cores": usable_cores()}
     settings |= {name: getattr(arguments, name) for name in ("repetitions", "steps", "micro_batch_size")}
     # As train_scripts/countdown/train.sh chooses it.
-    settings["data_type"] = "bfloat16" if "avx512_bf16" in Path("/proc/cpuinfo").read_text() else "float32"
+    settings["data_type"] = data_type()
     return measure(arguments), settings
 
 

@@ -193,7 +193,7 @@ def by_step(evaluations: pd.DataFrame, settings: dict, algorithm: str) -> str:
 
 
 def each_run(steps: pd.DataFrame, evaluations: pd.DataFrame, settings: dict) -> str:
-    """A table with a row a run: what it reached, and how fast the machine was meanwhile."""
+    """A table with a row a run: what it reached, how fast the machine was meanwhile, and with whom it shared that, if known."""
     target, seconds, arm = settings["target"], settings["seconds"], ["algorithm", "policy", "seed"]
     titles = [*arm, f"s to {target}", f"held-out reward after {seconds:.0f} s", "s a step", "median s of training"]
     rows = []
@@ -202,7 +202,9 @@ def each_run(steps: pd.DataFrame, evaluations: pd.DataFrame, settings: dict) -> 
         taken = steps[(steps[arm] == list(key)).all(axis=1)].iloc[1:]  # the first step warms vLLM up
         reward = value_at(seconds, seconds_E, rewards_E)[0]
         cells = [*key, whole_or_dash(time_to(target, seconds_E, rewards_E)[0]), f"{reward:.3f}"]
-        rows.append([*cells, f"{taken[SECONDS].sum(axis=1).mean():.2f}", f"{taken['training'].median():.2f}"])
+        cells += [f"{taken[SECONDS].sum(axis=1).mean():.2f}", f"{taken['training'].median():.2f}"]
+        rows.append(cells + taken.get("turns", pd.Series()).head(1).tolist())
+    titles += ["took turns with"][: len(rows[0]) - len(titles)]
     return "\n### Each run\n\n" + markdown(titles, rows, alignment="ll" + "r" * (len(titles) - 2))
 
 

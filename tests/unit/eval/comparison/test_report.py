@@ -95,6 +95,9 @@ def test_the_report_has_each_run(tmp_path):
     times = [float(line.split("|")[4]) for line in lines if "sagc" in line]
     assert np.mean(times) == pytest.approx(rows["sagc"]["time_to_target"]["value"], abs=0.5)
     assert all(line.endswith(" | 8.50 | 3.00 |") for line in lines)
+    in_turns = [(steps.assign(turns="unpatched:8 sagc"), runs) for steps, runs in (learning("unpatched:8", 64.0),)]
+    text, _ = report_of(tmp_path, *in_turns)
+    assert " | took turns with |\n" in text and " | 3.00 | unpatched:8 sagc |\n" in text
 
 
 def test_the_report_says_where_a_fixed_size_wins(tmp_path):
