@@ -7,7 +7,7 @@ patches alone), fixed:N (this project with N as its only size) or sagc (all size
 +tail is tail batching, +tail:R the same with a response_ratio of R, and +lengths length-aware dispatch; +forward and +shuffled
 switch a part of the faster step off, and +stream streams. @prompts at the end holds the prompts of a step instead of its
 samples. Responses of the task route are as unequal in length as a reasoning model's. Started again, it keeps the runs that
-are finished.
+are finished, and refuses a folder whose runs were made with something else.
 """
 
 import argparse
@@ -42,18 +42,20 @@ def run(arguments: argparse.Namespace, control: dict[str, float]) -> tuple[pd.Da
     Raises:
         ValueError: a policy is none, a run failed, or one was made with something else; the message is one line.
     """
-    plans = plans_of(arguments, control)  # a bad policy ends it here
+    plans = plans_of(
+        arguments, control
+    )  # a bad policy ends it here, and a folder that is finished with something else
+    for (seed, _), plan in plans.items():
+        for run in in_state(plan, arguments.output / f"task-{seed}"):
+            check_not_other(run.folder, run.made_with)
     columns = (TextColumn("{task.description}"), BarColumn(30), TextColumn("{task.completed:.0f}/{task.total:.0f} s"))
     steps, evaluations = [], []
     with Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True)) as progress:
         for (seed, algorithm), plan in plans.items():
             task = arguments.output.resolve() / f"task-{seed}"
             make_task(task, seed, progress.console, TASKS[arguments.task])
-            states = {run.tree: state_of(run.tree, task) for run in plan}
-            plan = [run._replace(state=states[run.tree]) for run in plan]
+            plan = in_state(plan, task)
             missing = [run for run in plan if not is_done(run.folder, run.made_with)]
-            for run in missing:
-                check_not_other(run.folder, run.made_with)
             for start in range(0, len(missing), arguments.at_once):
                 runs = missing[start : start + arguments.at_once]
                 bars = {
@@ -61,8 +63,9 @@ def run(arguments: argparse.Namespace, control: dict[str, float]) -> tuple[pd.Da
                     for run in runs
                 }
                 show = lambda policy, spent, bars=bars: progress.update(bars[policy], completed=spent)  # noqa: E731
-                train_in_turns(task, runs, show, arguments.task)
+                train_in_turns(task, in_state(runs, task), show, arguments.task)
             for run in plan:
+                check_not_other(run.folder, run.made_with)  # the package may have changed meanwhile
                 arm = {"seed": seed, "algorithm": algorithm, "policy": run.policy}
                 evaluated = task / "data/evaluated.jsonl"
                 made = read_steps(run.folder, evaluated, control["straggler_ratio"])
@@ -72,6 +75,12 @@ def run(arguments: argparse.Namespace, control: dict[str, float]) -> tuple[pd.Da
                 )
                 evaluations.append(found.assign(**arm))
     return pd.concat(steps, ignore_index=True), pd.concat(evaluations, ignore_index=True)
+
+
+def in_state(plan: list[PolicyRun], task: Path) -> list[PolicyRun]:
+    """The runs with what their trees and their task are made of now."""
+    states = {run.tree: state_of(run.tree, task) for run in plan}
+    return [run._replace(state=states[run.tree]) for run in plan]
 
 
 def plans_of(arguments: argparse.Namespace, control: dict[str, float]) -> dict[tuple[int, str], list[PolicyRun]]:

@@ -121,7 +121,7 @@ def measure(arguments: argparse.Namespace) -> pd.DataFrame:
                 arm: list(run_flags(arm, algorithm, size, repetition, arguments))
                 for arm in np.roll(arguments.arms, -repetition).tolist()  # another one is first
             }
-            states = [state_of(tree, arguments.task) for tree, _ in runs.values()]
+            states = {tree: state_of(tree, arguments.task) for tree, _ in runs.values()}
             train = partial(train_in_turns, arguments.task, folders, runs, lambda *_: progress.advance(bar))
             pauses = once(together, [str(arguments.task.resolve()), runs, states], train)
             progress.update(bar, completed=done * turns)

@@ -53,16 +53,22 @@ def check_not_other(folder: Path, made_with: dict) -> None:
     other = ", ".join(name for name in made_with if before.get(name) != made_with[name])
     if other:
         raise ValueError(
-            f"{folder} is finished, made with another {other}: take another --output, or delete it to train it again"
+            f"{folder} is finished, made with another or an unknown {other}: take another --output, or delete it to train it "
+            "again"
         )
 
 
 def state_of(tree: str, task: Path) -> dict[str, str]:
-    """What a training run depends on beside its flags: digests of the package, the set-up, the task's model and data; data type."""
+    """What a training run depends on beside its flags: digests of the package, the set-up, the task's model and data; data type.
+
+    The set-up is the patches, the requirements, the scripts that train and the reward.
+    """
     package = sorted((ROOT / "openrlhf_sagc").rglob("*.py")) if tree == "cpu-patched" else []
+    scripts = sorted(path for path in (ROOT / "train_scripts").rglob("*") if path.suffix in (".py", ".sh"))
+    set_up = [ROOT / "build/stamp", ROOT / "requirements-cpu.txt", ROOT / "eval/common/synthetic_reward.py", *scripts]
     return {
         "package": _digest(package),
-        "set-up": _digest([ROOT / "build/stamp"]),
+        "set-up": _digest(set_up),
         "model": _digest(sorted((task / "model").glob("*.safetensors"))),
         "data": _digest([task / "data/train.jsonl", task / "data/evaluated.jsonl"]),
         "data type": data_type(),

@@ -122,7 +122,7 @@ def take_turns(
         for name, (command, log) in commands.items():
             refuse_if_written(log)
             with log.open("w") as sink:
-                fcntl.flock(sink, fcntl.LOCK_EX)  # as long as a process of the run has it
+                fcntl.flock(sink, fcntl.LOCK_EX)  # as long as a process has this output
                 words = list(map(str, command))
                 process = psutil.Popen(words, stdout=sink, stderr=subprocess.STDOUT, env=environment)
             runs[name] = Run(process, log)
@@ -148,13 +148,23 @@ def refuse_if_written(log: Path) -> None:
     Raises:
         ValueError: one does.
     """
-    with suppress(FileNotFoundError), log.open() as written:
+    with suppress(FileNotFoundError), log.open("r+") as written:
         try:
             fcntl.flock(written, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise ValueError(
-                f"{log} belongs to a run that has not ended: wait for it, or end it with pkill -KILL -f {log.parent}"
-            ) from None
+            raise ValueError(f"{log} belongs to a run that has not ended{_how_to_end(log)}") from None
+
+
+def _how_to_end(log: Path) -> str:
+    found: set[psutil.Process] = set()
+    for process in psutil.process_iter():
+        if process.pid == os.getpid():
+            continue
+        with suppress(psutil.Error):
+            if any(file.path == str(log) for file in process.open_files()):
+                found |= {process, *process.children(recursive=True)}
+    pids = " ".join(str(process.pid) for process in sorted(found, key=lambda process: process.pid))
+    return f": end it with kill -CONT {pids}; kill {pids}" if pids else ""
 
 
 def end(runs: list[Run]) -> None:

@@ -62,12 +62,14 @@ def test_a_comparison_goes_on_where_it_was_stopped(tmp_path, monkeypatch):
     assert evaluations["step"].tolist() == [0, 1] * 4 and evaluations["right"].tolist()[::2] == ["1 2"] * 4
     assert batches == [1] * 4
     arguments.seconds = 11.0
-    with pytest.raises(ValueError, match="unpatched-8 is finished, made with another seconds: take another --output"):
+    with pytest.raises(
+        ValueError, match="unpatched-8 is finished, made with another or an unknown seconds: take another --output"
+    ):
         compare.run(arguments, CONTROL)
     (tmp_path / "task-0/model").mkdir()
     arguments.seconds = 10.0
     (tmp_path / "task-0/model/model.safetensors").write_text("weights")
-    with pytest.raises(ValueError, match="made with another model"):
+    with pytest.raises(ValueError, match="made with another or an unknown model:"):
         compare.run(arguments, CONTROL)
     assert len(trained) == 1  # and nothing is deleted
     trained.clear()

@@ -1,5 +1,6 @@
 """Runs that take turns; the runs are scripts whose steps wait until the test lets them go."""
 
+import fcntl
 import re
 import time
 
@@ -154,7 +155,8 @@ def test_seconds_of_the_pauses_before_the_end_of_each_step():
     assert without_pauses(generation, paused).tolist()[:3] == [0.5, 0.0, 0.5]
 
 
-def test_a_run_holds_its_log_until_its_last_process_ends(tmp_path):
+def test_a_run_holds_its_log_until_its_last_process_ends(tmp_path, monkeypatch):
+    monkeypatch.setattr(common.turns, "GRACE_SECONDS", 0.5)
     log = tmp_path / "a.log"
     refuse_if_written(log)  # there is none
     (tmp_path / "a-1").touch()
@@ -166,4 +168,18 @@ def test_a_run_holds_its_log_until_its_last_process_ends(tmp_path):
         return STEP_END
 
     take_turns(commands_of(tmp_path, a=script(tmp_path, "a")), STEP_END, 1, on_turn)
+    refuse_if_written(log)
+
+
+def test_a_process_that_was_left_behind_is_named(tmp_path):
+    log = tmp_path / "a.log"
+    with log.open("w") as sink:
+        fcntl.flock(sink, fcntl.LOCK_EX)
+        left = psutil.Popen(["sleep", "1000"], stdout=sink)
+    try:
+        with pytest.raises(ValueError, match=f"ended: end it with kill -CONT {left.pid}; kill {left.pid}$"):
+            refuse_if_written(log)
+    finally:
+        left.kill()
+        left.wait()
     refuse_if_written(log)

@@ -77,7 +77,8 @@ def test_a_run_of_an_earlier_start_that_goes_on_is_named_and_keeps_its_files(tmp
     with (run.folder / "train.log").open("w") as log:
         fcntl.flock(log, fcntl.LOCK_EX)
         with pytest.raises(
-            ValueError, match="a/train.log belongs to a run that has not ended: .* pkill -KILL -f .*/a$"
+            ValueError,
+            match="a/train.log belongs to a run that has not ended$",
         ):
             comparison.training.train_in_turns(tmp_path, runs, lambda *_: None, "route")
     assert (run.folder / "train.log").exists()
