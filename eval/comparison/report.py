@@ -73,6 +73,14 @@ def summaries(steps: pd.DataFrame, evaluations: pd.DataFrame, settings: dict) ->
                 "passed": draws[policy]["passed"],
                 **heldout_lengths(mine[mine["policy"] == policy]),
                 "step_speedup": times_as_fast(run_seconds, best, policy) if best else None,
+                "against": {
+                    size: {
+                        "sooner": sooner_than(curves[size], curves[policy], settings["target"]),
+                        "step": times_as_fast(run_seconds, size, policy),
+                    }
+                    for size in fixed
+                    if size != policy
+                },
                 **step_figures(runs),
             }
             rows.append(row)
@@ -136,8 +144,20 @@ def tables(rows: list[dict], settings: dict) -> str:
         others = mine[0]["sooner"]
         ratios = [[row["policy"], *map(with_ends, row["sooner"].values())] for row in mine]
         text += "\nTimes sooner than the best fixed, with the rewards up to other targets:\n\n"
-        text += markdown(["policy", *others], ratios, alignment="l" + "r" * len(others))
+        text += markdown(["policy", *others], ratios, alignment="l" + "r" * len(others)) + against_each(mine)
     return text
+
+
+def against_each(rows: list[dict]) -> str:
+    """A table of the policies that are no reference against each fixed size that is one."""
+    table = [
+        [row["policy"], size, with_ends(ratios["sooner"]), with_ends(ratios["step"])]
+        for row in rows
+        for size, ratios in row["against"].items()
+        if not of_same_kind(row["policy"], size)
+    ]
+    titles = ["policy", "against", "times sooner, up to the target", "a step times as fast"]
+    return "\nAgainst each fixed size:\n\n" + markdown(titles, table, alignment="llrr") if table else ""
 
 
 def main_table(rows: list[dict], settings: dict) -> str:

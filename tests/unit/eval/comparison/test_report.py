@@ -83,9 +83,16 @@ def test_the_best_fixed_size_has_the_least_mean_time(tmp_path):
     # It crosses the target once, early, and falls back until the end.
     zero = " ".join("0" * 32)
     runs.loc[(runs["step"] > 6) & (runs["step"] < 10) | (runs["step"] < 5), "right"] = zero
-    _, rows = report_of(tmp_path, early, late, learning("sagc", 70.0))
+    text, rows = report_of(tmp_path, early, late, learning("sagc", 70.0))
     assert rows["unpatched:8"]["time_to_target"]["value"] < rows["unpatched:16"]["time_to_target"]["value"]
     assert rows["sagc"]["best_fixed"] == "unpatched:16" and rows["sagc"]["sooner"]["0.75"]["value"] < 1.3
+    against = rows["sagc"]["against"]
+    assert against["unpatched:16"]["sooner"] == rows["sagc"]["sooner"]["0.75"] and against.keys() == {
+        "unpatched:8",
+        "unpatched:16",
+    }
+    assert against["unpatched:8"]["sooner"]["value"] > against["unpatched:16"]["sooner"]["value"]
+    assert text.count("\n| sagc | unpatched:") == 2 and "\n| unpatched:8 | unpatched:" not in text
 
 
 def test_the_report_has_each_run(tmp_path):
