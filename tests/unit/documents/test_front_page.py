@@ -90,7 +90,7 @@ def test_the_readmes_gains_are_in_the_results():
     for gain, words in (
         (ours["long_tail"]["against"]["unpatched:8"]["step"], "times as fast as OpenRLHF's at groups of 8"),
         (ours["long_tail"]["sooner"]["0.62"], "times sooner than with the best of OpenRLHF's group sizes"),
-        (ours["long_tail_dapo"]["step_speedup"], "times. Most of that"),
+        (ours["long_tail_dapo"]["step_speedup"], "times. Most of the gain"),
         (ours["long_tail_dapo"]["sooner"]["0.65"], "times sooner"),
     ):
         assert f"{gain['value']:.2f} [{gain['low']:.2f}, {gain['high']:.2f}] {words}" in README
