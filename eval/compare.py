@@ -127,7 +127,9 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--output", type=Path, help="folder for runs and results; build/compare, and build/compare-quick with --quick"
     )
-    parser.add_argument("--quick", action="store_true", help="six minutes: GRPO, seed 0, unpatched:8 against sagc, up to 0.55")
+    parser.add_argument(
+        "--quick", action="store_true", help="six minutes: GRPO, seed 0, unpatched:8 against sagc, up to 0.55"
+    )
     arguments = parser.parse_args()
     if arguments.output is None:
         arguments.output = ROOT / "build" / ("compare-quick" if arguments.quick else "compare")
