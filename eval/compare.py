@@ -42,9 +42,8 @@ def run(arguments: argparse.Namespace, control: dict[str, float]) -> tuple[pd.Da
     Raises:
         ValueError: a policy is none, a run failed, or one was made with something else; the message is one line.
     """
-    plans = plans_of(
-        arguments, control
-    )  # a bad policy ends it here, and a folder that is finished with something else
+    # A bad policy ends it here, and so does a folder that is finished with something else.
+    plans = plans_of(arguments, control)
     for (seed, _), plan in plans.items():
         for run in in_state(plan, arguments.output / f"task-{seed}"):
             check_not_other(run.folder, run.made_with)

@@ -248,7 +248,6 @@ def measured(arguments: argparse.Namespace) -> tuple[pd.DataFrame, dict]:
     check_prompts(arguments.task, arguments.algorithms, arguments.sizes, arguments.steps)
     settings = {"processor": processor_name(), "cores": usable_cores()}
     settings |= {name: getattr(arguments, name) for name in ("repetitions", "steps", "micro_batch_size")}
-    # As train_scripts/countdown/train.sh chooses it.
     settings["data_type"] = data_type()
     return measure(arguments), settings
 
