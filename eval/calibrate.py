@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from common.group_size_runs import PROMPTS, SAMPLES, SIZES, flags_of, run
-from common.paths import ENGINES, QUICKSTART, RESULTS, ROOT, check_output_file, check_task
+from common.paths import ENGINES, QUICKSTART, RESULTS, ROOT, check_output_file, check_task, output_folder
 from common.plots import plt, save
 from common.tables import markdown
 from rich.progress import track
@@ -195,7 +195,9 @@ def main() -> None:
     results = RESULTS / "simulate"
     parser.add_argument("--task", type=Path, default=QUICKSTART, help="warm-started task folder")
     parser.add_argument("--trace", type=Path, default=results / "countdown.csv", help="lengths of the task's model")
-    parser.add_argument("--runs", type=Path, default=ROOT / "build/calibration", help="folder for the training runs")
+    parser.add_argument(
+        "--runs", type=output_folder, default=ROOT / "build/calibration", help="folder for the training runs"
+    )
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--steps", type=int, default=25, help="of a run, about")
     parser.add_argument("--results", type=Path, default=results, help="folder for table and plot")

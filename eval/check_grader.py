@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pandas as pd
-from common.paths import RESULTS
+from common.paths import RESULTS, output_folder
 from common.tables import show
 from evaluation.problem_sets import load_problems, read_jsonl
 from math_verify import parse, verify
@@ -90,7 +90,7 @@ def forms() -> Iterator[tuple[str, str, str, str, bool]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="folder of the sets")
-    parser.add_argument("--output", type=Path, default=RESULTS / "grader", help="folder for table.csv")
+    parser.add_argument("--output", type=output_folder, default=RESULTS / "grader", help="folder for table.csv")
     arguments = parser.parse_args()
     logging.disable(logging.CRITICAL)
     cases = [case for name in FILES for case in cases_of(name, arguments.data)] + list(forms())

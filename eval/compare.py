@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from common.paths import ROOT
+from common.paths import ROOT, output_folder
 from common.runs import check_not_other, is_done, state_of, turns_of
 from common.turns import GIGABYTES, room_for_runs
 from comparison.arms import ALGORITHMS, EVALUATION, MICRO_BATCH_SIZE, SIZES, flags_of
@@ -124,7 +124,9 @@ def parse_arguments() -> argparse.Namespace:
         "--at_once", type=int, help=f"runs that take turns; by default as many as memory holds, {GIGABYTES} GB each"
     )
     parser.add_argument(
-        "--output", type=Path, help="folder for runs and results; build/compare, and build/compare-quick with --quick"
+        "--output",
+        type=output_folder,
+        help="folder for runs and results; build/compare, and build/compare-quick with --quick",
     )
     parser.add_argument(
         "--quick", action="store_true", help="six minutes: GRPO, seed 0, unpatched:8 against sagc, up to 0.55"
@@ -132,8 +134,6 @@ def parse_arguments() -> argparse.Namespace:
     arguments = parser.parse_args()
     if arguments.output is None:
         arguments.output = ROOT / "build" / ("compare-quick" if arguments.quick else "compare")
-    if arguments.output.exists() and not arguments.output.is_dir():
-        raise ValueError(f"--output {arguments.output} is a file: give a folder")
     if arguments.quick:
         arguments.policies, arguments.algorithms, arguments.seeds = ["unpatched:8", "sagc"], ["grpo"], [0]
         arguments.seconds, arguments.target = 45.0, 0.55

@@ -8,7 +8,7 @@ import argparse
 from pathlib import Path
 
 import pandas as pd
-from common.paths import ENGINES, RESULTS
+from common.paths import ENGINES, RESULTS, output_folder
 from common.plots import plt, save
 from common.policies import parse_policy
 from rich.console import Console
@@ -127,7 +127,7 @@ def plot(rows: pd.DataFrame, path: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--output", type=Path, default=RESULTS / "defaults", help="folder")
+    parser.add_argument("--output", type=output_folder, default=RESULTS / "defaults", help="folder")
     arguments = parser.parse_args()
     arguments.output.mkdir(parents=True, exist_ok=True)
     rows = sweep(arguments.seeds)

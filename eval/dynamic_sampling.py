@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pandas as pd
 from common.logs import read_run
-from common.paths import QUICKSTART, ROOT, check_task
+from common.paths import QUICKSTART, ROOT, check_task, output_folder
 from common.plots import plt, save
 from common.runs import once, run_logged, state_of, train_command
 from common.tables import markdown, rounded
@@ -159,7 +159,9 @@ def measure(arguments: argparse.Namespace) -> pd.DataFrame:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--task", type=Path, default=QUICKSTART, help="warm-started task folder")
-    parser.add_argument("--output", type=Path, default=ROOT / "build/dynamic_sampling", help="folder for the results")
+    parser.add_argument(
+        "--output", type=output_folder, default=ROOT / "build/dynamic_sampling", help="folder for the results"
+    )
     parser.add_argument("--prompts", type=int, default=320, help="prompts of a run")
     arguments = parser.parse_args()
     try:

@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 import pandas as pd
-from common.paths import ENGINES, RESULTS
+from common.paths import ENGINES, RESULTS, output_folder
 from common.plots import plt, save
 from common.policies import parse_policy
 from common.tables import markdown
@@ -171,7 +171,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--engine", type=Path, default=ENGINES / "h100-7b.json", help="JSON of eval/engines")
     parser.add_argument("--steps", type=int, default=20, help="of a run")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--output", type=Path, default=RESULTS / "faster_step", help="folder")
+    parser.add_argument("--output", type=output_folder, default=RESULTS / "faster_step", help="folder")
     arguments = parser.parse_args()
     for name in ("micro_batch_size", "steps"):
         if getattr(arguments, name) < 1:

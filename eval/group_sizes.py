@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pandas as pd
 from common.group_size_runs import SIZES, flags_of, run
-from common.paths import QUICKSTART, ROOT, check_task
+from common.paths import QUICKSTART, ROOT, check_task, output_folder
 from common.plots import plt, save
 from common.tables import markdown, rounded
 from rich.console import Console
@@ -116,7 +116,9 @@ def measure(arguments: argparse.Namespace) -> pd.DataFrame:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--task", type=Path, default=QUICKSTART, help="warm-started task folder")
-    parser.add_argument("--output", type=Path, default=ROOT / "build/group_sizes", help="folder for logs and results")
+    parser.add_argument(
+        "--output", type=output_folder, default=ROOT / "build/group_sizes", help="folder for logs and results"
+    )
     parser.add_argument("--steps", type=int, default=60, help="steps a run, about")
     parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument("--holds", nargs="+", choices=HOLDS, default=list(HOLDS))

@@ -15,11 +15,10 @@ import os
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
-from pathlib import Path
 from typing import NamedTuple
 
 import pandas as pd
-from common.paths import ENGINES, RESULTS, ROOT
+from common.paths import ENGINES, RESULTS, ROOT, output_folder
 from common.policies import parse_policy
 from common.tables import show
 from rich.console import Console
@@ -168,7 +167,9 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--tradeoff", type=float, default=2.0)
     parser.add_argument("--processes", type=int, default=1)
-    parser.add_argument("--output", type=Path, help="folder; eval/results/objectives, or build/objectives if quick")
+    parser.add_argument(
+        "--output", type=output_folder, help="folder; eval/results/objectives, or build/objectives if quick"
+    )
     arguments = parser.parse_args()
     arguments.output = arguments.output or (ROOT / "build" if arguments.quick else RESULTS) / "objectives"
     arguments.output.mkdir(parents=True, exist_ok=True)

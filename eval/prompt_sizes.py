@@ -13,11 +13,10 @@ runs that runs.csv has: delete the file after a change of the code.
 import argparse
 import itertools
 import math
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from common.paths import ENGINES, RESULTS, ROOT
+from common.paths import ENGINES, RESULTS, ROOT, output_folder
 from common.policies import parse_policy
 from common.tables import show
 from rich.console import Console
@@ -155,7 +154,7 @@ def main() -> None:
     parser.add_argument("--batch_size", type=int, default=128, help="prompts of a step at 8 samples each")
     parser.add_argument("--mean_size", type=int, choices=SIZES, default=16, help="of the sizes by prompt")
     parser.add_argument(
-        "--output", type=Path, help="folder; eval/results/prompt_sizes, or build/prompt_sizes if quick"
+        "--output", type=output_folder, help="folder; eval/results/prompt_sizes, or build/prompt_sizes if quick"
     )
     arguments = parser.parse_args()
     if arguments.quick:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 from common.logs import read_run
+from common.paths import output_folder
 from common.plots import PARTS, plt, save
 from rich.console import Console
 from rich.table import Table
@@ -121,7 +122,7 @@ def main() -> None:
         "--heldout", type=Path, required=True, help="JSON of eval/evaluate.py: before and after the run"
     )
     parser.add_argument("--max_straggler_rate", type=float, required=True, help="the run's limit")
-    parser.add_argument("--output", type=Path, required=True, help="folder for report.json and the plots")
+    parser.add_argument("--output", type=output_folder, required=True, help="folder for report.json and the plots")
     arguments = parser.parse_args()
     try:
         run = read_run(arguments.tensorboard)

@@ -23,7 +23,7 @@ import pandas as pd
 from common.group_size_runs import WARM_UP
 from common.logs import STEP_END, read_run
 from common.machine import data_type, processor_name, usable_cores
-from common.paths import QUICKSTART, RESULTS, ROOT, check_task
+from common.paths import QUICKSTART, RESULTS, ROOT, check_task, output_folder
 from common.runs import once, state_of, train_command
 from common.tables import markdown
 from common.turns import GIGABYTES, paused_seconds, room_for_runs, take_turns, without_pauses
@@ -216,8 +216,8 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--repetitions", type=int, default=3, help="runs of an arm, with the seeds 0, 1, ...")
     parser.add_argument("--steps", type=int, default=30, help="steps of a run that count, after the warm-up")
     parser.add_argument("--micro_batch_size", type=int, default=16, help="of every arm, for experience and training")
-    parser.add_argument("--runs", type=Path, default=ROOT / "build/step_time", help="folder for the runs")
-    parser.add_argument("--output", type=Path, default=RESULTS / "step_time", help="folder for the results")
+    parser.add_argument("--runs", type=output_folder, default=ROOT / "build/step_time", help="folder for the runs")
+    parser.add_argument("--output", type=output_folder, default=RESULTS / "step_time", help="folder for the results")
     parser.add_argument("--report", action="store_true", help="train nothing, make the report of --output again")
     arguments = parser.parse_args()
     for name in ("repetitions", "steps", "micro_batch_size"):
@@ -227,9 +227,6 @@ def parse_arguments() -> argparse.Namespace:
         raise ValueError(
             f"--sizes {uneven[0]} does not divide the {SAMPLES} samples of a step: use 2, 4, 8, 16, 32 or 64"
         )
-    for name in ("runs", "output"):
-        if (path := getattr(arguments, name)).is_file():
-            raise ValueError(f"--{name} {path}: it is a file: give a folder")
     if SAMPLES // 2 % arguments.micro_batch_size:
         raise ValueError(
             f"--micro_batch_size {arguments.micro_batch_size} does not divide the {SAMPLES // 2} samples of DAPO's "

@@ -1,11 +1,24 @@
 """Folders of the repository, and checks of paths that a user gives."""
 
+import argparse
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "eval/results"
 ENGINES = ROOT / "eval/engines"
 QUICKSTART = ROOT / "build/quickstart/seed-0"  # the folder that train_scripts/quickstart.sh makes
+
+
+def output_folder(text: str) -> Path:
+    """The argparse type of a folder for results, which need not be there yet.
+
+    Raises:
+        argparse.ArgumentTypeError: a file is in the way.
+    """
+    path = Path(text)
+    if files := [part for part in (path, *path.parents) if part.is_file()]:
+        raise argparse.ArgumentTypeError(f"{files[0]} is a file: give a folder")
+    return path
 
 
 def check_output_file(flag: str, path: Path | None) -> None:

@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import subprocess
+import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,13 @@ from common.paths import ROOT
 
 
 def once(folder: Path, made_with: Any, make: Callable[[], Any]) -> Any:
-    """What `make` returned when it last ran for this folder, if `made_with` was the same; else it runs now.
+    """What `make` returned when it last ran for this folder, if `made_with` was the same; else it runs now, and says so.
 
     Both are JSON values. They are kept in the folder's done.json.
     """
     if not is_done(folder, made_with):
+        if (folder / "done.json").exists():
+            print(f"{folder} was made with another package, task or flags: it runs again", file=sys.stderr)
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "done.json").unlink(missing_ok=True)
         set_done(folder, made_with, make())

@@ -97,13 +97,6 @@ def test_bad_arguments_are_named(words, message, monkeypatch, tmp_path):
         compare.main()
 
 
-def test_an_output_that_is_a_file_is_named(monkeypatch, tmp_path):
-    (tmp_path / "file").touch()
-    monkeypatch.setattr(sys, "argv", ["compare.py", "--output", str(tmp_path / "file")])
-    with pytest.raises(SystemExit, match="file is a file: give a folder"):
-        compare.main()
-
-
 @pytest.mark.parametrize("room, at_once", [(5, 5), (0, 1)])
 def test_as_many_runs_take_turns_as_memory_holds(monkeypatch, room, at_once):
     monkeypatch.setattr(compare, "room_for_runs", lambda num_engines: room * (num_engines == 2))

@@ -289,8 +289,6 @@ def test_a_report_is_made_again_from_the_results(command, tmp_path):
             "--steps 100 with --sizes 4 needs 3360 prompts in grpo, and .*train.jsonl has 2168: use --steps 62 or "
             "fewer, or --sizes from 8 on",
         ),
-        (["--output", __file__], "--output .*test_step_time.py: it is a file: give a folder"),
-        (["--runs", __file__], "--runs .*test_step_time.py: it is a file: give a folder"),
         (["--repetitions", "1"], "6 --arms need 5 GB of memory each at once, which 5 have: name fewer"),
         (["--task", "/nowhere"], "--task /nowhere holds no model: run train_scripts/quickstart.sh"),
     ],

@@ -25,7 +25,7 @@ def trained(monkeypatch):
 
 
 @pytest.mark.parametrize("evaluation", ["group_sizes", "dynamic_sampling"])
-def test_runs_of_another_task_are_not_taken_for_done(evaluation, trained, monkeypatch, tmp_path):
+def test_runs_of_another_task_are_not_taken_for_done(evaluation, trained, monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(group_size_runs, "read_run", lambda folder: pd.DataFrame())
     for name in "ab":
         (tmp_path / name / "data").mkdir(parents=True)
@@ -36,3 +36,6 @@ def test_runs_of_another_task_are_not_taken_for_done(evaluation, trained, monkey
         else:
             dynamic_sampling.run(tmp_path / name, tmp_path / "out", "real", "patched", 1)
     assert trained == ["a", "b"]
+    assert (
+        capsys.readouterr().err == f"{tmp_path / 'out'} was made with another package, task or flags: it runs again\n"
+    )
