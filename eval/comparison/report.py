@@ -74,12 +74,12 @@ def summaries(steps: pd.DataFrame, evaluations: pd.DataFrame, settings: dict) ->
                 **heldout_lengths(mine[mine["policy"] == policy]),
                 "step_speedup": times_as_fast(run_seconds, best, policy) if best else None,
                 "against": {
-                    size: {
-                        "sooner": sooner_than(curves[size], curves[policy], settings["target"]),
-                        "step": times_as_fast(run_seconds, size, policy),
+                    other: {
+                        "sooner": sooner_than(curves[other], curves[policy], settings["target"]),
+                        "step": times_as_fast(run_seconds, other, policy),
                     }
-                    for size in fixed
-                    if size != policy
+                    for other in policies
+                    if other != policy
                 },
                 **step_figures(runs),
             }
@@ -149,15 +149,16 @@ def tables(rows: list[dict], settings: dict) -> str:
 
 
 def against_each(rows: list[dict]) -> str:
-    """A table of the policies that are no reference against each fixed size that is one."""
+    """A table of this project's policies against every unpatched one, and against those of its own that stand below."""
+    unpatched = [row["policy"] for row in rows if parse_policy(row["policy"]).kind == "unpatched"]
+    own = [row for row in rows if row["policy"] not in unpatched]
     table = [
-        [row["policy"], size, with_ends(ratios["sooner"]), with_ends(ratios["step"])]
-        for row in rows
-        for size, ratios in row["against"].items()
-        if not of_same_kind(row["policy"], size)
+        [row["policy"], other, with_ends(row["against"][other]["sooner"]), with_ends(row["against"][other]["step"])]
+        for number, row in enumerate(own)
+        for other in [*unpatched, *(lower["policy"] for lower in own[number + 1 :])]
     ]
     titles = ["policy", "against", "times sooner, up to the target", "a step times as fast"]
-    return "\nAgainst each fixed size:\n\n" + markdown(titles, table, alignment="llrr") if table else ""
+    return "\nAgainst each other policy:\n\n" + markdown(titles, table, alignment="llrr") if table else ""
 
 
 def main_table(rows: list[dict], settings: dict) -> str:

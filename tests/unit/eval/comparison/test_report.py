@@ -95,6 +95,15 @@ def test_the_best_fixed_size_has_the_least_mean_time(tmp_path):
     assert text.count("\n| sagc | unpatched:") == 2 and "\n| unpatched:8 | unpatched:" not in text
 
 
+def test_arms_of_this_project_are_compared_with_those_named_after_them(tmp_path):
+    arms = [learning("fixed:8+tail", 32.0), learning("unpatched:8", 96.0), learning("fixed:8", 64.0)]
+    text, rows = report_of(tmp_path, *arms)
+    ratio = rows["fixed:8+tail"]["against"]["fixed:8"]["sooner"]
+    assert ratio["value"] == pytest.approx(2, rel=0.1)
+    assert f"\n| fixed:8+tail | fixed:8 | {comparison.report.with_ends(ratio)} |" in text
+    assert "\n| fixed:8 | unpatched:8 |" in text and "\n| fixed:8 | fixed:8+tail |" not in text
+
+
 def test_the_report_has_each_run(tmp_path):
     text, rows = report_of(tmp_path, learning("unpatched:8", 64.0), learning("sagc", 32.0))
     lines = [line for line in text.partition("### Each run")[2].splitlines() if line.startswith("| grpo")]
