@@ -224,7 +224,7 @@ def each_run(steps: pd.DataFrame, evaluations: pd.DataFrame, settings: dict) -> 
         reward = value_at(seconds, seconds_E, rewards_E)[0]
         cells = [*key, whole_or_dash(time_to(target, seconds_E, rewards_E)[0]), f"{reward:.3f}"]
         cells += [f"{taken[SECONDS].sum(axis=1).mean():.2f}", f"{taken['training'].median():.2f}"]
-        rows.append(cells + taken.get("turns", pd.Series()).head(1).tolist())
+        rows.append(cells + taken.get("turns", pd.Series()).fillna("–").head(1).tolist())
     titles += ["took turns with"][: len(rows[0]) - len(titles)]
     return "\n### Each run\n\n" + markdown(titles, rows, alignment="ll" + "r" * (len(titles) - 2))
 
