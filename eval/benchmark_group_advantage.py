@@ -6,10 +6,9 @@ PYTHONPATH=build/cpu-base .venv/bin/python eval/benchmark_group_advantage.py
 import argparse
 import inspect
 import sys
-from pathlib import Path
 
 from benchmarks import cpu
-from common.paths import RESULTS
+from common.paths import RESULTS, output_folder
 from common.tables import show
 from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
 
@@ -21,7 +20,7 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=4096, help="of a step, on the CPU")
     parser.add_argument("--tokens", type=int, default=8192, help="of a row, on the CPU")
     parser.add_argument("--micro-batch", type=int, default=16, help="rows at a time, on the CPU")
-    parser.add_argument("--results", type=Path, default=RESULTS / "group_advantage", help="folder for CSVs")
+    parser.add_argument("--results", type=output_folder, default=RESULTS / "group_advantage", help="folder for CSVs")
     arguments = parser.parse_args()
     if "cumsum" in inspect.getsource(RemoteExperienceMaker.get_cumulative_returns):
         sys.exit("benchmark_group_advantage: the patched OpenRLHF has no loop: set PYTHONPATH=build/cpu-base")

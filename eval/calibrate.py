@@ -200,7 +200,7 @@ def main() -> None:
     )
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--steps", type=int, default=25, help="of a run, about")
-    parser.add_argument("--results", type=Path, default=results, help="folder for table and plot")
+    parser.add_argument("--results", type=output_folder, default=results, help="folder for table and plot")
     parser.add_argument("--engine", type=Path, default=ENGINES / "cpu-2-cores.json", help="fitted costs")
     arguments = parser.parse_args()
     try:

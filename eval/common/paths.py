@@ -1,6 +1,7 @@
 """Folders of the repository, and checks of paths that a user gives."""
 
 import argparse
+import os
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -13,11 +14,16 @@ def output_folder(text: str) -> Path:
     """The argparse type of a folder for results, which need not be there yet.
 
     Raises:
-        argparse.ArgumentTypeError: a file is in the way.
+        argparse.ArgumentTypeError: something else is in the way, or the system refuses the path.
     """
     path = Path(text)
-    if files := [part for part in (path, *path.parents) if part.is_file()]:
-        raise argparse.ArgumentTypeError(f"{files[0]} is a file: give a folder")
+    try:
+        others = [part for part in (path, *path.parents) if os.path.lexists(part) and not part.is_dir()]
+        path.exists()  # fails where a folder above is not readable
+    except OSError as error:
+        raise argparse.ArgumentTypeError(f"{text}: {error.strerror}: give a folder") from error
+    if others:
+        raise argparse.ArgumentTypeError(f"{others[0]} is no folder: give one")
     return path
 
 

@@ -4,6 +4,7 @@ import json
 import sys
 
 import compare_report
+import pandas as pd
 import pytest
 from comparison_runs import learning, report_of
 
@@ -63,6 +64,39 @@ def test_runs_of_two_comparisons_are_put_together(command, tmp_path):
         ("sagc", 2 * before[1]["runs"]),
     ]
     assert rows[1]["sooner"]["0.75"]["runs"] == 2 * before[1]["runs"]
+    command(
+        "--join", str(a), str(b), "--policies", "sagc", "unpatched:8", folder=tmp_path / "both"
+    )  # it may be made again
+    rows = json.loads((tmp_path / "both/comparison.json").read_text())["policies"]
+    assert [row["policy"] for row in rows] == ["sagc", "unpatched:8"]
+
+
+def test_a_join_loses_no_comparison(command, tmp_path):
+    a, b = more_seeds(tmp_path / "made")
+    before = (a / "steps.csv").read_text()
+    with pytest.raises(SystemExit, match=".*/a has other runs, which would be lost: give a new folder"):
+        command("--join", str(a), str(b), "--policies", "unpatched:8", "sagc", folder=a)
+    settings = json.loads((a / "settings.json").read_text())
+    (a / "settings.json").write_text(json.dumps(settings | {"task": "other"}))
+    with pytest.raises(SystemExit, match=".*/a has other settings, which would be lost; they differ in task"):
+        command("--join", str(b), folder=a)
+    assert (a / "steps.csv").read_text() == before
+
+
+def test_arms_of_a_join_have_the_same_seeds(command, tmp_path):
+    a, b = more_seeds(tmp_path / "made")
+    for name in ("steps.csv", "evaluations.csv"):
+        frame = pd.read_csv(b / name)
+        frame[frame["policy"] != "sagc"].to_csv(b / name, index=False)
+    with pytest.raises(
+        SystemExit, match="--join: sagc has no seed 3 in grpo: name with --policies those that have all"
+    ):
+        command("--join", str(a), str(b), folder=tmp_path / "both")
+    (b / "steps.csv").write_text("")
+    with pytest.raises(SystemExit, match=".*/b/steps.csv: No columns to parse from file"):
+        command("--join", str(a), str(b), folder=tmp_path / "both")
+    with pytest.raises(SystemExit, match="--policies needs --join"):
+        command("--policies", "sagc", folder=a)
 
 
 def test_runs_that_do_not_belong_together_are_named(command, tmp_path):
@@ -72,7 +106,7 @@ def test_runs_that_do_not_belong_together_are_named(command, tmp_path):
         SystemExit, match="--join has a run twice, grpo unpatched:8 0: give comparisons with other seeds"
     ):
         command("--join", str(a), str(a), folder=both)
-    with pytest.raises(SystemExit, match="--policies fixed:4 has no runs in .*/a"):
+    with pytest.raises(SystemExit, match="--policies fixed:4 has no runs of grpo in .*/a"):
         command("--join", str(a), str(b), "--policies", "sagc", "fixed:4", folder=both)
     command("--target", "0.5", folder=b)
     with pytest.raises(SystemExit, match="--join .*/a .*/b: their settings differ in target"):

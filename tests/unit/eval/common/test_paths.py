@@ -6,6 +6,8 @@ import sys
 import pytest
 
 FOLDERS = [
+    ("benchmark_group_advantage", "--results"),
+    ("calibrate", "--results"),
     ("calibrate", "--runs"),
     ("check_grader", "--output"),
     ("compare", "--output"),
@@ -28,4 +30,4 @@ def test_a_file_in_the_way_of_results_is_named_before_any_work(script, flag, bel
     monkeypatch.setattr(sys, "argv", [f"{script}.py", flag, f"{tmp_path}/file{below}"])
     with pytest.raises(SystemExit):
         importlib.import_module(script).main()
-    assert f"argument {flag}: {tmp_path}/file is a file: give a folder" in capsys.readouterr().err
+    assert f"argument {flag}: {tmp_path}/file is no folder: give one" in capsys.readouterr().err
