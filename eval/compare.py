@@ -133,7 +133,10 @@ def parse_arguments() -> argparse.Namespace:
     )
     arguments = parser.parse_args()
     if arguments.output is None:
-        arguments.output = output_folder(str(ROOT / "build" / ("compare-quick" if arguments.quick else "compare")))
+        try:
+            arguments.output = output_folder(str(ROOT / "build" / ("compare-quick" if arguments.quick else "compare")))
+        except argparse.ArgumentTypeError as error:
+            parser.error(f"argument --output: {error}")
     if arguments.quick:
         arguments.policies, arguments.algorithms, arguments.seeds = ["unpatched:8", "sagc"], ["grpo"], [0]
         arguments.seconds, arguments.target = 45.0, 0.55
@@ -157,7 +160,7 @@ def main() -> None:
         control = {name: getattr(arguments, name) for name in ("max_straggler_rate", "straggler_ratio", "tradeoff")}
         arguments.output.mkdir(parents=True, exist_ok=True)
         steps, evaluations = run(arguments, control)
-    except (ValueError, argparse.ArgumentTypeError) as error:
+    except ValueError as error:
         sys.exit(f"eval/compare.py: {error}")
     settings = {"task": arguments.task, "target": arguments.target, "seconds": arguments.seconds, **control}
     settings |= {name: getattr(arguments, name) for name in ("num_engines", "at_once")}

@@ -39,16 +39,7 @@ def join(folders: list[Path], policies: list[str] | None, output: Path) -> None:
     joined = {}
     for name in FILES[1:]:
         parts = [taken_from(folder / name, policies) for folder in folders]
-        runs = pd.concat([part[RUN].drop_duplicates() for part in parts])
-        if len(twice := runs[runs.duplicated()]):
-            run = " ".join(map(str, twice.iloc[0]))
-            raise ValueError(f"--join has a run twice, {run}: give comparisons with other seeds")
-        seeds = runs.groupby(RUN[:2])["seed"].apply(set)
-        for (algorithm, policy), mine in seeds.items():
-            if missing := set.union(*seeds[algorithm]) - mine:
-                raise ValueError(
-                    f"--join: {policy} has no seed {min(missing)} in {algorithm}: name with --policies those that have all"
-                )
+        check_runs(pd.concat([part[RUN].drop_duplicates() for part in parts]))
         joined[name] = pd.concat(parts)
         if policies:
             order = {policy: number for number, policy in enumerate(policies)}
@@ -59,6 +50,26 @@ def join(folders: list[Path], policies: list[str] | None, output: Path) -> None:
     (output / "settings.json").write_text(json.dumps(settings, indent=2) + "\n")
     for name, frame in joined.items():
         frame.to_csv(output / name, index=False)
+
+
+def check_runs(runs: pd.DataFrame) -> None:
+    """Each run is there once, and each policy of an algorithm has the same seeds, so that arms can be paired.
+
+    Args:
+        runs: a row a run of each folder, with the columns RUN.
+
+    Raises:
+        ValueError: that is not so.
+    """
+    if len(twice := runs[runs.duplicated()]):
+        run = " ".join(map(str, twice.iloc[0]))
+        raise ValueError(f"--join has a run twice, {run}: give comparisons with other seeds")
+    seeds = runs.groupby(RUN[:2])["seed"].apply(set)
+    for (algorithm, policy), mine in seeds.items():
+        if missing := set.union(*seeds[algorithm]) - mine:
+            raise ValueError(
+                f"--join: {policy} has no seed {min(missing)} in {algorithm}: name with --policies those that have all"
+            )
 
 
 def check_settings(folder: Path, expected: dict, message: str) -> None:

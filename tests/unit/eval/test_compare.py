@@ -97,6 +97,15 @@ def test_bad_arguments_are_named(words, message, monkeypatch, tmp_path):
         compare.main()
 
 
+def test_a_file_at_the_default_output_is_named(monkeypatch, tmp_path, capsys):
+    (tmp_path / "build").touch()
+    monkeypatch.setattr(compare, "ROOT", tmp_path)
+    monkeypatch.setattr(sys, "argv", ["compare.py", "--quick"])
+    with pytest.raises(SystemExit):
+        compare.main()
+    assert f"argument --output: {tmp_path}/build is no folder: give one" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("room, at_once", [(5, 5), (0, 1)])
 def test_as_many_runs_take_turns_as_memory_holds(monkeypatch, room, at_once):
     monkeypatch.setattr(compare, "room_for_runs", lambda num_engines: room * (num_engines == 2))

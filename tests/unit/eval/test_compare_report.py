@@ -44,8 +44,8 @@ def test_a_folder_without_a_comparison_is_named(command, tmp_path):
     assert (tmp_path / "settings.json").read_text() == "{}"
 
 
-def more_seeds(folder):
-    """A comparison of the seeds 3, 4, ...; `learning` has those from 0."""
+def two_comparisons(folder):
+    """Folders of two comparisons: of the seeds from 0, and of those from 3."""
     folder.mkdir()
     for name, seeds in (("a", 0), ("b", 3)):
         runs = [learning("unpatched:8", 64.0), learning("sagc", 32.0), learning("fixed:8", 48.0)]
@@ -55,7 +55,7 @@ def more_seeds(folder):
 
 
 def test_runs_of_two_comparisons_are_put_together(command, tmp_path):
-    a, b = more_seeds(tmp_path / "made")
+    a, b = two_comparisons(tmp_path / "made")
     command("--join", str(a), str(b), "--policies", "unpatched:8", "sagc", folder=tmp_path / "both")
     rows = json.loads((tmp_path / "both/comparison.json").read_text())["policies"]
     before = json.loads((a / "comparison.json").read_text())["policies"]
@@ -64,15 +64,14 @@ def test_runs_of_two_comparisons_are_put_together(command, tmp_path):
         ("sagc", 2 * before[1]["runs"]),
     ]
     assert rows[1]["sooner"]["0.75"]["runs"] == 2 * before[1]["runs"]
-    command(
-        "--join", str(a), str(b), "--policies", "sagc", "unpatched:8", folder=tmp_path / "both"
-    )  # it may be made again
+    # It may be made again.
+    command("--join", str(a), str(b), "--policies", "sagc", "unpatched:8", folder=tmp_path / "both")
     rows = json.loads((tmp_path / "both/comparison.json").read_text())["policies"]
     assert [row["policy"] for row in rows] == ["sagc", "unpatched:8"]
 
 
 def test_a_join_loses_no_comparison(command, tmp_path):
-    a, b = more_seeds(tmp_path / "made")
+    a, b = two_comparisons(tmp_path / "made")
     before = (a / "steps.csv").read_text()
     with pytest.raises(SystemExit, match=".*/a has other runs, which would be lost: give a new folder"):
         command("--join", str(a), str(b), "--policies", "unpatched:8", "sagc", folder=a)
@@ -84,7 +83,7 @@ def test_a_join_loses_no_comparison(command, tmp_path):
 
 
 def test_arms_of_a_join_have_the_same_seeds(command, tmp_path):
-    a, b = more_seeds(tmp_path / "made")
+    a, b = two_comparisons(tmp_path / "made")
     for name in ("steps.csv", "evaluations.csv"):
         frame = pd.read_csv(b / name)
         frame[frame["policy"] != "sagc"].to_csv(b / name, index=False)
@@ -100,7 +99,7 @@ def test_arms_of_a_join_have_the_same_seeds(command, tmp_path):
 
 
 def test_runs_that_do_not_belong_together_are_named(command, tmp_path):
-    a, b = more_seeds(tmp_path / "made")
+    a, b = two_comparisons(tmp_path / "made")
     both = tmp_path / "both"
     with pytest.raises(
         SystemExit, match="--join has a run twice, grpo unpatched:8 0: give comparisons with other seeds"
