@@ -2,7 +2,10 @@ r"""The reward of the launch scripts, for --reward.remote_url: 1 for the right f
 
 The answer is what the last \boxed{} holds, else what follows the last `####` or `Answer:` at the beginning of a line.
 math-verify compares what is not plainly equal or different. Threads may call it; a comparison that takes too long
-counts as wrong. Needs math-verify and pebble, as requirements.txt has them.
+counts as wrong. Needs math-verify, pyseccomp and libseccomp2, as requirements.txt has them.
+
+Raises:
+    ImportError: one of them is not installed; the message says how to install it.
 """
 
 from importlib.util import find_spec
@@ -11,9 +14,14 @@ import torch
 
 from openrlhf_sagc.grading.algebra import equal_by_algebra
 from openrlhf_sagc.grading.answers import decided, extract_answer, response_of
+from openrlhf_sagc.grading.sandbox import seccomp_filter
 
 if not find_spec("math_verify"):
     raise ImportError("openrlhf_sagc/math_reward.py needs math-verify: pip install math-verify")
+try:
+    seccomp_filter()
+except RuntimeError as error:
+    raise ImportError(f"openrlhf_sagc/math_reward.py compares answers in a confined process: {error}") from None
 
 
 def reward_func(queries, prompts, labels, **kwargs):

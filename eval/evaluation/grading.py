@@ -7,7 +7,7 @@ both.
 import importlib.util
 import itertools
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -15,22 +15,20 @@ import numpy as np
 from pebble import ProcessPool
 from rich.progress import track
 
-from openrlhf_sagc.grading.algebra import prepare_worker, verified
+from openrlhf_sagc.grading.algebra import Comparisons
 from openrlhf_sagc.grading.answers import decided, extract_answer
 
-COMPARISON_SECONDS, REWARD_SECONDS = 15, 180
+REWARD_SECONDS = 180
 RIGHT_ABOVE = 0.5  # a reward above it is that of a right answer, for rewards of 0 and 1 as for -1 and 1
 
 
-def in_processes(
-    function: Callable, tasks: list, seconds: float, label: str, prepare: Callable, *settings
-) -> Iterator:
-    """Results of `function` for the tasks, in order; the result of a task that failed or was stopped is an exception."""
-    workers = min(len(os.sched_getaffinity(0)), len(tasks), 16)
-    with ProcessPool(workers, initializer=prepare, initargs=settings, context=get_context("spawn")) as pool:
-        results = pool.map(function, tasks, timeout=seconds).result()
+def rewards_of(samples: list, file: Path) -> Iterator:
+    """What the file's reward_func gives each sample, in order; an exception for one on which it failed or took too long."""
+    workers = min(len(os.sched_getaffinity(0)), len(samples), 16)
+    with ProcessPool(workers, initializer=load_reward, initargs=[file], context=get_context("spawn")) as pool:
+        results = pool.map(reward_of, samples, timeout=REWARD_SECONDS).result()
         try:
-            for _ in track(tasks, description=label, transient=True):
+            for _ in track(samples, description="grading", transient=True):
                 try:
                     result = next(results)
                 except Exception as error:  # also TimeoutError and pebble.ProcessExpired: that process is gone
@@ -44,9 +42,15 @@ def equal_answers(pairs: set[tuple[str, str]], label: str) -> dict[tuple[str, st
     """Whether the answers of each pair (gold, answer) are equal; None if the comparison had to be stopped."""
     equal = {pair: decided(*pair) for pair in sorted(pairs)}
     hard = [pair for pair, verdict in equal.items() if verdict is None]
-    if hard:
-        results = in_processes(verified, hard, COMPARISON_SECONDS, label, prepare_worker)
-        equal |= {pair: None if isinstance(x, BaseException) else bool(x) for pair, x in zip(hard, results)}
+    comparisons = Comparisons(processes=min(len(os.sched_getaffinity(0)), 16))
+    try:
+        verdicts = [comparisons.ask(*pair) for pair in hard]
+        for pair, verdict in track(list(zip(hard, verdicts)), description=label, transient=True):
+            equal[pair] = verdict.result()
+    except RuntimeError as error:
+        raise SystemExit(f"eval/evaluate.py: --grader math: {error}") from None
+    finally:
+        comparisons.close()
     return equal
 
 
@@ -106,7 +110,7 @@ def grade_with_file(rows: list[dict], file: Path) -> None:
     except Exception as error:
         raise SystemExit(f"eval/evaluate.py: --grader {file}: no reward_func could be loaded: {error!r}") from None
     samples = [(row["prompt"] + text, row["prompt"], row["label"]) for row in rows for text in row["responses"]]
-    rewards = in_processes(reward_of, samples, REWARD_SECONDS, "grading", load_reward, file)
+    rewards = rewards_of(samples, file)
     for row in rows:
         row["rewards"] = []
         for i, reward in enumerate(itertools.islice(rewards, len(row["responses"]))):

@@ -1,90 +1,187 @@
-"""Comparison of answers by math-verify, in processes with a deadline, from any thread.
+"""Comparison of answers by math-verify, in a process that can neither be harmed nor do harm; from any thread.
 
-math-verify limits its own time by an alarm, which only a process's main thread can set, while OpenRLHF calls reward
-functions in threads. Without a limit an answer such as 9^{9^{9^{9}}} would hold its thread for ever.
+`comparing_process` is that process. What it says is read as data here, in the process of an engine.
 """
 
-import logging
-import resource
-import signal
+import itertools
+import json
+import os
+import subprocess
+import sys
 import threading
-from functools import lru_cache
-from multiprocessing import get_context
+from collections import deque
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass
 
-import psutil  # type: ignore[import-untyped]
-from pebble import ProcessPool
+PROCESSES = 4  # comparisons at once; few answers need one, and every engine has its own
+START_SECONDS = 120  # until the process can compare, on a busy machine
+WAITING_SECONDS = 170  # for a verdict with its wait for others; under --reward.timeout
+TRIES = 2  # of a comparison whose process died
+MOST_SENT = 500  # comparisons of which no verdict has come back
+REMEMBERED = 20_000  # verdicts: the samples of a group often agree
+_PROGRAM = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[2]); "
+    "from openrlhf_sagc.grading.comparing_process import main; main()"
+)
 
-COMPARISON_SECONDS = 10  # for one comparison, from where it begins
-WAITING_SECONDS = 60  # for one comparison with its wait for a process; under --reward.timeout
-START_SECONDS = 120  # for the first comparison, with the start of its process on a busy machine
-PROCESSES = 4  # few answers need them, and every engine has its own
-WORKER_BYTES = 4 << 30  # that a comparing process may allocate
 
-_starting = threading.Lock()
+@dataclass(eq=False)
+class _Asked:
+    """A comparison without a verdict yet."""
+
+    number: int
+    line: bytes
+    verdict: Future
+    tries: int = 0
 
 
-def verified(pair: tuple[str, str], seconds: int | None = 5) -> bool:
-    """Whether math-verify finds (gold, answer) equal; not, if it takes longer for a step of its work.
+class Comparisons:
+    """Comparisons in a process of their own, which the first one starts. One that dies is started anew.
 
-    Main thread only, as its limit is an alarm; `seconds` None is for a process that is stopped from outside.
+    Args:
+        processes: comparisons at once.
+        program: Python that the process runs, with `processes` and the module search path as arguments.
     """
-    from math_verify import parse, verify  # type: ignore[import-untyped]
 
-    from openrlhf_sagc.grading.answers import cleaned
+    def __init__(self, processes: int = PROCESSES, program: str = _PROGRAM):
+        self._processes, self._program = processes, program
+        self._numbers = itertools.count()
+        self._waiting: deque[_Asked] = deque()  # to be sent
+        self._sent: dict[int, _Asked] = {}
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen | None = None
+        self._is_ready = False
 
-    gold, answer = (parse(rf"\boxed{{{cleaned(text)}}}", parsing_timeout=seconds) for text in pair)
-    return verify(gold, answer, allow_set_relation_comp=True, timeout_seconds=seconds)
+    def ask(self, gold: str, answer: str) -> Future:
+        """The verdict to come: whether they are equal, or None if math-verify failed on them or took all its seconds.
+
+        It is a RuntimeError if there can be none: the process cannot be started, died twice, or was too busy.
+        """
+        number = next(self._numbers)
+        line = json.dumps({"id": number, "gold": gold, "answer": answer}).encode() + b"\n"
+        asked = _Asked(number, line, Future())
+        with self._lock:
+            self._waiting.append(asked)
+            if self._process is None:
+                self._start()
+            self._send()
+        return asked.verdict
+
+    def close(self) -> None:
+        """End the process, and with it all comparisons."""
+        with self._lock:
+            process, self._process = self._process, None
+            if process:
+                process.kill()
+
+    def _start(self) -> None:
+        """Start the process, and the thread that listens to it."""
+        paths = json.dumps([os.path.abspath(path) for path in sys.path if path])
+        self._is_ready = False
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", "-c", self._program, str(self._processes), paths],
+            env={},
+            cwd="/",
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            bufsize=0,
+        )
+        threading.Thread(target=self._listen, args=[self._process], name="comparisons", daemon=True).start()
+
+    def _send(self) -> None:
+        """Send what waits, as far as the answers to it fit into a pipe: so neither side waits for the other."""
+        while self._is_ready and self._waiting and len(self._sent) < MOST_SENT:
+            asked = self._waiting.popleft()
+            asked.tries += 1
+            self._sent[asked.number] = asked
+            assert self._process and self._process.stdin
+            with suppress(OSError):  # it is dead, which `_listen` is about to hear
+                self._process.stdin.write(asked.line)
+
+    def _listen(self, process: subprocess.Popen) -> None:
+        """Give the verdicts to those who wait for them, until the process ends. Then start it anew for the others."""
+        assert process.stdout
+        start = threading.Timer(START_SECONDS, process.kill)
+        start.start()
+        first = json.loads(process.stdout.readline() or "{}")
+        start.cancel()
+        with self._lock:
+            self._is_ready = "ready" in first and self._process is process
+            self._send()
+        for line in process.stdout:
+            self._hear(**json.loads(line))
+        process.kill()
+        why = first.get("error") or f"it ended with exit code {process.wait()}"
+        with self._lock:
+            if self._process is process:
+                self._process = None
+                self._go_on(f"math-verify cannot be run in a process of its own: {why}", was_ready=self._is_ready)
+
+    def _go_on(self, error: str, was_ready: bool) -> None:
+        """The process has died: start it anew for the comparisons that may be tried again."""
+        self._is_ready = False
+        left = [*self._sent.values(), *self._waiting]
+        self._sent.clear()
+        self._waiting = deque(asked for asked in left if was_ready and asked.tries < TRIES)
+        for asked in left:
+            if not was_ready or asked.tries >= TRIES:
+                asked.verdict.set_exception(RuntimeError(error))
+        if self._waiting:
+            self._start()
+
+    def _hear(self, id: int, verdict: bool | str) -> None:
+        with self._lock:
+            asked = self._sent.pop(id)
+            self._send()
+        if verdict == "late":
+            asked.verdict.set_exception(RuntimeError("the machine was too busy to compare two answers"))
+        else:
+            asked.verdict.set_result(verdict if isinstance(verdict, bool) else None)
 
 
-def _verified_in_time(pair: tuple[str, str], seconds: int) -> bool:
-    """The same in a process that ends a while after its time, even if the pool that should stop it was killed."""
-    signal.alarm(seconds + 5)  # nobody handles it, so it ends the process
-    try:
-        return verified(pair, None)
-    finally:
-        signal.alarm(0)
+class _Shared:
+    """The comparisons of this process, and the verdicts that it knows or waits for."""
+
+    def __init__(self) -> None:
+        self.comparisons = Comparisons()
+        self.lock = threading.Lock()
+        self.verdicts: dict[tuple[str, str], Future] = {}
+
+    def verdict(self, pair: tuple[str, str]) -> Future:
+        with self.lock:
+            verdict = self.verdicts.get(pair)
+            if verdict is None or (verdict.done() and (verdict.exception() or verdict.result() is None)):
+                verdict = self.verdicts[pair] = self.comparisons.ask(*pair)
+            if len(self.verdicts) > REMEMBERED:
+                del self.verdicts[next(iter(self.verdicts))]
+        return verdict
 
 
-def prepare_worker() -> None:
-    """Bound the memory of this process and silence its log."""
-    import math_verify  # noqa: F401  # its import, seconds on a busy disk, is no part of a comparison
-
-    limit = psutil.Process().memory_info().vms + WORKER_BYTES
-    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-    logging.disable(logging.CRITICAL)
+_shared = _Shared()
 
 
-@lru_cache(maxsize=100_000)  # the samples of a group often agree
+def _begin_anew() -> None:
+    """In a process that was forked: the comparing process belongs to its parent."""
+    global _shared
+    _shared = _Shared()
+
+
+os.register_at_fork(after_in_child=_begin_anew)
+
+
 def equal_by_algebra(gold: str, answer: str) -> bool | None:
-    """Whether the answers are equal; None if math-verify failed on them or was stopped.
+    """Whether the answers are equal; None if math-verify failed on them or took all the seconds that a comparison has.
+
+    Only true and false are remembered.
 
     Raises:
-        RuntimeError: no process can be started, or math-verify does not work there.
+        RuntimeError: there can be no verdict, as `Comparisons.ask` says, or none came in time.
     """
-    task = (gold, answer), COMPARISON_SECONDS
-    comparison = _pool().schedule(_verified_in_time, args=task, timeout=COMPARISON_SECONDS)
     try:
-        return bool(comparison.result(WAITING_SECONDS))
-    except Exception:  # of sympy on odd input; the time or the memory is over, and the process is gone
-        comparison.cancel()
-        return None
-
-
-def _pool() -> ProcessPool:
-    """The processes, which the first call starts; others wait for it."""
-    with _starting:
-        return _started_pool()
-
-
-@lru_cache(maxsize=1)
-def _started_pool() -> ProcessPool:
-    # Not fork: the caller has threads, and may have a GPU.
-    pool = ProcessPool(PROCESSES, initializer=prepare_worker, context=get_context("spawn"))
-    try:
-        works = pool.schedule(verified, args=((r"\frac{1}{2}", "0.5"), None)).result(START_SECONDS)
-    except Exception as error:
-        pool.stop()
-        raise RuntimeError(f"math-verify cannot be run in a process of its own: {error!r}") from None
-    if not works:
-        raise RuntimeError("math-verify does not find 0.5 equal to 1/2")
-    return pool
+        return _shared.verdict((gold, answer)).result(WAITING_SECONDS)
+    except TimeoutError:
+        raise RuntimeError(
+            f"no verdict on two answers in {WAITING_SECONDS} s: others are compared before them"
+        ) from None

@@ -1,0 +1,28 @@
+"""Comparisons whose children run any Python, as if the first wall were not there."""
+
+from contextlib import contextmanager
+
+from openrlhf_sagc.grading.algebra import Comparisons
+
+PROGRAM = """
+import json, sys
+sys.path[:] = json.loads(sys.argv[2])
+import ctypes, mmap, os, pickle, pyseccomp, resource, signal, socket, subprocess, threading, time
+from openrlhf_sagc.grading import comparing_process as process
+process.LESSONS, process.FORMS = [], 0
+def run(gold, answer):
+    scope = {}
+    exec(answer, scope)
+    return scope["done"]
+"""
+
+
+@contextmanager
+def comparisons(*lines, processes=4):
+    """Comparisons that run the answer, which sets `done`; `lines` of Python come before."""
+    program = "\n".join([PROGRAM, *lines, "process.main(run)"])
+    running = Comparisons(processes, program)
+    try:
+        yield running
+    finally:
+        running.close()
