@@ -11,7 +11,6 @@ from evaluation import problem_sets
 from real_sets import DATA, real_sets
 
 import openrlhf_sagc.math_reward
-from openrlhf_sagc.grading import algebra
 
 FILE = Path(openrlhf_sagc.math_reward.__file__)
 PROMPT = r"<|im_start|>user\nPut the answer in \boxed{}. Example: \boxed{5}<|im_end|>\n<|im_start|>assistant\n"
@@ -62,8 +61,7 @@ def test_reward(reward, response, label, right, found):
     }
 
 
-def test_a_comparison_that_hangs_is_wrong_and_logged(reward, monkeypatch):
-    monkeypatch.setattr(algebra, "COMPARISON_SECONDS", 4)
+def test_a_comparison_that_hangs_is_wrong_and_logged(reward):
     answer = reward(r"\boxed{9^{9^{9^{9}}}}", "5")
     assert answer["rewards"].tolist() == [0] and answer["extra_logs"]["comparison_stopped"].tolist() == [1]
 

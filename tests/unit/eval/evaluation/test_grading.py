@@ -9,8 +9,7 @@ def answered(answers, label):
     return {"label": label, "responses": [rf"\boxed{{{x}}}" if x else "?" for x in answers]}
 
 
-def test_comparisons_that_hang_are_stopped(monkeypatch):
-    monkeypatch.setattr(grading, "COMPARISON_SECONDS", 4)
+def test_comparisons_that_hang_are_stopped():
     rows = [answered(["9^{9^{9^{9}}}", r"\frac{2}{2}", "2-1", "2"], "1")]
     assert grading.grade_math(rows) == 1
     assert rows[0]["correct"] == [False, True, True, False] and rows[0]["votes"][1:3] == [0, 0]
