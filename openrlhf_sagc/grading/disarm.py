@@ -8,8 +8,8 @@ import re
 import sys
 from typing import Any
 
-# x, \alpha, x_{1,2}, vec{a}, x', the direction of a limit: neither dots nor brackets, without which no name does anything
-NAME = re.compile(r"[\w\\{},]{1,100}'{0,3}|[+-]{1,2}")
+# x, \alpha, x_{n+1}, vec{a}, x', the direction of a limit: neither dots nor brackets, without which no name does anything
+NAME = re.compile(r"[\w\\{},+*/^-]{1,100}'{0,3}")
 MOST_VARIABLES = 10  # of a polynomial
 
 
