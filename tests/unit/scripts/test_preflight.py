@@ -174,7 +174,14 @@ def test_missing_modules(preflight):
 def test_each_problem_is_a_line_and_the_rest_is_still_checked(preflight, tmp_path):
     command = ["openrlhf_sagc", "--reward.remote_url", "/none.py", "--ckpt.output_dir", str(tmp_path)]
     options = argparse.Namespace(
-        ports=[], command=command, device="cpu", cluster=None, disk_gb=1e9, memory_gb=0, wait_minutes=0
+        ports=[],
+        command=command,
+        device="cpu",
+        cluster=None,
+        isolated_network=False,
+        disk_gb=1e9,
+        memory_gb=0,
+        wait_minutes=0,
     )
     lines = list(preflight.problems(options))
     assert any("/none.py is not there" in line for line in lines) and any("free disk" in line for line in lines)
