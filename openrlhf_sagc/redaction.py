@@ -12,24 +12,24 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TextIO
 
 HIDDEN = "***"
-_NAME = r"[a-z][a-z0-9+.-]{0,20}://"  # bounded, as all repeats here that may fail late: the time stays linear
-_SCHEME = re.compile(_NAME, re.IGNORECASE)
-_TO_SPACE = re.compile(rf"(?:(?!,{_NAME})\S)*", re.IGNORECASE)
-_TO_END = re.compile(rf"(?:(?!,{_NAME}).)*", re.IGNORECASE | re.DOTALL)
+_SCHEME = re.compile(r"[a-z][a-z0-9+.-]{0,20}$", re.IGNORECASE)
+_LONGEST_SCHEME = 21
+_NEXT_URL = re.compile(r",[a-z][a-z0-9+.-]{0,20}://", re.IGNORECASE)  # of a list
+_RUN = re.compile(r"\S*")
 # A password with spaces in the middle of a text: `user:`, where no port follows, and later in the line `@host`.
 _SPACED = re.compile(
     r"""[^\s/?\#@:'"\[]*:(?!\d{1,5}(?:[/?\#\s'"),]|$))[^\n]{0,200}@(?=[\w.-]+(?::\d{1,5})?(?:[/?\#\s'")>,]|$))\S*""",
     re.VERBOSE,
 )
 _PLACE = re.compile(r"[^?#'\"<>]*")  # host and path
-_HOST = re.compile(r"(?:\[[0-9a-f:.%]*\]|[^\s:/\[\]]*)(?::\d{0,5})?[)\],.;}]*(?:/|$)", re.IGNORECASE)
+_NO_HOST = re.compile(r"[^/]*\s")
 _QUERY = re.compile(r"[?#]")
 _CLOSERS = "'\")>,"  # end a text around a URL, and are no part of its query
 _LONGEST_QUOTE = 2000
 _WITHOUT_SCHEME = re.compile(r"[\w.%+~-]*:.*@(?=[^@]*$)", re.DOTALL)
 _HEADER = re.compile(
-    r"""((?<![a-z])(?:authorization|(?:set-)?cookie|x-api-key|x-[a-z-]{0,20}token)['"]?\s{0,3}[:=,]\s{0,3}b?['"]?)
-        (?:[a-z][a-z0-9-]{0,30}\s+)?[^\s'",]+(?:,\s?[a-z]+=[^\s,]+)*""",
+    r"""((?<![a-z])(?:authorization|(?:set-)?cookie|x-api-key|x-[a-z-]{0,20}token)['"]?\s{0,3}[:=,]\s{0,3}(?:b(?=['"]))?['"]?)
+        (?:digest\s[^\n]{0,1000}|(?:[a-z][a-z0-9-]{0,30}\s+)?[^\s'",]+)""",
     re.IGNORECASE | re.VERBOSE,
 )
 _BEARER = re.compile(r"\b(bearer\s{1,3})[^\s'\",]+", re.IGNORECASE)
@@ -71,37 +71,42 @@ def without_secrets(text: str, whole: bool = False) -> str:
     for value, name in sorted(secrets, key=lambda secret: len(secret[0]), reverse=True):
         if len(value) >= _SHORTEST:
             text = text.replace(value, f"${name}")
-    if whole and "://" not in text:
-        text = _WITHOUT_SCHEME.sub(f"{HIDDEN}@", text, count=1) if _WITHOUT_SCHEME.match(text) else text
-    text = "".join(_bare_urls(text, _TO_END if whole else _TO_SPACE))
+    lacks_scheme = whole and "://" not in text and _WITHOUT_SCHEME.match(text)
+    text = "".join(_bare_urls(f"x://{text}" if lacks_scheme else text, whole))
+    text = text.removeprefix("x://") if lacks_scheme else text
     text = _HEADER.sub(rf"\g<1>{HIDDEN}", text)
     text = _BEARER.sub(rf"\g<1>{HIDDEN}", text)
     text = _ASSIGNED.sub(rf"\g<1>{HIDDEN}", text)
     return _KEY.sub(HIDDEN, text)
 
 
-def _bare_urls(text: str, run: re.Pattern) -> Iterator[str]:
-    """The pieces of a text whose URLs have scheme, host and path alone. `run` is how far a URL may reach.
+def _bare_urls(text: str, whole: bool) -> Iterator[str]:
+    """The pieces of a text whose URLs have scheme, host and path alone; `whole` as in `without_secrets`.
 
     A password may hold any character. So all up to the last `@` that can belong to the URL is taken for user and password.
+    The places that are looked up once for many URLs, `run_end` and `last_at`, keep the time linear.
     """
-    done = run_end = 0
-    last_at = -1
-    for match in _SCHEME.finditer(text):
-        start = match.end()
-        if match.start() < done:
+    done = space = run_end = 0
+    last_at = start = -1
+    while (colon := text.find("://", max(start, done))) >= 0:
+        start = colon + 3
+        scheme = _SCHEME.search(text, max(done, colon - _LONGEST_SCHEME), colon)
+        if not scheme:
             continue
         yield text[done:start]
+        if start > space:
+            space = len(text) if whole else _end(_RUN, text, start)
         if start > run_end:
-            run_end = _end(run, text, start)
+            next_url = _NEXT_URL.search(text, start, space)
+            run_end = next_url.start() if next_url else space
             last_at = text.rfind("@", start, run_end)
         end, at = run_end, last_at
-        closing = _closing_quote(text, match.start(), start)
-        spaced = None if last_at >= start else _SPACED.match(text, start)
+        closing = _closing_quote(text, scheme.start(), start)
         if closing >= 0 and last_at < closing:
             end, at = closing, text.rfind("@", start, closing)
-        elif spaced:
-            end, at = spaced.end(), text.rfind("@", start, spaced.end())
+        else:
+            while spaced := _SPACED.match(text, max(start, at + 1)):
+                end, at = spaced.end(), text.rfind("@", start, spaced.end())
         shown, done = _shown(text, start, at, end)
         yield shown
     yield text[done:]
@@ -130,7 +135,7 @@ def _shown(text: str, start: int, at: int, end: int) -> tuple[str, int]:
     begin = max(start, at + 1)
     place_end = _end(_PLACE, text, begin, end)
     place = text[begin:place_end]
-    if at >= start and (_QUERY.search(text, start, at) or not _HOST.match(place)):
+    if at >= start and (_QUERY.search(text, start, at) or _NO_HOST.match(place)):
         place = HIDDEN  # what looks like the host may be the end of a password or of a query
     elif place_end == end or text[place_end] not in "?#":
         return place, place_end
