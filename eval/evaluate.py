@@ -25,6 +25,8 @@ from evaluation.quality import compare, figures_of_problems, powers_of_two, summ
 from rich.console import Console
 from rich.table import Table
 
+from openrlhf_sagc.redaction import redact_output
+
 MAX_SAMPLES = 1024  # binomials beyond it leave the range of floats
 console = Console(soft_wrap=True, width=None if sys.stdout.isatty() else 120)
 
@@ -230,4 +232,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    redact_output()
     main()

@@ -5,6 +5,7 @@ from ray.exceptions import NodeDiedError, ObjectLostError, RayActorError
 
 from openrlhf_sagc.arguments import add_arguments, check_arguments, enabled
 from openrlhf_sagc.output_folders import choose_checkpoint, held_folders
+from openrlhf_sagc.redaction import redact_output, without_secrets
 
 
 def main() -> None:
@@ -29,10 +30,11 @@ def main() -> None:
         except (RayActorError, NodeDiedError, ObjectLostError) as error:
             died = getattr(error, "cause", error)  # Ray wraps what its trainer met in that trainer's traceback
             raise SystemExit(
-                f"openrlhf_sagc: a process of the run has died: {' '.join(str(died).split()):.300}; its log says why, start "
+                f"openrlhf_sagc: a process of the run has died: {without_secrets(' '.join(str(died).split())):.300}; its log says why, start "
                 "again with --ckpt.load_enable"
             ) from error
 
 
 if __name__ == "__main__":
+    redact_output()
     main()

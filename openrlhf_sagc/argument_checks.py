@@ -8,6 +8,7 @@ import math
 from types import SimpleNamespace
 
 from openrlhf_sagc.advantages.closed_form import GROUP_ESTIMATORS
+from openrlhf_sagc.redaction import without_secrets
 
 PREFIX = "--rollout.sagc."
 TAIL = "--rollout.tail_batching."
@@ -21,7 +22,12 @@ TRACE = "--rollout.trace"
 def refuse(condition: object, message: str) -> None:
     """End the run with this line if the condition holds."""
     if condition:
-        raise SystemExit(f"openrlhf_sagc: {message}")
+        raise refusal(message)
+
+
+def refusal(message: str) -> SystemExit:
+    """The end of the run with this line, in which no flag shows its secrets."""
+    return SystemExit(f"openrlhf_sagc: {without_secrets(message)}")
 
 
 def check_modes(args: SimpleNamespace) -> None:
@@ -180,9 +186,7 @@ def check_prompts(args: SimpleNamespace) -> None:
     try:
         prompts = count_prompts(args)
     except Exception as error:
-        raise SystemExit(
-            f"openrlhf_sagc: --data.prompt_dataset {dataset} cannot be loaded: {one_line(error)}"
-        ) from error
+        raise refusal(f"--data.prompt_dataset {dataset} cannot be loaded: {one_line(error)}") from error
     refuse(
         prompts < needed,
         f"--data.prompt_dataset {dataset} gives {prompts} prompts (at most --data.max_samples {args.data.max_samples}), "
@@ -201,7 +205,7 @@ def check_reward(args: SimpleNamespace) -> None:
     urls = () if args.train.agent_func_path else reward.remote_url or ()  # OpenRLHF puts a word there for an agent
     for url in urls:
         if not url.endswith(".py") and not url.lower().startswith(("http://", "https://")):
-            shown = url.rpartition("@")[2].partition("?")[0]  # without user, password and query
+            shown = without_secrets(f"http://{url}", whole=True).removeprefix("http://")
             raise ValueError(
                 f"remote_url {shown} is neither a .py file nor an address: use http://{shown} or https://{shown}"
             )

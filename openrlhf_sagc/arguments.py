@@ -21,6 +21,7 @@ from openrlhf_sagc.argument_checks import (
     check_modes,
     check_prompts,
     check_reward,
+    refusal,
     refuse,
     samples_per_step,
 )
@@ -209,6 +210,7 @@ def check_arguments(args: SimpleNamespace) -> None:
         SystemExit: a flag cannot work; the message is one line.
     """
     rollout = args.rollout
+    args.logger.wandb.key = args.logger.wandb.key and Secret(args.logger.wandb.key)
     if not enabled(args):
         return _refuse_idle_flags(args)
     if not rollout.sagc.enable:
@@ -223,13 +225,12 @@ def check_arguments(args: SimpleNamespace) -> None:
         try:
             build(args)
         except ValueError as error:
-            raise SystemExit(f"openrlhf_sagc: {prefix}{error}") from None
+            raise refusal(f"{prefix}{error}") from None
     check_agent(args)
     check_modes(args)
     check_batch(args)
     check_prompts(args)
     print(f"openrlhf_sagc: {describe(args)}")
-    args.logger.wandb.key = args.logger.wandb.key and Secret(args.logger.wandb.key)
     # A file stays a plain string: Python could not write the bytecode of a module whose path is of another type.
     urls = args.reward.remote_url and [
         url if url.endswith(".py") else RewardUrl(url) for url in args.reward.remote_url

@@ -1,17 +1,45 @@
-"""Keeps secrets out of logs: user, password and query of URLs, and the values of secret environment variables."""
+"""Keeps secrets out of what is printed: URLs lose user, password, query and fragment, headers and known keys their value.
 
+As a program it prints a command for a log: the words come on standard input, each ended by a NUL.
+"""
+
+import json
 import os
 import re
+import shlex
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, TextIO
 
-_URL = re.compile(
-    r"""(?P<scheme>[a-z][a-z0-9+.-]{0,20}://)  # kept, as are host and path; bounded, so that the time is linear
-        (?:[^\s?\#]{0,500}@)?              # user and password, also where they hold what should be quoted
-        (?P<place>[^\s?\#'"<>]*)
-        (?:[?\#]\S*(?<!['")>,]))?           # query and fragment, up to the quote or bracket that ends the URL""",
+HIDDEN = "***"
+_SCHEME = re.compile(r"[a-z][a-z0-9+.-]{0,20}$", re.IGNORECASE)
+_LONGEST_SCHEME = 21
+_NEXT_URL = re.compile(r",[a-z][a-z0-9+.-]{0,20}://", re.IGNORECASE)  # of a list
+_RUN = re.compile(r"\S*")
+# A password with spaces in the middle of a text: `user:`, where no port follows, and later in the line `@host`.
+_SPACED = re.compile(
+    r"""[^\s/?\#@:'"\[]*:(?!\d{1,5}(?:[/?\#\s'"),]|$))[^\n]{0,200}@(?=[\w.-]+(?::\d{1,5})?(?:[/?\#\s'")>,]|$))\S*""",
+    re.VERBOSE,
+)
+_PLACE = re.compile(r"[^?#'\"<>]*")  # host and path
+_NO_HOST = re.compile(r"[^/]*\s")
+_QUERY = re.compile(r"[?#]")
+_CLOSERS = "'\")>,"  # end a text around a URL, and are no part of its query
+_LONGEST_QUOTE = 2000
+_WITHOUT_SCHEME = re.compile(r"[\w.%+~-]*:.*@(?=[^@]*$)", re.DOTALL)
+_HEADER = re.compile(
+    r"""((?<![a-z])(?:authorization|(?:set-)?cookie|x-api-key|x-[a-z-]{0,20}token)['"]?\s{0,3}[:=,]\s{0,3}(?:b(?=['"]))?['"]?)
+        (?:digest\s[^\n]{0,1000}|(?:[a-z][a-z0-9-]{0,30}\s+)?[^\s'",]+)""",
     re.IGNORECASE | re.VERBOSE,
 )
+_BEARER = re.compile(r"\b(bearer\s{1,3})[^\s'\",]+", re.IGNORECASE)
+_KEY = re.compile(r"\b(?:hf_\w{16}|sk-[\w-]{16}|gh[pousr]_\w{16}|github_pat_\w{16}|AKIA[A-Z0-9]{12})[\w-]*")
+_ASSIGNED = re.compile(r"\b([A-Z][A-Z0-9_]{0,60}(?:_KEY|_TOKEN|_SECRET|PASSWORD)=)[^\s'\"]+")
 _SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASS|_PWD$|AUTH|CREDENTIAL", re.IGNORECASE)
 _SHORTEST = 8  # characters of a secret, so that no ordinary word is taken for one
+_WANDB_KEY = re.compile(r"--logger\.wandb\.k(?:ey?)?")  # argparse takes a flag's beginning for the flag
+_WANDB_KEY_ELSEWHERE = "from-WANDB_API_KEY"  # launch.sh's word for a key that stays in the environment
+_RUNTIME_ENV = "--runtime-env-json"
 
 
 class RewardUrl(str):
@@ -25,16 +53,156 @@ class Secret(str):
     """A flag's value, whole wherever it is used, that the printed arguments do not show."""
 
     def __repr__(self) -> str:
-        return "'***'"
+        return repr(HIDDEN)
 
 
-def without_secrets(text: str) -> str:
-    """The text with scheme, host and path of its URLs alone, and `$NAME` for the values of secret variables.
+def without_secrets(text: str, whole: bool = False) -> str:
+    """The text with scheme, host and path of its URLs alone, and without the values of headers, keys and secret variables.
 
-    Secret are environment variables with KEY, TOKEN, SECRET, PASS, AUTH or CREDENTIAL in their name, or _PWD at its end.
+    Secret are environment variables with KEY, TOKEN, SECRET, PASS, AUTH or CREDENTIAL in their name, or _PWD at its end;
+    `$NAME` stands for their values. Where it is not certain what of a URL is its password, more is left out. The time is
+    linear in the text, and a text without secrets comes back as it is.
+
+    Args:
+        text: to print.
+        whole: the text is the value of one flag, so that a URL in it goes on after a space.
     """
     secrets = [(value, name) for name, value in os.environ.items() if _SECRET_NAME.search(name)]
     for value, name in sorted(secrets, key=lambda secret: len(secret[0]), reverse=True):
         if len(value) >= _SHORTEST:
             text = text.replace(value, f"${name}")
-    return _URL.sub(r"\g<scheme>\g<place>", text)
+    lacks_scheme = whole and "://" not in text and _WITHOUT_SCHEME.match(text)
+    text = "".join(_bare_urls(f"x://{text}" if lacks_scheme else text, whole))
+    text = text.removeprefix("x://") if lacks_scheme else text
+    text = _HEADER.sub(rf"\g<1>{HIDDEN}", text)
+    text = _BEARER.sub(rf"\g<1>{HIDDEN}", text)
+    text = _ASSIGNED.sub(rf"\g<1>{HIDDEN}", text)
+    return _KEY.sub(HIDDEN, text)
+
+
+def _bare_urls(text: str, whole: bool) -> Iterator[str]:
+    """The pieces of a text whose URLs have scheme, host and path alone; `whole` as in `without_secrets`.
+
+    A password may hold any character. So all up to the last `@` that can belong to the URL is taken for user and password.
+    The places that are looked up once for many URLs, `run_end` and `last_at`, keep the time linear.
+    """
+    done = space = run_end = 0
+    last_at = start = -1
+    while (colon := text.find("://", max(start, done))) >= 0:
+        start = colon + 3
+        scheme = _SCHEME.search(text, max(done, colon - _LONGEST_SCHEME), colon)
+        if not scheme:
+            continue
+        yield text[done:start]
+        if start > space:
+            space = len(text) if whole else _end(_RUN, text, start)
+        if start > run_end:
+            next_url = _NEXT_URL.search(text, start, space)
+            run_end = next_url.start() if next_url else space
+            last_at = text.rfind("@", start, run_end)
+        end, at = run_end, last_at
+        closing = _closing_quote(text, scheme.start(), start)
+        if closing >= 0 and last_at < closing:
+            end, at = closing, text.rfind("@", start, closing)
+        else:
+            while spaced := _SPACED.match(text, max(start, at + 1)):
+                end, at = spaced.end(), text.rfind("@", start, spaced.end())
+        shown, done = _shown(text, start, at, end)
+        yield shown
+    yield text[done:]
+
+
+def _end(pattern: re.Pattern, text: str, start: int, end: int = sys.maxsize) -> int:
+    match = pattern.match(text, start, end)
+    return match.end() if match else start
+
+
+def _closing_quote(text: str, begin: int, start: int) -> int:
+    """Where the quote ends that stands before the URL at `begin`; -1 if there is none, or none in the line."""
+    if begin == 0 or text[begin - 1] not in "'\"":
+        return -1
+    closing = text.find(text[begin - 1], start, start + _LONGEST_QUOTE)
+    return -1 if "\n" in text[start : max(start, closing)] else closing
+
+
+def _shown(text: str, start: int, at: int, end: int) -> tuple[str, int]:
+    """(what is printed of a URL behind its scheme, where the text goes on).
+
+    Args:
+        text: with the URL, which goes from `start` to `end`, or to a quote before that.
+        at: the `@` behind its password; before `start` if there is none.
+    """
+    begin = max(start, at + 1)
+    place_end = _end(_PLACE, text, begin, end)
+    place = text[begin:place_end]
+    if at >= start and (_QUERY.search(text, start, at) or _NO_HOST.match(place)):
+        place = HIDDEN  # what looks like the host may be the end of a password or of a query
+    elif place_end == end or text[place_end] not in "?#":
+        return place, place_end
+    query = text[place_end:end]
+    return place + query[len(query.rstrip(_CLOSERS)) :], end
+
+
+def command_line(words: Sequence[str]) -> str:
+    """A command as one line for a log, quoted for a shell, without the secrets of its flags."""
+    shown = []
+    for i, word in enumerate(words):
+        flag, equals, value = word.partition("=") if word.startswith("--") else ("", "", word)
+        given = flag if equals else words[i - 1] if i else ""
+        if flag and not equals:
+            shown.append(without_secrets(word, whole=True))
+        elif given == _RUNTIME_ENV:
+            shown.append(flag + equals + _runtime_env(value))
+        elif _WANDB_KEY.fullmatch(given) and value != _WANDB_KEY_ELSEWHERE:
+            shown.append(flag + equals + HIDDEN)
+        else:
+            shown.append(without_secrets(word, whole=True))
+    return shlex.join(shown)
+
+
+def _runtime_env(text: str) -> str:
+    """Ray's runtime env as JSON, without the values of its variables and the secrets of its URLs."""
+    try:
+        return json.dumps(_masked(json.loads(text)))
+    except (ValueError, RecursionError):
+        return HIDDEN
+
+
+def _masked(value: Any, in_variables: bool = False) -> Any:
+    if isinstance(value, dict):
+        return {key: _masked(item, in_variables or key == "env_vars") for key, item in value.items()}
+    if isinstance(value, list):
+        return [_masked(item, in_variables) for item in value]
+    if in_variables:
+        return HIDDEN
+    return without_secrets(value, whole=True) if isinstance(value, str) else value
+
+
+class _Redacted:
+    """A text stream that writes no secrets; otherwise the stream it stands for."""
+
+    def __init__(self, stream: TextIO):
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        self._stream.write(without_secrets(text))
+        return len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+def redact_output() -> None:
+    """From here on this process prints no secrets, in errors and tracebacks neither, nor in the lines Ray brings of others."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if not isinstance(stream, _Redacted):
+            setattr(sys, name, _Redacted(stream))
+
+
+if __name__ == "__main__":
+    print(command_line(sys.stdin.buffer.read().decode(errors="replace").split("\0")[:-1]))

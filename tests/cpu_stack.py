@@ -8,10 +8,10 @@ ROOT = Path(__file__).parents[1]
 
 
 def cpu_environment(tree: str) -> dict[str, str]:
-    """The environment that train_scripts/on_cpu.sh gives a command, but for the folder of its Ray cluster."""
+    """The environment that train_scripts/on_cpu.sh gives a command, but for the folder and the token of its Ray cluster."""
     outer = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     command = ["bash", ROOT / "train_scripts/on_cpu.sh", tree, "env", "-0"]
     output = subprocess.run(command, env=outer, capture_output=True, text=True, check=True).stdout
     given = dict(entry.split("=", 1) for entry in output.rstrip("\0").split("\0"))
-    del given["RAY_TMPDIR"]
-    return given
+    own = ("RAY_TMPDIR", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN_PATH")
+    return {name: value for name, value in given.items() if name not in own}

@@ -13,6 +13,8 @@ shift
 GROUP_SIZES=${GROUP_SIZES:-16}
 cd "$(dirname "$0")/.."
 MAX_NEW_TOKENS=${MAX_NEW_TOKENS:-200}
+[[ $MAX_NEW_TOKENS =~ ^[1-9][0-9]{0,8}$ ]] || # else bash would run the commands in x[$(command)] below
+    { echo "train_scripts/dapo.sh: MAX_NEW_TOKENS is a whole number above 0, not '$MAX_NEW_TOKENS'" >&2; exit 2; }
 output=${OUTPUT:-$PWD/build/dapo}
 read -ra group_sizes <<<"$GROUP_SIZES"
 

@@ -6,6 +6,7 @@
 #   SAGC=all bash train_scripts/dapo_qwen2.5_32b_multinode.sh [FLAG...]    with group control too
 # OUTPUT, and REWARD if given, are on a file system that all nodes share; patched OpenRLHF and this package are installed
 # on every node, or RUNTIME_ENV_JSON brings them. With WANDB_API_KEY set before Ray starts on the nodes, W&B logs.
+# Start Ray with a token, on all nodes (docs/clusters.md); else the script ends with the line that makes one.
 # What else the environment can set stands in launch.sh. Not run on this hardware: memory, disk and time are estimates.
 # Hardware: NODES (8) nodes of 8 GPUs of 80 GB and 300 GB of host memory (sleeping states).
 # Memory a GPU in GB; MAX_NEW_TOKENS=20480, as in the paper, makes the training's 69, which leaves little:
@@ -20,7 +21,6 @@ export MODEL=${MODEL:-Qwen/Qwen2.5-32B}
 export MAX_NEW_TOKENS=${MAX_NEW_TOKENS:-8192}
 export PROMPTS=${PROMPTS:-512} SAMPLES=${SAMPLES:-16} TRAIN_BATCH=${TRAIN_BATCH:-512}
 export NODES=${NODES:-8} TENSOR_PARALLEL=${TENSOR_PARALLEL:-4}
-export ENGINES=${ENGINES:-$((NODES * 8 / TENSOR_PARALLEL))}
 export STEP_MINUTES=${STEP_MINUTES:-15} DISK_GB=${DISK_GB:-4200} MEMORY_GB=${MEMORY_GB:-300}
 export SUBMIT=ray
 exec bash "$(dirname "$0")/launch.sh" dapo_qwen2.5_32b_multinode "$@"

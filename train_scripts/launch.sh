@@ -11,6 +11,7 @@
 #   SAVE_HOURS=2       hours between checkpoints and evaluations; STEP_MINUTES: what a step takes on your machine
 #   WANDB_API_KEY      switches W&B on; WANDB_PROJECT, WANDB_ENTITY, WANDB_RUN_GROUP
 #   PREFLIGHT=off      starts without the checks; RUNTIME_ENV_JSON: for `ray job submit`; DEVICE=cpu: see smoke.sh
+#   ISOLATED_NETWORK=yes   a cluster needs no token, as its platform lets nobody else reach it (docs/security.md)
 set -euo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)
@@ -18,12 +19,23 @@ fail() { echo "train_scripts/launch.sh: $*" >&2; exit 2; }
 name=${1:?usage: train_scripts/launch.sh NAME FLAG..., which the recipes call}
 shift
 
+# shellcheck source=/dev/null
+. "$here/private_ray.sh"
 SAGC=${SAGC:-recommended} DEVICE=${DEVICE:-gpu} SHAPE=${SHAPE:-hybrid} SUBMIT=${SUBMIT:-no}
 NODES=${NODES:-1} ACTOR_GPUS=${ACTOR_GPUS:-8} TENSOR_PARALLEL=${TENSOR_PARALLEL:-1}
+LONG_SAMPLES=${LONG_SAMPLES:-1} # of full length in a micro-batch
 SAVE_HOURS=${SAVE_HOURS:-2} PROMPT_TOKENS=${PROMPT_TOKENS:-2048} GPU_MEMORY=${GPU_MEMORY:-0.6}
-for number in NODES ACTOR_GPUS ENGINES TENSOR_PARALLEL PROMPTS SAMPLES TRAIN_BATCH SAVE_HOURS STEP_MINUTES; do
-    [[ ${!number:-} =~ ^[1-9][0-9]{0,8}$ ]] || fail "$number is a whole number above 0, not '${!number:-}'"
-done
+# Before bash computes with them: in $(( )) and -gt it runs the commands in a text such as x[$(command)].
+check_numbers() {
+    local number
+    for number in "$@"; do
+        [[ ${!number:-} =~ ^[1-9][0-9]{0,8}$ ]] || fail "$number is a whole number above 0, not '${!number:-}'"
+    done
+}
+check_numbers NODES ACTOR_GPUS TENSOR_PARALLEL PROMPTS SAMPLES TRAIN_BATCH SAVE_HOURS STEP_MINUTES LONG_SAMPLES
+ENGINES=${ENGINES:-$((NODES * ACTOR_GPUS / TENSOR_PARALLEL))} # on all GPUs
+check_numbers ENGINES
+if [ -n "${AGENT:-}" ]; then check_numbers MAX_LEN; else check_numbers MAX_NEW_TOKENS PROMPT_TOKENS; fi
 read -ra group_sizes <<<"${GROUP_SIZES:-4 8 16 32}"
 
 # What is here gets its whole path, as Ray's processes have another working folder; names on the hub stay as they are.
@@ -46,14 +58,14 @@ esac
 
 if [ -n "${AGENT:-}" ]; then
     AGENT=$(realpath -m "$AGENT")
-    MAX_LEN=${MAX_LEN:?} # prompt, all turns and what the tools say
+    # MAX_LEN: prompt, all turns and what the tools say.
     # No overlong shaping: it would count the tools' tokens as the response's.
     source_of_rewards=(--train.agent_func_path "$AGENT")
 else
     REWARD=${REWARD:-$(python3 -c 'from importlib.util import find_spec as f; print(f("openrlhf_sagc.math_reward").origin)' 2>/dev/null)} ||
         fail "the default REWARD, openrlhf_sagc's math_reward.py, is not installed: pip install --no-deps ., or REWARD=FILE"
     [[ $REWARD != *.py ]] || REWARD=$(realpath -m "$REWARD")
-    MAX_LEN=$((${MAX_NEW_TOKENS:?} + PROMPT_TOKENS))
+    MAX_LEN=$((MAX_NEW_TOKENS + PROMPT_TOKENS))
     # The package's rewards are 0 and 1 where the paper has -1 and 1: half the penalty gives the same advantages.
     source_of_rewards=(
         --reward.remote_url "$REWARD"
@@ -97,7 +109,7 @@ case $DEVICE in
             --vllm.gpu_memory_utilization "$GPU_MEMORY"
             --data.apply_chat_template
             --train.dynamic_batch_enable
-            --train.max_tokens_per_gpu "${TOKENS_PER_GPU:-$MAX_LEN}"
+            --train.max_tokens_per_gpu "${TOKENS_PER_GPU:-$((LONG_SAMPLES * MAX_LEN))}"
             --actor.gradient_checkpointing_enable
             --ds.zero_stage 3
             --ds.packing_samples
@@ -166,11 +178,23 @@ if [ "$SUBMIT" = ray ] && [ "$DEVICE" = gpu ]; then
     start=(ray job submit --address "$RAY_API_SERVER_ADDRESS"
         ${RUNTIME_ENV_JSON:+--runtime-env-json "$RUNTIME_ENV_JSON"} -- "${start[@]}")
 fi
+case ${ISOLATED_NETWORK:-no} in
+    yes) checks+=(--isolated_network) ;;
+    no) ;;
+    *) fail "ISOLATED_NETWORK is yes or no, not $ISOLATED_NETWORK" ;;
+esac
 [ "${PREFLIGHT:-on}" = off ] || "${python[@]}" "$here/preflight.py" "${checks[@]}" "$module" "${flags[@]}"
 
 echo "train_scripts/launch.sh: $RUN_NAME writes to $OUTPUT, and a checkpoint every $save_steps steps:" \
     "${SAVE_HOURS} h at $STEP_MINUTES minutes a step, an estimate (STEP_MINUTES=... for yours)" >&2
-# Addresses of reward servers may hold passwords.
-printf '%q ' + "${start[@]}" "${flags[@]}" | sed -E 's#://[^/ @]*@#://***@#g; s#(https?://[^ ?]*)\?[^ ]*#\1?***#g' >&2
-echo >&2
+if [ "$DEVICE" = gpu ] && [ "$SUBMIT" != ray ] && [ -z "${RAY_ADDRESS:-}" ]; then
+    # A Ray of this run alone, which other users of this machine cannot enter.
+    RAY_TMPDIR=$(mktemp -d "${RAY_TMPDIR:-/tmp}/ray.XXXXXX") # short: Ray's socket paths are limited to 107 characters
+    export RAY_TMPDIR
+    private_ray "$RAY_TMPDIR"
+    echo "train_scripts/launch.sh: Ray's folder is $RAY_TMPDIR; for commands such as ray status:" \
+        "export RAY_AUTH_MODE=token${RAY_AUTH_TOKEN_PATH:+ RAY_AUTH_TOKEN_PATH=$RAY_AUTH_TOKEN_PATH}" >&2
+fi
+# Without the secrets of addresses, keys and the runtime env.
+printf '+ %s\n' "$(printf '%s\0' "${start[@]}" "${flags[@]}" | python3 -I "$here/../openrlhf_sagc/redaction.py")" >&2
 exec "${start[@]}" "${flags[@]}"

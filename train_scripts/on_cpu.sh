@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Runs a command on the CPU stack: train_scripts/on_cpu.sh TREE COMMAND...
 # TREE is the OpenRLHF of build/ to use: cpu-patched (this project) or cpu-base (unpatched).
-# Every run has a Ray cluster of its own, which ends with it, so runs do not meet.
+# Every run has a Ray cluster of its own, which ends with it, so runs do not meet. Other users of the machine reach its
+# ports, and get nothing there without its token; its session folder is private (docs/security.md).
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 tree=$root/build/${1:?usage: train_scripts/on_cpu.sh cpu-patched|cpu-base COMMAND...}
@@ -23,6 +24,9 @@ unset RAY_ADDRESS
 unset PYTHONDONTWRITEBYTECODE # some images set it; then every process would compile torch and vLLM anew
 RAY_TMPDIR=$(mktemp -d /tmp/ray.XXXXXX) # short whatever TMPDIR is: Ray's socket paths are limited to 107 characters
 export RAY_TMPDIR
+# shellcheck source=/dev/null
+. "$root/train_scripts/private_ray.sh"
+private_ray "$RAY_TMPDIR"
 
 "$@" &
 command=$!

@@ -8,15 +8,23 @@ import contextlib
 import importlib.util
 import io
 import os
+import runpy
 import shutil
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE))
+from ray_token import open_cluster_problems, reason_for_token, token_problems  # noqa: E402
+
+# By its path: the twin of a recipe runs without the package.
+without_secrets = runpy.run_path(str(HERE.parent / "openrlhf_sagc/redaction.py"))["without_secrets"]
 GB = 1e9
 LEAST_SHARED_MEMORY_GB = 4  # of /dev/shm, where Ray has its objects; containers begin with 0.06
 FREE_SHARE = 0.9  # of a GPU's memory that nothing else may use
@@ -31,7 +39,14 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--memory_gb", type=float, default=0, help="memory that this node needs")
     parser.add_argument("--cluster", help="address of the dashboard of the Ray cluster that takes the job")
     parser.add_argument("--wait_minutes", type=float, default=10, help="for the nodes of that cluster")
-    parser.add_argument("--ports", type=int, nargs="*", default=[], help="that have to be free; alone, without MODULE")
+    parser.add_argument(
+        "--isolated_network",
+        action="store_true",
+        help="several nodes may go without a token, as the platform lets nobody else reach them",
+    )
+    parser.add_argument(
+        "--ports", type=int, nargs="*", default=[], help="that have to be free for Ray's head; without MODULE"
+    )
     parser.add_argument("command", nargs=argparse.REMAINDER, help="module and flags of the training")
     return parser.parse_args()
 
@@ -170,7 +185,7 @@ def cluster_problems(address: str, needed: int, minutes: float) -> Iterator[str]
             if found >= needed:
                 return
         except Exception as error:
-            state = f"does not answer: {' '.join(str(error).split()):.200}"
+            state = f"does not answer: {without_secrets(' '.join(str(error).split())):.200}"
         if time.monotonic() >= deadline:
             yield f"the Ray cluster at {address} {state} after {minutes:g} minutes: start Ray on the other nodes"
             return
@@ -219,6 +234,8 @@ def room_problems(output: str, disk_gb: float, memory_gb: float) -> Iterator[str
 
 def problems(options: argparse.Namespace) -> Iterator[str]:
     yield from port_problems(options.ports)
+    if options.ports and not options.isolated_network:
+        yield from token_problems("a head that other nodes reach")
     if not options.command:
         return
     module, *flags = options.command
@@ -227,8 +244,13 @@ def problems(options: argparse.Namespace) -> Iterator[str]:
     yield from missing
     yield from file_problems(settings)
     yield from room_problems(value(settings, "--ckpt.output_dir", "ckpt"), options.disk_gb, options.memory_gb)
+    why = "" if options.isolated_network or missing else reason_for_token(settings, options.cluster)
+    if why:
+        yield from token_problems(why)
     if options.device == "gpu" and options.cluster:
         yield from cluster_problems(options.cluster, gpus_needed(settings), options.wait_minutes)
+        if why:
+            yield from open_cluster_problems(options.cluster)
     elif options.device == "gpu":
         yield from gpu_problems(gpus_needed(settings))
         if not missing:
@@ -240,7 +262,7 @@ def problems(options: argparse.Namespace) -> Iterator[str]:
 if __name__ == "__main__":
     found = 0
     for line in problems(parse_arguments()):
-        print(f"train_scripts/preflight.py: {line}", flush=True)
+        print(f"train_scripts/preflight.py: {without_secrets(line)}", flush=True)
         found += 1
     if found:
         raise SystemExit(2)

@@ -7,6 +7,8 @@
 # SRUN_ARGS: further options of srun. In a container of pyxis, with OUTPUT in a folder that is mounted:
 #   SRUN_ARGS="--container-image=/shared/openrlhf.sqsh --container-mounts=$PWD,/shared --container-workdir=$PWD" sbatch ...
 # Ray is reached on HEAD_ADDRESS, by default the first node's first address; PORT 6379. Not run on this hardware.
+# Ray (2.52 or later) lets in only who has the job's token, a file in build/, which all nodes share. ISOLATED_NETWORK=yes
+# goes without, where nobody else reaches the nodes; RAY_AUTH_TOKEN_PATH names a token of your own.
 #SBATCH --job-name=dapo_qwen2.5_32b
 #SBATCH --output=%x-%j.log
 #SBATCH --nodes=8
@@ -39,9 +41,30 @@ head=${nodes[0]}
 address=${HEAD_ADDRESS:-$(on "$head" hostname --all-ip-addresses)} || fail "$head does not tell its address: HEAD_ADDRESS=..."
 address=${address%% *}
 [[ -n $address && $address != 127.* ]] || fail "$head has the address '$address', which other nodes cannot reach: HEAD_ADDRESS=..."
-on "$head" python3 train_scripts/preflight.py --ports "$PORT" 8265 || fail "$head has no free ports for Ray"
+isolated=()
+case ${ISOLATED_NETWORK:-no} in
+    yes) isolated=(--isolated_network) ;;
+    no)
+        mkdir -p build
+        secrets=$(mktemp -d "$PWD/build/ray.XXXXXX")
+        trap 'rm -rf "$secrets"' EXIT
+        # shellcheck source=/dev/null
+        . train_scripts/private_ray.sh
+        private_ray "$secrets"
+        ;;
+    *) fail "ISOLATED_NETWORK is yes or no, not $ISOLATED_NETWORK" ;;
+esac
+on "$head" python3 train_scripts/preflight.py --ports "$PORT" 8265 "${isolated[@]}" ||
+    fail "$head has no free ports for Ray, or no token, see above"
 
-on "$head" ray start --head --node-ip-address="$address" --port="$PORT" --block &
+# Ray opens its session folder to all users; so it is in a private one of each node.
+# shellcheck disable=SC2016 # the node's shell expands it
+private='[ -z "${RAY_AUTH_TOKEN_PATH:-}" ] || [ -r "$RAY_AUTH_TOKEN_PATH" ] || {
+    echo "train_scripts/slurm_dapo_32b.sh: $HOSTNAME cannot read $RAY_AUTH_TOKEN_PATH: call sbatch in a folder that all nodes share" >&2
+    exit 2
+}
+RAY_TMPDIR=$(mktemp -d "${RAY_TMPDIR:-/tmp}/ray.XXXXXX") && export RAY_TMPDIR && exec "$@"'
+on "$head" bash -c "$private" node ray start --head --node-ip-address="$address" --port="$PORT" --block &
 ray_head=$!
 deadline=$((SECONDS + 60 * WAIT_MINUTES))
 until on "$head" ray job list --address=http://127.0.0.1:8265 >/dev/null 2>&1; do
@@ -50,7 +73,7 @@ until on "$head" ray job list --address=http://127.0.0.1:8265 >/dev/null 2>&1; d
     sleep 5
 done
 for node in "${nodes[@]:1}"; do
-    on "$node" ray start --address="$address:$PORT" --block &
+    on "$node" bash -c "$private" node ray start --address="$address:$PORT" --block &
 done
 
 # The script waits until all nodes have joined, WAIT_MINUTES at most. Slurm ends Ray's steps with this script.

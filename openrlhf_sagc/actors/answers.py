@@ -16,7 +16,10 @@ MISSING = math.nan  # a reward that could not be fetched: OpenRLHF raises for No
 
 
 class Failure(Exception):
-    """An error whose message says everything, in one line."""
+    """An error whose message says everything, in one line, without secrets."""
+
+    def __init__(self, message: str):
+        super().__init__(without_secrets(message))
 
 
 def describe(error: BaseException, where: str | None = None) -> str:

@@ -29,7 +29,7 @@ async def post(url: str, sample: dict) -> Any:
             async with session.post(url, json=sample, allow_redirects=False) as response:
                 if not 200 <= response.status < 300:
                     followed = ", a redirect, which is not followed" if 300 <= response.status < 400 else ""
-                    raise Failure(f"{where} answered {response.status} {response.reason!r:.100}{followed}")
+                    raise Failure(f"{where} answered {response.status} {_short(response.reason)}{followed}")
                 body = await _read(response, where)
                 return json.loads(_decompressed(body, response.headers.get("Content-Encoding", ""), where))
     except Failure:
@@ -53,11 +53,16 @@ def _decompressed(body: bytes, encoding: str, where: str) -> bytes:
     if encoding.lower() in ("", "identity"):
         return body
     if encoding.lower() not in ENCODINGS:
-        raise Failure(f"{where} answered in Content-Encoding {encoding!r:.100}: {' and '.join(ENCODINGS)} are read")
+        raise Failure(f"{where} answered in Content-Encoding {_short(encoding)}: {' and '.join(ENCODINGS)} are read")
     text = zlib.decompressobj(zlib.MAX_WBITS | 32).decompress(body, MOST_BYTES + 1)  # 32: gzip or zlib by its header
     if len(text) > MOST_BYTES:
         raise _too_much(where)
     return text
+
+
+def _short(said: str | None) -> str:
+    """What the server says of itself, in a message; cut after its secrets are out, of which half would be left else."""
+    return repr(without_secrets(said or ""))[:100]
 
 
 def _too_much(where: str) -> Failure:

@@ -21,6 +21,7 @@ from openrlhf_sagc.actors.rollouts import keep_first, stop_rollouts, watch_rollo
 from openrlhf_sagc.decisions.records import ROLLOUT, Group, Labelled, Rollout
 from openrlhf_sagc.driver.group_parts import GroupParts
 from openrlhf_sagc.driver.step_seconds import RunningRollouts
+from openrlhf_sagc.redaction import without_secrets
 
 logger = init_logger(__name__)
 T = TypeVar("T")
@@ -298,7 +299,7 @@ def _naming_death(call: Callable[[], T]) -> T:
     try:
         return call()
     except ray.exceptions.RayActorError as error:
-        reason = next(iter(str(error).splitlines()), "")
+        reason = without_secrets(next(iter(str(error).splitlines()), ""))
         raise RuntimeError(
             f"a vLLM engine has died: {reason:.300}; its own log says why, start again with --ckpt.load_enable"
         ) from error

@@ -12,8 +12,10 @@ import runpy
 import subprocess
 from pathlib import Path
 
+import click
 import pytest
 from cpu_stack import ROOT
+from ray.scripts.scripts import cli as ray_commands
 
 FILES = [*ROOT.glob("*.md"), ROOT / "patches/README.md", *ROOT.glob("docs/*.md"), *ROOT.glob("eval/results/**/*.md")]
 DOCUMENTS = sorted(str(file.relative_to(ROOT)) for file in FILES)
@@ -134,6 +136,9 @@ def check_call(words: list[str], monkeypatch) -> None:
             check_call(rest[2:], monkeypatch)
     elif name in ("python", "python3"):
         check_python(rest, monkeypatch)
+    elif name == "ray" and rest[0] != "job":
+        command = ray_commands.commands[rest[0]]
+        command.make_parser(click.Context(command)).parse_args(rest[1:])
     elif name == "ray":
         modules = json.loads(rest[rest.index("--runtime-env-json") + 1])["py_modules"]
         assert all((ROOT / module / "__init__.py").exists() for module in modules)

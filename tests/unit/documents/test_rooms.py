@@ -18,12 +18,12 @@ PACKAGE = {
     "advantages": set(),
     "step_savings": {"argument_checks"},
     "actors": {"decisions", "advantages", "argument_checks", "redaction", "step_savings"},
-    "argument_checks": {"advantages"},
+    "argument_checks": {"advantages", "redaction"},
     "policies": {"argument_checks", "decisions"},
     "arguments": {"argument_checks", "decisions", "policies", "redaction", "step_savings"},
     "driver": {"decisions", "actors", "advantages", "argument_checks", "policies", "redaction", "step_savings"},
     "output_folders": {"argument_checks"},
-    "__main__": {"arguments", "driver", "output_folders"},
+    "__main__": {"arguments", "driver", "output_folders", "redaction"},
     "controller": {"decisions"},  # the contract's path
     "__init__": set(),
 }

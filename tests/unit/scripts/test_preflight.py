@@ -1,8 +1,15 @@
 import argparse
+import http.server
+import importlib.metadata
+import json
+import os
+import re
 import runpy
 import socket
 import subprocess
 import sys
+import threading
+from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
 
@@ -174,7 +181,124 @@ def test_missing_modules(preflight):
 def test_each_problem_is_a_line_and_the_rest_is_still_checked(preflight, tmp_path):
     command = ["openrlhf_sagc", "--reward.remote_url", "/none.py", "--ckpt.output_dir", str(tmp_path)]
     options = argparse.Namespace(
-        ports=[], command=command, device="cpu", cluster=None, disk_gb=1e9, memory_gb=0, wait_minutes=0
+        ports=[],
+        command=command,
+        device="cpu",
+        cluster=None,
+        isolated_network=False,
+        disk_gb=1e9,
+        memory_gb=0,
+        wait_minutes=0,
     )
     lines = list(preflight.problems(options))
     assert any("/none.py is not there" in line for line in lines) and any("free disk" in line for line in lines)
+
+
+@pytest.fixture
+def no_token(monkeypatch, tmp_path):
+    """A shell of which Ray would find no token."""
+    for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "RAY_ADDRESS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("flags", "cluster", "variable", "why"),
+    [
+        (["--actor.num_nodes", "1"], None, None, ""),
+        (["--actor.num_nodes", "2"], None, None, "--actor.num_nodes 2"),
+        (["--ref.num_nodes=3"], "http://127.0.0.1:8265", None, "--ref.num_nodes 3"),
+        (["--actor.num_nodes", "x[$(id)]"], None, None, ""),  # the flags' own parser says so
+        ([], "http://127.0.0.1:8265", None, ""),
+        ([], "http://localhost:8265", "auto", ""),
+        ([], "http://192.0.2.77:8265", None, "--cluster http://192.0.2.77:8265"),
+        ([], None, "192.0.2.77:6379", "RAY_ADDRESS 192.0.2.77:6379"),
+        ([], None, "ray://192.0.2.77:10001", "RAY_ADDRESS ray://192.0.2.77:10001"),
+        ([], None, "http://[", "RAY_ADDRESS http://["),
+    ],
+)
+def test_what_of_a_run_needs_a_token(preflight, no_token, monkeypatch, flags, cluster, variable, why):
+    if variable:
+        monkeypatch.setenv("RAY_ADDRESS", variable)
+    assert preflight.reason_for_token(preflight.settings_of(flags), cluster) == why
+
+
+def test_the_line_of_a_missing_token_makes_one(preflight, no_token, monkeypatch):
+    """Its commands, followed in a shell, leave nothing to complain of, and a file for this user alone."""
+    (line,) = preflight.token_problems("--actor.num_nodes 2")
+    assert line.startswith("--actor.num_nodes 2 needs a token, else whoever reaches Ray's ports runs jobs as you")
+    make, export = [command for command in re.findall("`(.*?)`", line)]
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    script = f"{make} && {export} && printenv RAY_AUTH_MODE"
+    shell = subprocess.run(["bash", "-c", script], env={**os.environ, "PATH": path}, capture_output=True, text=True)
+    assert shell.returncode == 0 and shell.stdout == "token\n"
+    token = no_token / ".ray/auth_token"
+    assert token.stat().st_mode & 0o777 == 0o600 and token.read_text() not in shell.stdout + shell.stderr
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    assert not list(preflight.token_problems("--actor.num_nodes 2"))
+    token.chmod(0o644)
+    (line,) = preflight.token_problems("--actor.num_nodes 2")
+    assert line.endswith(f"other users may read it: chmod 600 {token}, in a folder of your own")
+    token.write_text(" \n")
+    assert "is empty" in said(preflight.token_problems("--actor.num_nodes 2"))
+    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(no_token / "none"))
+    assert f"{no_token}/none cannot be read" in said(preflight.token_problems("--actor.num_nodes 2"))
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "one")
+    assert not list(preflight.token_problems("--actor.num_nodes 2"))
+
+
+@pytest.mark.parametrize(
+    ("version", "known"), [("2.9.3", False), ("2.51.1", False), ("2.52.0", True), ("3.0.0", True)]
+)
+def test_an_older_ray_is_refused(preflight, no_token, monkeypatch, version, known):
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "one")
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: version)
+    lines = list(preflight.token_problems("--actor.num_nodes 2"))
+    needed = f"--actor.num_nodes 2 needs a token, which Ray {version} does not know: install Ray 2.52 or later"
+    assert lines == ([] if known else [needed])
+
+
+@pytest.mark.parametrize(
+    ("status", "mode", "is_open"), [(200, "disabled", True), (404, None, True), (200, "token", False)]
+)
+def test_a_cluster_that_takes_jobs_from_anybody_is_refused(preflight, status, mode, is_open):
+    class Dashboard(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            assert self.path == "/api/authentication_mode" and "Authorization" not in self.headers
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(json.dumps({"authentication_mode": mode}).encode())
+
+        def log_message(self, *_):
+            pass
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Dashboard) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address = f"http://127.0.0.1:{server.server_port}"
+        problems = said(preflight.open_cluster_problems(address))
+        server.shutdown()
+    assert ("was started without a token" in problems) == is_open == bool(problems)
+
+
+@pytest.mark.parametrize("words", [["--ports", "0"], ["--device", "cpu", "openrlhf_sagc", "--actor.num_nodes", "2", "--reward.remote_url", "x.py"]],
+)
+def test_several_nodes_without_a_token_are_refused(no_token, words):
+    """As a head is started, and as a job is; but not where the platform isolates the network."""
+    place = words.index("openrlhf_sagc") if "openrlhf_sagc" in words else 0
+
+    def run(*more):
+        command = [sys.executable, SCRIPT, *words[:place], *more, *words[place:]]
+        return subprocess.run(command, capture_output=True, text=True, timeout=300)
+
+    ran = run()
+    assert ran.returncode == 2 and "needs a token" in ran.stdout
+    assert "needs a token" not in run("--isolated_network").stdout
+
+
+def test_a_problem_is_printed_without_secrets(tmp_path):
+    flags = ["--data.prompt_dataset", "x", "--eval.dataset", "/none/http://user:s3cret@host/x"]
+    command = [sys.executable, SCRIPT, "--device", "cpu", "openrlhf_sagc", *flags]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert "is not there" in ran.stdout and "s3cret" not in ran.stdout + ran.stderr
