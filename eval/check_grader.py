@@ -24,7 +24,8 @@ from rich.console import Console
 from rich.progress import track
 
 from openrlhf_sagc.grading.algebra import verified
-from openrlhf_sagc.grading.answers import decided, extract_answer
+from openrlhf_sagc.grading.answers import decided
+from openrlhf_sagc.grading.extraction import extract_answer
 
 FORMS = Path(__file__).with_name("evaluation") / "answer_forms.csv"
 FILES = {

@@ -24,16 +24,19 @@ _starting = threading.Lock()
 
 
 def verified(pair: tuple[str, str], seconds: int | None = 5) -> bool:
-    """Whether math-verify finds (gold, answer) equal; not, if it takes longer for a step of its work.
+    """Whether (gold, answer) are equal; not, if it takes longer to tell.
 
     Main thread only, as its limit is an alarm; `seconds` None is for a process that is stopped from outside.
     """
-    from math_verify import parse, verify  # type: ignore[import-untyped]
+    from math_verify.errors import TimeoutException  # type: ignore[import-untyped]
+    from math_verify.utils import timeout  # type: ignore[import-untyped]
 
-    from openrlhf_sagc.grading.answers import cleaned
+    from openrlhf_sagc.grading.comparison import equal
 
-    gold, answer = (parse(rf"\boxed{{{cleaned(text)}}}", parsing_timeout=seconds) for text in pair)
-    return verify(gold, answer, allow_set_relation_comp=True, timeout_seconds=seconds)
+    try:
+        return timeout(seconds)(equal)(*pair)
+    except TimeoutException:
+        return False
 
 
 def _verified_in_time(pair: tuple[str, str], seconds: int) -> bool:
@@ -47,7 +50,7 @@ def _verified_in_time(pair: tuple[str, str], seconds: int) -> bool:
 
 def prepare_worker() -> None:
     """Bound the memory of this process and silence its log."""
-    import math_verify  # noqa: F401  # its import, seconds on a busy disk, is no part of a comparison
+    import math_verify  # type: ignore[import-untyped]  # noqa: F401  # its import takes seconds on a busy disk
 
     limit = psutil.Process().memory_info().vms + WORKER_BYTES
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
