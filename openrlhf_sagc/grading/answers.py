@@ -27,6 +27,8 @@ class _Plain:
             return gold != ""
         wanted, given = number(gold), number(answer)
         if wanted is None or given is None:
+            if any(text.lstrip("+-") == r"\infty" for text in (gold, answer)) and (wanted, given) != (None, None):
+                return False
             raise Undecided
         return wanted == given or rounded(gold, given) or rounded(answer, wanted)
 

@@ -13,7 +13,7 @@ from openrlhf_sagc.grading.reading import read
 
 # No expression: words, numbers of another base, primes, gaps between numbers.
 UNREADABLE = re.compile(
-    r"[⟦⟧'\"#@?;=<>]|\\(?:text|mathrm|to|dots|sim|begin)(?![A-Za-z])|\d_|\d (?=\d)|\+ *[-+]|\^ *\{? *(?:T\b|\\(?:top|intercal|prime|dagger|ast)|\*)"
+    r"[⟦⟧'\"#@?;=<>]|\\(?:text|mathrm|to|dots|sim|begin)(?![A-Za-z])|\\(?:over|bar|hat|wide|tilde|dot|ddot|vec|acute|grave|check|breve)|\d_|\d (?=\d)|\+ *[-+]|\^ *\{? *(?:T\b|\\(?:top|intercal|prime|dagger|ast)|\*)"
 )
 DECIMAL = re.compile(r"(?<![\d.])(\d*)\.(\d+)(?!\.?\d)")
 POINTS = ((0.7318, 1.9243, -0.4117), (2.3761, -1.2873, 0.8719), (-0.6139, 0.3947, 1.7411))

@@ -43,7 +43,7 @@ def quantities(text: str) -> Node:
     if r"⟦°⟧" in text and re.search(r"\\(?:sin|cos|tan|cot|sec|csc)", text):
         text = re.sub(r"([\d.]+|\\?[A-Za-z]+|\})⟦°⟧", r"(\1\\cdot \\frac{\\pi}{180})", text)
     if "⟦" not in text:
-        return Value(text)
+        return Value(text) if text else Words("")
     front = re.match(r"([+-]?)⟦([^⟧]*)⟧", text)
     if front and (front[2] in _CURRENCY or front[2].casefold().strip(".") in _CURRENCY):
         rest = quantities(front[1] + text[front.end() :])
