@@ -23,8 +23,8 @@ from openrlhf.utils.math_utils import extract_boxed_answer, grade_answer
 from rich.console import Console
 from rich.progress import track
 
-from openrlhf_sagc.grading.algebra import verified
-from openrlhf_sagc.grading.answers import decided, extract_answer
+from openrlhf_sagc.grading.comparison import equal
+from openrlhf_sagc.grading.extraction import extract_answer
 
 FORMS = Path(__file__).with_name("evaluation") / "answer_forms.csv"
 FILES = {
@@ -39,10 +39,7 @@ OTHERS = 5  # other problems' answers that are tried on a problem
 def ours(response: str, gold: str) -> bool:
     """This project's verdict."""
     answer = extract_answer(response)
-    if answer is None:
-        return False
-    plain = decided(gold, answer)
-    return verified((gold, answer)) if plain is None else plain
+    return answer is not None and equal(gold, answer)
 
 
 GRADERS = {

@@ -6,9 +6,9 @@ If there are several models, each is compared with the first by problem: paired 
     python eval/evaluate.py --models before after --dataset math500 --apply_chat_template --json quality.json
     python eval/evaluate.py --from_responses responses.jsonl
 
---grader math takes the last \\boxed{} for the answer (if there is none, what follows ####), and the label for the gold
-answer. --grader FILE.py calls OpenRLHF's reward_func(queries, prompts, labels); a score above 0.5 is right, and there is
-no majority@k, since there are no answers to count.
+--grader math takes the last \\boxed{} for the answer (if there is none, what follows ####; thoughts in <think> are left
+out), and the label for the gold answer. --grader FILE.py calls OpenRLHF's reward_func(queries, prompts, labels); a score
+above 0.5 is right, and there is no majority@k, since there are no answers to count.
 """
 
 import argparse

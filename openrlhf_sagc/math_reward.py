@@ -1,19 +1,22 @@
 r"""The reward of the launch scripts, for --reward.remote_url: 1 for the right final answer of a math problem, else 0.
 
-The answer is what the last \boxed{} holds, else what follows the last `####` or `Answer:` at the beginning of a line.
-math-verify compares what is not plainly equal or different. Threads may call it; a comparison that takes too long
-counts as wrong. Needs math-verify, pyseccomp and libseccomp2, as requirements.txt has them.
+The answer is what the last \boxed{} holds, else what follows the last `####` or `Answer:` at the beginning of a line;
+thoughts in <think> are not read. docs/math_reward.md says what counts as right. Threads may call it; a comparison that
+takes too long counts as wrong. Needs math-verify, pyseccomp and libseccomp2,
+as requirements.txt has them.
 
 Raises:
     ImportError: one of them is not installed; the message says how to install it.
 """
 
+import math
 from importlib.util import find_spec
 
 import torch
 
 from openrlhf_sagc.grading.algebra import equal_by_algebra
-from openrlhf_sagc.grading.answers import decided, extract_answer, response_of
+from openrlhf_sagc.grading.answers import decided
+from openrlhf_sagc.grading.extraction import extract_answer, response_of
 from openrlhf_sagc.grading.sandbox import seccomp_filter
 
 if not find_spec("math_verify"):
@@ -30,10 +33,13 @@ def reward_func(queries, prompts, labels, **kwargs):
     Returns:
         Float tensors [len(queries)]: `rewards`, `scores` (the same values) and, in `extra_logs`, the samples in which an
         answer was found and those whose comparison was stopped.
+
+    Raises:
+        ValueError: a label is missing or empty. Its group is dropped, as of every reward that fails.
     """
     found, verdicts = [], []
     for query, prompt, label in zip(queries, prompts, labels, strict=True):
-        gold = extract_answer(str(label)) or str(label)
+        gold = _gold(label)
         answer = extract_answer(response_of(query, prompt))
         found.append(answer is not None)
         verdicts.append(answer is not None and _equal(gold, answer))
@@ -41,6 +47,16 @@ def reward_func(queries, prompts, labels, **kwargs):
     stopped = torch.tensor([float(verdict is None) for verdict in verdicts])
     logs = {"answer_found": torch.tensor(found, dtype=torch.float), "comparison_stopped": stopped}
     return {"rewards": rewards, "scores": rewards.clone(), "extra_logs": logs}
+
+
+def _gold(label) -> str:
+    """The answer of a label."""
+    text = "" if label is None or isinstance(label, float) and math.isnan(label) else str(label)
+    found = extract_answer(text)
+    gold = text if found is None else found
+    if not gold.strip():
+        raise ValueError(f"the label {label!r:.80} has no answer: give every row one, or remove it from the data")
+    return gold
 
 
 def _equal(gold: str, answer: str) -> bool | None:

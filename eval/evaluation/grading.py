@@ -16,7 +16,8 @@ from pebble import ProcessPool
 from rich.progress import track
 
 from openrlhf_sagc.grading.algebra import Comparisons
-from openrlhf_sagc.grading.answers import decided, extract_answer
+from openrlhf_sagc.grading.answers import decided
+from openrlhf_sagc.grading.extraction import extract_answer
 
 REWARD_SECONDS = 180
 RIGHT_ABOVE = 0.5  # a reward above it is that of a right answer, for rewards of 0 and 1 as for -1 and 1

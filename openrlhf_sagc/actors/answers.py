@@ -80,22 +80,27 @@ def logged_numbers(logs: Any, who: str) -> dict[str, float]:
         return {}
     if not isinstance(logs, dict):
         raise Failure(f"{who} returned extra_logs {_short(logs)} instead of a dict")
-    numbers = {}
-    for name, value in logs.items():
-        if type(name) is str and type(value) is float:  # Nearly all are; the words of an error take time to make.
-            numbers[name] = value
-            continue
-        what = f"extra_logs[{_short(name)}]"
-        if getattr(value, "ndim", 0) and len(value):
-            value = value.flatten()[0]
-        value = _single(value, who, what)
-        if not isinstance(name, str) or not isinstance(value, (int, float)):
-            raise Failure(f"{who} returned {what} {_short(value)} instead of a number under a name")
+    return {name: _logged_number(name, value, who) for name, value in logs.items()}
+
+
+def _logged_number(name: Any, value: Any, who: str) -> float:
+    """The number under a name of `extra_logs`."""
+    if getattr(value, "ndim", 0) and len(value):
+        value = value.flatten()[0]
+    number = value.tolist() if hasattr(value, "tolist") else value
+    while isinstance(number, (list, tuple)) and len(number) == 1:
+        number = number[0].tolist() if hasattr(number[0], "tolist") else number[0]
+    if isinstance(name, str) and isinstance(number, (int, float)):
         try:
-            numbers[name] = float(value)
+            return float(number)
         except OverflowError:
-            raise Failure(f"{who} returned {what} {_short(value)}") from None
-    return numbers
+            pass
+    # Only what is wrong has words made for it: they take time, and an answer may have any number of logs.
+    what = f"extra_logs[{_short(name)}]"
+    number = _single(number, who, what)
+    if not isinstance(name, str) or not isinstance(number, (int, float)):
+        raise Failure(f"{who} returned {what} {_short(number)} instead of a number under a name")
+    raise Failure(f"{who} returned {what} {_short(number)}")
 
 
 def check_log_probs(response: dict, needed: bool) -> None:

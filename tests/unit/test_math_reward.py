@@ -61,6 +61,24 @@ def test_reward(reward, response, label, right, found):
     }
 
 
+@pytest.mark.parametrize("label", [None, float("nan"), "", " ", r"So \boxed{}."])
+def test_a_label_without_an_answer_is_an_error_and_no_word(label):
+    with pytest.raises(ValueError, match="has no answer: give every row one"):
+        openrlhf_sagc.math_reward.reward_func([PROMPT + r"\boxed{None}"], [PROMPT], [label])
+
+
+def test_a_label_with_two_boxes_is_both(reward):
+    label = r"Both work, so the answers are $\boxed{-4}$ and $\boxed{9}$."
+    assert reward(r"\boxed{9}", label)["rewards"].tolist() == [0]
+    assert reward(r"\boxed{9, -4}", label)["rewards"].tolist() == [1]
+
+
+def test_an_answer_inside_a_thought_is_none(reward):
+    answer = reward(r"So \boxed{5}.</think> That is all.", "5", PROMPT + "<think>\n")
+    assert answer["rewards"].tolist() == [0] and answer["extra_logs"]["answer_found"].tolist() == [0]
+    assert reward(r"So 4.</think> \boxed{5}", "5", PROMPT + "<think>\n")["rewards"].tolist() == [1]
+
+
 def test_a_comparison_that_hangs_is_wrong_and_logged(reward):
     answer = reward(r"\boxed{9^{9^{9^{9}}}}", "5")
     assert answer["rewards"].tolist() == [0] and answer["extra_logs"]["comparison_stopped"].tolist() == [1]

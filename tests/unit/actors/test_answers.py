@@ -2,6 +2,7 @@
 
 import pytest
 
+from openrlhf_sagc.actors import answers
 from openrlhf_sagc.actors.answers import LARGEST, Failure, describe, finite_number, logged_numbers
 
 
@@ -33,3 +34,12 @@ def test_an_error_is_described_in_one_line_without_secrets(monkeypatch):
     except ValueError as error:
         line = describe(error)
     assert line.startswith("ValueError: $SERVICE_API_KEY was refused by https://host/path (test_answers.py:")
+
+
+@pytest.mark.parametrize("value", [1, True, [2], [[3.0]]])
+def test_right_logs_have_no_words_made_for_an_error(monkeypatch, value):
+    """An answer may have 40,000 logs, and to leave secrets out of each name takes seconds."""
+    made = []
+    monkeypatch.setattr(answers, "without_secrets", lambda text: made.append(text) or text)
+    assert len(logged_numbers({f"log {i}": value for i in range(100)}, "the reward function")) == 100
+    assert not made

@@ -15,6 +15,12 @@ COMPARE = {
     "nothing": "",
     "names": "from openrlhf_sagc.grading.comparison import equal",
     "disarm": "from openrlhf_sagc.grading.disarm import disarm; disarm()",
+    "disarm, our reader": """
+from openrlhf_sagc.grading import comparison, disarm
+comparison.check_names = lambda expression: None
+equal = comparison.equal
+equal("x+1", "1+x"), equal("x^2", "x*x"), equal("[1,x+1]", "[1,1+x]")
+disarm.disarm()""",
 }
 PROGRAM = r"""
 import json, logging, sys
@@ -53,7 +59,7 @@ def test_the_payload_runs_where_there_is_no_wall(tmp_path):
         pytest.skip("this math-verify, latex2sympy2 or sympy no longer runs it")
 
 
-@pytest.mark.parametrize("wall", ["names", "disarm"])
+@pytest.mark.parametrize("wall", ["names", "disarm", "disarm, our reader"])
 def test_no_text_becomes_code(wall, tmp_path):
     pairs = pairs_with(code_that_marks(tmp_path / "marker"))
     verdicts = compared(wall, [*pairs, *(pair[::-1] for pair in pairs[::4])])

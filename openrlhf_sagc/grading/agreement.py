@@ -1,0 +1,290 @@
+r"""Whether two answers say the same: their structure here, their numbers and expressions by an `Algebra`.
+
+A right verdict needs the whole answer. Lists are compared with their counts, intervals with their ends, relations as
+relations, quantities with their units; what was not understood equals only itself.
+"""
+
+import re
+from collections.abc import Sequence
+from fractions import Fraction
+
+from openrlhf_sagc.grading.intervals import is_set, pieces, same_pieces
+from openrlhf_sagc.grading.nodes import (
+    Clock,
+    Many,
+    Node,
+    Option,
+    Relation,
+    Union,
+    Value,
+    Words,
+    flipped,
+    is_named,
+    plain,
+)
+from openrlhf_sagc.grading.numbers import Algebra, number
+from openrlhf_sagc.grading.words import GREEK, Unit
+
+MOST_ITEMS = 100  # of lists whose items are compared with each other
+ORDERED = ("()", "<>", "[]", "column", "row")
+UNORDERED = (",", ";", "or", "and", "", "{}", "±")
+
+
+def same(gold: Node, answer: Node, algebra: Algebra) -> bool:
+    """Whether the answer says what the gold answer says."""
+    if isinstance(gold, Option) or isinstance(answer, Option):
+        return _same_options(gold, answer, algebra)
+    if isinstance(gold, Clock) and isinstance(answer, Clock):
+        return gold.seconds == answer.seconds
+    if isinstance(gold, Words) and isinstance(answer, Words):
+        return plain(gold.text) == plain(answer.text) != ""
+    if isinstance(gold, Value) and isinstance(answer, Value):
+        return _same_values(gold, answer, algebra)
+    if (low := pieces(gold)) is not None and (high := pieces(answer)) is not None and (is_set(gold) or is_set(answer)):
+        if same_pieces(low, high, algebra):
+            return True
+    if isinstance(gold, Relation) and isinstance(answer, Relation):
+        return _same_relations(gold, answer, algebra)
+    if isinstance(gold, Relation):
+        return set(gold.signs) == {"="} and is_named(gold) and same(gold.sides[-1], answer, algebra)
+    if isinstance(answer, Relation):
+        return _says(answer, gold, algebra)
+    if isinstance(gold, Union) and isinstance(answer, Union):
+        return _same_items(gold.items, answer.items, algebra)
+    if isinstance(gold, Many) or isinstance(answer, Many):
+        return _same_many(gold, answer, algebra)
+    return False
+
+
+def _same_options(gold: Node, answer: Node, algebra: Algebra) -> bool:
+    """Options by their letters; the gold answer by what the option says."""
+    wanted, given = _option_letters(gold), _option_letters(answer)
+    if wanted and given:
+        return wanted == given
+    if isinstance(gold, Option):
+        return gold.content is not None and same(gold.content, answer, algebra)
+    return isinstance(answer, Option) and answer.content is not None and same(gold, answer.content, algebra)
+
+
+def _option_letters(node: Node) -> str:
+    if isinstance(node, Option):
+        return node.letters
+    if isinstance(node, Many) and node.joint in UNORDERED and all(isinstance(item, Option) for item in node.items):
+        return "".join(sorted(letter for item in node.items for letter in _option_letters(item)))
+    return ""
+
+
+def _same_values(gold: Value, answer: Value, algebra: Algebra) -> bool:
+    """Numbers with the units of both if these can be turned into each other; else a unit says nothing."""
+    g, a = gold.unit, answer.unit
+    if g and a and g.kinds == a.kinds:
+        return algebra.equal(_in_unit(gold, a), answer.latex)
+    if _is(g, "percent") != _is(a, "percent"):
+        hundredth = [
+            _times(value.latex, Fraction(1, 100)) if _is(value.unit, "percent") else value.latex
+            for value in (gold, answer)
+        ]
+        return algebra.equal(gold.latex, answer.latex) or algebra.equal(*hundredth)
+    if _is(g, "angle") != _is(a, "angle"):
+        in_degrees, other = (gold, answer) if _is(g, "angle") else (answer, gold)
+        if r"\pi" in other.latex and r"\pi" not in in_degrees.latex:
+            return algebra.equal(rf"({in_degrees.latex})\cdot \frac{{\pi}}{{180}}", other.latex)
+    soft = re.fullmatch(r"(.*\d) [A-Za-z]", answer.latex)  # 5 m, if no letter of the gold answer can be meant
+    if soft and number(gold.latex) is not None:
+        return algebra.equal(gold.latex, soft[1])
+    return algebra.equal(gold.latex, answer.latex)
+
+
+def _is(counted: Unit | None, kind: str) -> bool:
+    return counted is not None and counted.kinds == ((kind, 1),)
+
+
+def _times(latex: str, factor: Fraction) -> str:
+    value = number(latex)
+    if value is None:
+        return rf"({latex})\cdot \frac{{{factor.numerator}}}{{{factor.denominator}}}"
+    value *= factor
+    return rf"{'-' * (value < 0)}\frac{{{abs(value.numerator)}}}{{{value.denominator}}}"
+
+
+def _in_unit(value: Value, other: Unit) -> str:
+    assert value.unit
+    factor = value.unit.size / other.size
+    return value.latex if factor == 1 else _times(value.latex, factor)
+
+
+def _says(answer: Relation, gold: Node, algebra: Algebra) -> bool:
+    """Whether x = 1 + 1 = 2 says 2: each side does, but for a first side that has letters and what is only near."""
+    if not set(answer.signs) <= {"=", r"\approx"}:
+        return False
+    first, *rest = answer.sides
+    named = is_named(answer) or isinstance(first, Value) and _is_quantity(first.latex)
+    exact = answer.signs.index(r"\approx") if r"\approx" in answer.signs else len(answer.signs)
+    exact = max(exact, 1) if named else exact
+    sides = rest[:exact] if named else [first, *rest[:exact]]
+    return all(same(gold, side, algebra) for side in sides) and all(_is_near(sides[0], side) for side in rest[exact:])
+
+
+def _is_near(exactly: Node, nearly: Node) -> bool:
+    """Whether a number is near a value, if that can be told: a few percent."""
+    value, near = (number(node.latex) if isinstance(node, Value) else None for node in (exactly, nearly))
+    if value is None or near is None:
+        return near is not None
+    return abs(value - near) <= abs(value) / 20
+
+
+def _is_quantity(latex: str) -> bool:
+    """Whether the text can be what was asked for: a + b, xy, m/n; not 2x or x + 1, which solve an equation for x."""
+    return len(set(re.findall(rf"(?<![\\A-Za-z])[A-Za-z]|(?<=[A-Za-z])[A-Z]|\\(?:{'|'.join(GREEK)})", latex))) > 1
+
+
+def _same_relations(gold: Relation, answer: Relation, algebra: Algebra) -> bool:
+    if (
+        set(gold.signs) == {"="}
+        and is_named(gold)
+        and r"\approx" not in gold.signs
+        and set(answer.signs) <= {"=", r"\approx"}
+    ):
+        if is_named(answer):
+            wanted, given = (_text(relation.sides[0]) for relation in (gold, answer))
+            return (wanted == given or {wanted, given} <= {"y", "f(x)"}) and _says(answer, gold.sides[-1], algebra)
+    for relation in (answer, flipped(answer)):
+        if relation and relation.signs == gold.signs and _same_in_order(gold.sides, relation.sides, algebra):
+            return True
+    if len(gold.signs) != 1 or len(answer.signs) != 1:
+        return False
+    for relation in (answer, flipped(answer)):
+        if relation and relation.signs == gold.signs and gold.signs[0] in ("=", "<", ">", r"\le", r"\ge", r"\ne"):
+            pairs = [_sides(side) for side in (gold, relation)]
+            if pairs[0] and pairs[1]:
+                return algebra.proportional(pairs[0], pairs[1], gold.signs[0] not in ("=", r"\ne"))
+    return False
+
+
+def _sides(relation: Relation) -> tuple[str, str] | None:
+    left, right = map(_text, relation.sides)
+    return (left, right) if left and right and "⟦" not in left + right else None
+
+
+def _text(node: Node) -> str:
+    if isinstance(node, Option):
+        return node.letters
+    return node.latex if isinstance(node, Value) else node.text if isinstance(node, Words) else ""
+
+
+def _same_in_order(gold: Sequence[Node], answer: Sequence[Node], algebra: Algebra) -> bool:
+    return len(gold) == len(answer) and all(same(g, a, algebra) for g, a in zip(gold, answer))
+
+
+def _same_many(gold: Node, answer: Node, algebra: Algebra) -> bool:
+    totals = [_total(node) for node in (gold, answer)]
+    if totals[0] and totals[1]:
+        if not totals[0].unit or not totals[1].unit:
+            return False
+        return _same_values(totals[0], totals[1], algebra)
+    if not isinstance(gold, Many) or not isinstance(answer, Many):
+        return False
+    for named, bare in ((gold, answer), (answer, gold)):
+        if values := _by_name(named):
+            if bare.joint in ORDERED and len(bare.items) == len(values):
+                wanted, given = (values, bare.items) if named is gold else (bare.items, values)
+                return _same_in_order(wanted, given, algebra)
+    if gold.joint in ORDERED and answer.joint in ORDERED:
+        same_kind = gold.joint == answer.joint or len(gold.items) > 2 or "[]" not in (gold.joint, answer.joint)
+        if {gold.joint, answer.joint} == {"row", "column"}:
+            same_kind = False
+        return same_kind and _same_in_order(gold.items, answer.items, algebra)
+    if gold.joint == answer.joint and gold.joint not in UNORDERED:
+        return _same_in_order(gold.items, answer.items, algebra)
+    if gold.joint in UNORDERED and answer.joint in UNORDERED:
+        in_order = (_by_name(gold) is None) != (_by_name(answer) is None)
+        if {gold.joint, answer.joint} == {"and", "or"} and any(map(_is_inequality, (*gold.items, *answer.items))):
+            return False
+        compare = _same_in_order if in_order else _same_items
+        return compare(_flat(gold), _flat(answer), algebra)
+    return (
+        len(gold.items) > 2
+        and gold.joint in ORDERED
+        and answer.joint == ","
+        and _same_in_order(gold.items, answer.items, algebra)
+    )
+
+
+def _is_inequality(node: Node) -> bool:
+    return isinstance(node, Relation) and node.signs != ("=",)
+
+
+def _by_name(node: Many) -> list[Node] | None:
+    """The values of x = 1, y = 2 in the order of their different names; None if it is no such list."""
+    if node.joint not in UNORDERED or len(node.items) < 2:
+        return None
+    values: dict[str, Node] = {}
+    for item in node.items:
+        if not isinstance(item, Relation) or item.signs != ("=",) or not is_named(item):
+            return None
+        values[_text(item.sides[0])] = item.sides[1]
+    if len(values) < len(node.items):
+        return None
+    letters = all(len(name) == 1 for name in values)
+    return [values[name] for name in (sorted(values) if letters else values)]
+
+
+def _flat(node: Many) -> list[Node]:
+    flat: list[Node] = []
+    for item in node.items:
+        several = isinstance(item, Many) and (item.joint == "±" or node.joint == "or" and item.joint in (",", "and"))
+        if isinstance(item, Many) and several and not any(isinstance(part, Relation) for part in item.items):
+            flat += item.items
+        else:
+            flat.append(item)
+    return flat
+
+
+def _same_items(gold: Sequence[Node], answer: Sequence[Node], algebra: Algebra) -> bool:
+    """Whether each item has a partner of its own, whatever the order."""
+    if len(gold) != len(answer) or len(gold) > MOST_ITEMS:
+        return False
+    units = [{getattr(item, "unit", None) for item in items} for items in (gold, answer)]
+    if any(len(found) > 1 for found in units):
+        return _matched(gold, answer, lambda g, a: _kinds(g) == _kinds(a) and same(g, a, algebra))
+    return _matched(gold, answer, lambda g, a: same(g, a, algebra))
+
+
+def _matched(gold: Sequence[Node], answer: Sequence[Node], equal) -> bool:
+    left = list(answer)
+    rest = []
+    for item in gold:
+        if item in left:
+            left.remove(item)
+        else:
+            rest.append(item)
+    for item in rest:
+        partner = next((i for i, other in enumerate(left) if equal(item, other)), None)
+        if partner is None:
+            return False
+        left.pop(partner)
+    return not left
+
+
+def _kinds(node: Node) -> tuple:
+    counted = getattr(node, "unit", None)
+    return counted.kinds if counted else ()
+
+
+def _total(node: Node) -> Value | None:
+    """A value with its unit; that of several amounts of one kind, as 1 hour 30 minutes."""
+    if isinstance(node, Value):
+        return node
+    if not isinstance(node, Many) or node.joint not in ("", "and") or len(node.items) < 2:
+        return None
+    total, sizes = Fraction(0), []
+    for item in node.items:
+        amount = number(item.latex) if isinstance(item, Value) else None
+        if amount is None or not isinstance(item, Value) or not item.unit or _kinds(item) != _kinds(node.items[0]):
+            return None
+        total += amount * item.unit.size
+        sizes.append(item.unit.size)
+    if sorted(set(sizes), reverse=True) != sizes:
+        return None
+    kinds = _kinds(node.items[0])
+    return Value(_times("1", total), Unit(kinds))

@@ -1,0 +1,163 @@
+r"""What a response answers: the content of its last box, or what follows its last `####` or `Answer:`.
+
+A response is read once from its beginning to its end, so that a megabyte of braces, tags or boxes costs a second at most.
+"""
+
+import re
+
+TOKEN = re.compile(
+    r"(?P<box>\\{1,2}(?:boxed|fbox|framebox)(?![A-Za-z])\s*)(?P<brace>\{)?"
+    r"|(?P<bare>\x08oxed\s*\{|(?<![A-Za-z\\])(?:boxed|framebox)\s*\{)|\\.|[{}]",
+    re.DOTALL,
+)
+ARGUMENT = re.compile(r"[+-]?\d[\d.,]*(?<=\d)|\\[a-zA-Z]+(?:\{[^{}]{0,200}\}){0,2}|[A-Za-z](?![A-Za-z])")
+GAP = re.compile(r"(?:[\s$~*]|\\[,;: ()\[\]]|\\\\|\\q?quad(?![A-Za-z]))*")
+JOINER = re.compile(
+    r"(?:\\(?:text|mbox|mathrm)\s*\{)?\s*(?:[,;&]\s*(?:and|or)?|and|or)(?![A-Za-z])\s*\}?", re.IGNORECASE
+)
+NAMED = re.compile(r"\\?[a-zA-Z](?:_\{?\w\}?)?\s*=\s*\Z")  # y = in front of a box
+FARTHEST = 60  # characters between boxes that are one answer
+HEAD = r"[ \t*_#>]*(?:the[ \t]+)?(?:final[ \t]+)?answer[ \t*_]*"
+LINE = re.compile(rf"{HEAD}(?::(?P<stated>.*))?|####(?P<marked>.*)", re.IGNORECASE)  # **Answer:** 5
+ONLY_SIGNS = re.compile(r"[\s$*_#>]*(?:\\\[)?\s*")
+THOUGHT = re.compile(r"<(/?)think(?:ing)?>|◁(/?)think▷", re.IGNORECASE)
+OPEN_THOUGHT = re.compile(r"<think(?:ing)?>\s*\Z|◁think▷\s*\Z", re.IGNORECASE)
+SPECIAL_TOKEN = re.compile(r"<(?!/?think)[^<>\s]{1,40}>\Z")  # <|im_end|>, </s>
+TAIL = 64  # characters of a prompt's end by which it is found if its beginning was cut off
+COMPARED, CANDIDATES = 4096, 64
+
+
+def response_of(query: str, prompt: str) -> str:
+    """The response in `query`, which OpenRLHF decodes from the tokens of prompt and response, without special tokens.
+
+    The prompt is left out, as it may hold a worked example. One that was cut off on its left is found by its end; if that
+    was respelled by the tokenizer, the whole query is returned. A response to a prompt that opens a thought begins with it.
+    """
+    response = _behind(query, prompt)
+    if response is None:
+        return _without_special_tokens(query)
+    return "<think>" * bool(OPEN_THOUGHT.search(prompt[-40:])) + _without_special_tokens(response)
+
+
+def _behind(query: str, prompt: str) -> str | None:
+    """What follows the prompt, or as much of its end as is left; None if it is not found."""
+    if prompt and prompt in query:
+        return query.partition(prompt)[2]
+    end = prompt[-TAIL:]
+    at = query.find(end) if end else -1
+    if at < 0:
+        return None
+    # The end may stand in the prompt more than once. The last place counts up to which the query is the prompt's end.
+    places = [at]
+    while len(places) < CANDIDATES and (at := query.find(end, at + 1)) >= 0:
+        places.append(at)
+    behind = [at + len(end) for at in places]
+    known = [stop for stop in behind if prompt.endswith(query[max(0, stop - COMPARED) : stop][8:])]
+    return query[max(known) if known else behind[min(prompt.count(end), len(behind)) - 1] :]
+
+
+def _without_special_tokens(text: str) -> str:
+    """Those at its end are cut off."""
+    end = len(text)
+    while True:
+        while end and text[end - 1].isspace():
+            end -= 1
+        token = SPECIAL_TOKEN.search(text[max(0, end - 42) : end])
+        if not token:
+            return text[:end]
+        end -= len(token[0])
+
+
+def _outside_thoughts(response: str) -> str:
+    """The response without what stands between <think> and </think>; a thought that does not end is left out to its end."""
+    parts: list[str] = []
+    start, thinking = 0, False
+    for tag in THOUGHT.finditer(response):
+        ends = bool(tag[1] or tag[2])
+        if ends and not thinking:
+            parts = []  # the prompt opened the thought
+        elif not thinking:
+            parts.append(response[start : tag.start()])
+        start, thinking = tag.end(), not ends
+    return "".join(parts) + ("" if thinking else response[start:])
+
+
+def extract_answer(response: str) -> str | None:
+    r"""What the last `\boxed{...}` holds; without a box, what follows the last `####` or `Answer:`
+    at the beginning of a line.
+
+    Several boxes with only `and`, `or` or a comma between them are one answer, a list joined by `;`. Thoughts in <think>
+    are not read. A box that was cut off is no answer, and no earlier one is.
+
+    None if there is none of them.
+    """
+    text = _outside_thoughts(response)
+    boxes, cut_off = _boxes(text)
+    if cut_off:
+        return None
+    return _joined(text, boxes) if boxes else _stated(text)
+
+
+def _boxes(text: str) -> tuple[list[tuple[int, int, int]], bool]:
+    """(begin, begin and end of the content) of each box without a box in it; whether the last one has no end."""
+    open_braces: list[tuple[int, int]] = []  # where the box begins, or -1, and where the content does
+    boxes: list[tuple[int, int, int]] = []
+    last_begun = -1
+    for token in TOKEN.finditer(text):
+        if token["brace"] or token["bare"]:
+            open_braces.append((token.start(), token.end()))
+            last_begun = token.start()
+        elif token["box"]:
+            argument = ARGUMENT.match(text, token.end())
+            if argument:
+                boxes.append((token.start(), argument.start(), argument.end()))
+            if argument or token.end() == len(text):
+                last_begun = token.start()
+        elif token[0] == "{":
+            open_braces.append((-1, token.end()))
+        elif token[0] == "}" and open_braces:
+            begin, content = open_braces.pop()
+            if begin >= 0 and not (boxes and boxes[-1][0] > begin):
+                boxes.append((begin, content, token.start()))
+    return boxes, last_begun > (boxes[-1][0] if boxes else -1)
+
+
+def _joined(text: str, boxes: list[tuple[int, int, int]]) -> str:
+    """The content of the last box, with those of the boxes before it that belong to it."""
+    begin, start, end = boxes[-1]
+    contents = [text[start:end].strip()]
+    for before, start, end in reversed(boxes[:-1]):
+        between = text[end + (text[end : end + 1] == "}") : begin]
+        joins = _joins(between)
+        if joins is None:
+            break
+        content = text[start:end].strip()
+        if joins or content != contents[-1]:
+            contents.append(content)
+        begin = before
+    return "; ".join(reversed(contents)) if len(contents) > 1 else contents[0]
+
+
+def _joins(between: str) -> bool | None:
+    """Whether a word or comma joins the boxes; None if something else stands between them."""
+    if len(between) > FARTHEST:
+        return None
+    rest = NAMED.sub("", between)
+    rest = rest[GAP.match(rest).end() :]  # type: ignore[union-attr]
+    joiner = JOINER.match(rest)
+    rest = rest[joiner.end() :] if joiner else rest
+    return bool(joiner) if GAP.fullmatch(rest) else None
+
+
+def _stated(text: str) -> str | None:
+    """What follows the last `####` or `Answer:`, in its line or the next that is not empty."""
+    answer, awaited = None, False
+    for line in text.split("\n"):
+        match = LINE.fullmatch(line.rstrip("\r"))
+        if match:
+            stated = match["marked"] if match["stated"] is None else match["stated"]
+            found = (stated or "").strip(" \t\r*_")
+            answer, awaited = (found or answer), not found and match["marked"] is None
+        elif awaited and not ONLY_SIGNS.fullmatch(line):
+            answer, awaited = line.strip(" \t\r*_"), False
+    return answer
