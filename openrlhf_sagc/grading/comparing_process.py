@@ -250,7 +250,7 @@ def main(compare: Callable[[str, str], bool] = compare_answers) -> None:
 
     logging.disable(logging.CRITICAL)
     prepare()
-    lessons = deque(partial(equal, *pair) for pair in LESSONS)
+    lessons: Lessons = deque(partial(equal, *pair) for pair in LESSONS)
     for _ in range(FORMS):
         lessons.popleft()()
     serve(compare, int(sys.argv[1]), say, lessons)

@@ -15,8 +15,8 @@ MOST_VARIABLES = 10  # of a polynomial
 
 def prepare() -> None:
     """Let sympy, in this process, make numbers and products of polynomials without evaluating a text."""
-    from sympy.core import numbers
-    from sympy.polys.monomials import MonomialOps
+    from sympy.core import numbers  # type: ignore[import-untyped]
+    from sympy.polys.monomials import MonomialOps  # type: ignore[import-untyped]
 
     numbers.sympify = _number  # latex2sympy2 makes numbers by sympy.Number(text), which evaluates it
     for variables in range(1, MOST_VARIABLES + 1):  # sympy generates these functions, and keeps them
@@ -40,7 +40,7 @@ def check_names(expression: Any) -> None:
     Raises:
         ValueError: a symbol or function has another name.
     """
-    from sympy import MatrixBase, preorder_traversal
+    from sympy import MatrixBase, preorder_traversal  # type: ignore[import-untyped]
 
     if isinstance(expression, (MatrixBase, list, tuple)):
         for part in expression:

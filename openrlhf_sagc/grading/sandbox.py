@@ -12,8 +12,10 @@ from typing import Any
 INPUT, OUTPUT = 3, 4  # the file descriptors that a confined process has
 MEMORY = 4 << 30  # bytes that it may allocate
 # What computing takes. All else is refused: files, sockets, processes, threads, signals, and waiting for anything.
-CALLS = ("brk", "munmap", "mremap", "madvise", "mprotect", "exit", "exit_group", "rt_sigreturn", "rt_sigprocmask")
-CALLS += ("getpid", "gettid", "getrandom", "clock_gettime", "clock_getres", "gettimeofday")
+CALLS = (
+    *("brk", "munmap", "mremap", "madvise", "mprotect", "exit", "exit_group", "rt_sigreturn", "rt_sigprocmask"),
+    *("getpid", "gettid", "getrandom", "clock_gettime", "clock_getres", "gettimeofday"),
+)
 _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None)
 
