@@ -282,7 +282,9 @@ def test_a_cluster_that_takes_jobs_from_anybody_is_refused(preflight, status, mo
     assert ("was started without a token" in problems) == is_open == bool(problems)
 
 
-@pytest.mark.parametrize("words", [["--ports", "0"], ["--device", "cpu", "openrlhf_sagc", "--actor.num_nodes", "2", "--reward.remote_url", "x.py"]],
+@pytest.mark.parametrize(
+    "words",
+    [["--ports", "0"], ["--device", "cpu", "openrlhf_sagc", "--actor.num_nodes", "2", "--reward.remote_url", "x.py"]],
 )
 def test_several_nodes_without_a_token_are_refused(no_token, words):
     """As a head is started, and as a job is; but not where the platform isolates the network."""
