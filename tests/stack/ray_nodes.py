@@ -41,7 +41,7 @@ class Cluster:
     """
 
     def __init__(self, folder, python):
-        self._folder, self.nodes = folder, []
+        self._folder, self._nodes = folder, []
         self.token = folder / "token"
         self.token.write_text(secrets.token_hex(32))
         self.token.chmod(0o600)
@@ -49,7 +49,6 @@ class Cluster:
         os.environ.update(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN_PATH=str(self.token))
         reset_auth_token_state()  # Ray has read the environment when it was imported
         self._ray = [python, Path(sys.executable).with_name("ray")]
-        self.agent_ports: list[int] = []  # where the nodes' agents take jobs
         self._port, dashboard = free_ports(2)
         self.dashboard = f"http://127.0.0.1:{dashboard}"
         self.start(
@@ -58,14 +57,12 @@ class Cluster:
         self.wait(1)
 
     def start(self, *flags) -> psutil.Popen:
-        numbers = free_ports(len(AGENT_PORTS))
-        self.agent_ports.append(numbers[0])
-        ports = [word for name, port in zip(AGENT_PORTS, numbers) for word in (f"--{name}", port)]
+        ports = [word for name, port in zip(AGENT_PORTS, free_ports(4)) for word in (f"--{name}", port)]
         path = ["env", "-u", "PYTHONPATH", 'RAY_OVERRIDE_RESOURCES={"GPU": 1, "CPU": 8}']
         start = [*self._ray, "start", "--block", "--node-ip-address", "127.0.0.1", "--disable-usage-stats"]
-        log = (self._folder / f"node-{len(self.nodes)}.log").open("w")
-        self.nodes.append(self.run([*path, *start, *ports, *flags], log))
-        return self.nodes[-1]
+        log = (self._folder / f"node-{len(self._nodes)}.log").open("w")
+        self._nodes.append(self.run([*path, *start, *ports, *flags], log))
+        return self._nodes[-1]
 
     def join(self) -> psutil.Popen:
         """One more node."""
@@ -95,6 +92,7 @@ class Cluster:
         on_cpu = ["bash", ROOT / "train_scripts/on_cpu.sh", "cpu-patched"]
         environment = {key: value for key, value in os.environ.items() if not key.startswith("RAY_")}
         environment["RAY_AUTH_TOKEN_PATH"] = str(self.token)
+        environment["RAY_DASHBOARD_SUBPROCESS_MODULE_WAIT_READY_TIMEOUT"] = str(TIMEOUT)  # for a machine that is busy
         settings = dict(stdout=log, stderr=subprocess.STDOUT, start_new_session=True, env=environment)
         return psutil.Popen(list(map(str, [*on_cpu, *command])), **settings)
 
@@ -102,7 +100,7 @@ class Cluster:
         return self
 
     def __exit__(self, *_) -> None:
-        for node in reversed(self.nodes):
+        for node in reversed(self._nodes):
             kill(node)
         os.environ.clear()
         os.environ.update(self._environment)

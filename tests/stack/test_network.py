@@ -4,25 +4,57 @@ import http.client
 import json
 import os
 import subprocess
+import sys
 import time
+from pathlib import Path
+from types import SimpleNamespace
 
+import psutil
 import pytest
 from cpu_stack import ROOT
-from ray_nodes import Cluster
-from real_runs import TIMEOUT
+from ray_nodes import free_ports
+from real_runs import TIMEOUT, kill
 
 pytestmark = pytest.mark.stack
 NOBODY = 12345  # a user of no name
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory, python):
-    with Cluster(tmp_path_factory.mktemp("cluster"), python) as made:
-        yield made
+def head(tmp_path_factory, python):
+    """A head as on_cpu.sh starts Ray: its process, the port where its agent takes jobs, its token."""
+    folder = tmp_path_factory.mktemp("head")
+    port, gcs = free_ports(2)
+    start = [python, Path(sys.executable).with_name("ray"), "start", "--head", "--block", "--port", gcs]
+    start += [
+        "--node-ip-address",
+        "127.0.0.1",
+        "--include-dashboard",
+        "false",
+        "--disable-usage-stats",
+        "--num-cpus",
+        2,
+    ]
+    start += ["--ray-client-server-port", *free_ports(1), "--dashboard-agent-listen-port", port]
+    command = ["bash", ROOT / "train_scripts/on_cpu.sh", "cpu-patched", *start]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    with (folder / "log").open("w") as log:
+        process = psutil.Popen(
+            list(map(str, command)), stdout=log, stderr=log, env=environment, start_new_session=True
+        )
+    try:
+        deadline = time.monotonic() + TIMEOUT
+        while post_job(port, "", {}, os.getuid()) == 0:
+            assert process.poll() is None and time.monotonic() < deadline, (folder / "log").read_text()
+            time.sleep(0.5)
+        session = process.children()[0].environ()
+        token = Path(session.get("RAY_AUTH_TOKEN_PATH", os.devnull))
+        yield SimpleNamespace(port=port, token=token, folder=Path(session["RAY_TMPDIR"]))
+    finally:
+        kill(process)
 
 
 def post_job(port: int, command: str, headers: dict, user: int) -> int:
-    """The status with which the agent at this port answers a job of `user`."""
+    """The status with which the agent at this port answers a job of `user`; 0 if there is none yet."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
@@ -48,9 +80,9 @@ def users() -> list[int]:
     return [os.getuid(), NOBODY] if os.getuid() == 0 else [os.getuid()]
 
 
-def test_a_job_runs_with_the_token_alone(cluster, tmp_path):
+def test_a_job_runs_with_the_token_alone(head, tmp_path):
     """A file for each job that ran. The last job is the owner's: when it has run, the others would have too."""
-    (port,), token = cluster.agent_ports, cluster.token.read_text()
+    port, token = head.port, head.token.read_text()
     refused = {"no": {}, "wrong": {"Authorization": "Bearer " + "0" * 64}}
     for user in users():
         for name, headers in refused.items():
@@ -65,14 +97,13 @@ def test_a_job_runs_with_the_token_alone(cluster, tmp_path):
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can act for another user")
-def test_another_user_reads_neither_token_nor_session(cluster):
+def test_another_user_reads_neither_token_nor_session(head):
     """Ray opens its session folder to all; the private one around it is closed."""
-    code = f"import os; os.setgroups([]); os.setuid({NOBODY}); open({str(cluster.token)!r})"
+    code = f"import os; os.setgroups([]); os.setuid({NOBODY}); open({str(head.token)!r})"
     ran = subprocess.run(["python3", "-c", code], capture_output=True, text=True)
     assert "PermissionError" in ran.stderr
-    for node in cluster.nodes:
-        folder = node.children()[0].environ()["RAY_TMPDIR"]
-        assert os.stat(folder).st_mode & 0o777 == 0o700 and os.stat(f"{folder}/ray").st_mode & 0o777 == 0o777
+    assert head.token.stat().st_mode & 0o777 == 0o600 and head.folder.stat().st_mode & 0o777 == 0o700
+    assert (head.folder / "ray").stat().st_mode & 0o777 == 0o777
 
 
 def test_a_run_of_its_own_has_a_token_of_its_own(tmp_path):
