@@ -20,7 +20,7 @@ def entries_of(state, prefix=""):
 # fmt: off
 ENTRIES = {
     "format", "drained", "drawn_episode", "episode", "returned", "dispatched", "accepted", "unobserved", "steps",
-    "controller", "sampler", "batcher", "predictor", "step_model", "prompts_consumed",
+    "controller", "sampler", "batcher", "predictor", "step_model", "prompts_consumed", "data",
     "controller.group_size", "controller.hazard_a", "controller.hazard_b", "controller.seen", "controller.stopped",
     "controller.stopped.entered", "controller.stopped.ended", "controller.virtual_queue", "controller.balance",
     "controller.steps", "controller.rate", "controller.rate_sum", "controller.price",
@@ -42,11 +42,11 @@ def saved_state(make_generator):
 def test_the_number_stands_for_these_entries(make_generator):
     """If this fails, something that is saved has changed: add 1 to FORMAT, and write the new entries here."""
     saved = saved_state(make_generator)["samples_generator"]
-    assert (FORMAT, entries_of(saved), Prompt._fields, Rollout._fields) == (3, ENTRIES, PROMPT, ROLLOUT)
+    assert (FORMAT, entries_of(saved), Prompt._fields, Rollout._fields) == (4, ENTRIES, PROMPT, ROLLOUT)
     assert len(saved["returned"][0]) == len(PROMPT)
 
 
-@pytest.mark.parametrize("number, shown", [(None, "missing"), (FORMAT - 1, FORMAT - 1), (FORMAT + 1, FORMAT + 1)])
+@pytest.mark.parametrize("number, shown", [(None, "missing"), (2, 2), (FORMAT + 1, FORMAT + 1)])
 def test_another_format_is_refused_before_anything_is_loaded(make_generator, number, shown):
     saved = saved_state(make_generator)
     saved["samples_generator"]["format"] = number
@@ -57,7 +57,7 @@ def test_another_format_is_refused_before_anything_is_loaded(make_generator, num
     with pytest.raises(ValueError) as refused:
         generator.load_state_dict(saved)
     assert "--ckpt.path ckpt holds" in str(refused.value)
-    assert f"samples_generator.format is {shown}, and this version of openrlhf_sagc loads {FORMAT}" in str(
+    assert f"samples_generator.format is {shown}, and this version of openrlhf_sagc loads 3 and {FORMAT}" in str(
         refused.value
     )
     assert json.dumps(generator.state_dict()) == before
