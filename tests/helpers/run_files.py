@@ -1,6 +1,7 @@
 """The arguments of a run as far as its files go, and code that runs as a user who owns nothing."""
 
 import os
+import tempfile
 from types import SimpleNamespace
 
 import pytest
@@ -26,6 +27,14 @@ def args_for(folder, output="trained", save_steps=1, load=True, best="none"):
         eval=SimpleNamespace(dataset="prompts.jsonl", steps=5),
         ds=SimpleNamespace(use_universal_ckpt=False, zero_stage=2, tensor_parallel_size=1),
     )
+
+
+def reachable(folder):
+    """Let other users into this folder, and nowhere beside it."""
+    for path in (folder, *folder.parents):
+        if str(path) == tempfile.gettempdir():
+            return
+        path.chmod(path.stat().st_mode | 0o005)
 
 
 def as_nobody(call) -> str:

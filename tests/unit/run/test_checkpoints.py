@@ -14,7 +14,7 @@ import zipfile
 
 import pytest
 import torch
-from run_files import args_for, as_nobody
+from run_files import args_for, as_nobody, reachable
 
 from openrlhf_sagc.run.checkpoints import SAVED, choose_checkpoint
 from openrlhf_sagc.run.notes import write_notes
@@ -309,8 +309,7 @@ def test_a_checkpoint_that_may_not_be_read_is_incomplete(tmp_path):
     checkpoints = Checkpoints(tmp_path)
     for step in (1, 2):
         checkpoints.save(step)
-    for folder in (tmp_path, *list(tmp_path.parents)[:2]):
-        folder.chmod(folder.stat().st_mode | 0o005)
+    reachable(tmp_path)
     (checkpoints.folder / "latest").chmod(0o666)
     checkpoints.folder.chmod(0o777)
     (checkpoints.folder / "global_step2").chmod(0o700)

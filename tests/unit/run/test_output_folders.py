@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from run_files import args_for, as_nobody
+from run_files import args_for, as_nobody, reachable
 
 from openrlhf_sagc.run.output_folders import LOCK, held_folders
 
@@ -88,9 +88,7 @@ def test_a_read_only_checkpoint_that_is_only_loaded(tmp_path, monkeypatch):
 
 
 def test_another_users_folder_is_one_line(tmp_path):
-    tmp_path.chmod(0o755)
-    for folder in (tmp_path, *list(tmp_path.parents)[:2]):
-        folder.chmod(folder.stat().st_mode | 0o005)
+    reachable(tmp_path)
     (tmp_path / "trained").mkdir(mode=0o755)
 
     def hold():
