@@ -36,16 +36,16 @@ def held_folders(args: SimpleNamespace) -> Iterator[dict[str, str]]:
     folders = _output_folders(args)
     _refuse_clashes(args, folders)
     with ExitStack() as stack:
-        seen, held = set(), {}
+        seen, names = set(), {}
         for flag, folder in folders.items():
             if flag == "--ckpt.path" and not _saves(args) and not os.access(folder, os.W_OK):
                 continue
             status = _made(flag, folder)
             if (status.st_dev, status.st_ino) not in seen:  # two flags may name one folder, in any words
-                stack.enter_context(_held(flag, folder))
+                stack.enter_context(held(flag, folder))
             seen.add((status.st_dev, status.st_ino))
-            held[flag] = folder
-        yield held
+            names[flag] = folder
+        yield names
 
 
 def _output_folders(args: SimpleNamespace) -> dict[str, str]:
@@ -104,8 +104,12 @@ def _unusable(flag: str, folder: str, error: Exception) -> SystemExit:
 
 
 @contextmanager
-def _held(flag: str, folder: str) -> Iterator[None]:
-    """Hold one folder by both locks."""
+def held(flag: str, folder: str) -> Iterator[None]:
+    """Hold one folder, which is there, by both locks.
+
+    Raises:
+        SystemExit: another process holds it, or it cannot be written to; the message is one line with the flag.
+    """
     lock = os.path.join(folder, LOCK)
     not_plain = f"{flag} {folder} cannot be held, since its {LOCK} is no plain file: delete that"
     with ExitStack() as stack:

@@ -7,7 +7,7 @@ import pytest
 from cpu_stack import ROOT
 
 from openrlhf_sagc.decisions.records import Prompt, Rollout
-from openrlhf_sagc.driver.saved_state import FORMAT, check_saved_state
+from openrlhf_sagc.driver.saved_state import FORMAT, check_saved_state, resumed_state
 
 
 def entries_of(state, prefix=""):
@@ -177,24 +177,16 @@ def test_another_n_samples_per_prompt_goes_on_where_it_is_the_group_size(make_ge
 
 
 def test_kept_groups_of_another_size_are_rolled_out_again(make_generator):
-    """Every third prompt has no signal, so a step rolls out more groups than it needs, and keeps some."""
-
-    def every_third(prompt, size):
-        return [(10, float(place % 2 and prompt % 3)) for place in range(size)]
-
-    keep = {"algo__dynamic_filtering_surplus": "keep"}
-    generator = make_generator(60, every_third, True, data=DATA, group_sizes=[4], **keep)
-    generator.ray.together = True
-    trained = trained_of(generator, 4)
-    state = generator.state_dict()
-    kept = {prompt[0] for _, _, prompt, _ in state["samples_generator"]["accepted"]}
-    assert kept
-    flags = {"group_sizes": [8], "rollout__n_samples_per_prompt": 8, **keep}
-    resumed = make_generator(60, every_third, True, data=DATA, **flags)
-    resumed.load_state_dict(state)
-    assert not resumed.flight.accepted and kept <= {prompt.text for prompt in resumed.queue.waiting}
-    trained += trained_of(resumed, 2)
-    assert max(trained.values()) == 1 and kept <= {str(prompt) for prompt, _ in trained}
+    """Three groups wait for the next step; a run at size 8 trains the one of its size, and draws the others' prompts first."""
+    saved, trained = saved_after_two_steps(make_generator)
+    state = saved["samples_generator"]
+    kept = [[100 + n, 1, [str(prompt), "", None, 1, False, 0], [{}] * n] for prompt, n in ((8, 4), (9, 8), (10, 4))]
+    keep = {"algo__dynamic_filtering_surplus": "keep", "group_sizes": [8], "rollout__n_samples_per_prompt": 8}
+    args = make_generator(20, data=DATA, **keep).args
+    resumed = resumed_state({**state, "accepted": kept}, args, 20)
+    assert [number for number, *_ in resumed["accepted"]] == [108]
+    put_back = [["8", "", None, 1, True, 0], ["10", "", None, 1, True, 0]]
+    assert resumed["returned"] == put_back + state["returned"] and "accepted" in state
 
 
 def test_a_saved_size_that_is_no_candidate_names_its_flag(make_generator):
