@@ -16,6 +16,7 @@ from openrlhf_sagc.decisions.step import Step
 
 COLUMNS = ("prompt_id", "sample_id", "tokens", "correct", "truncated", "step", "group_size", "seconds", "stopped")
 HEADER = ",".join(COLUMNS).encode() + b"\n"
+CHUNK = 1 << 20  # bytes that are read at a time
 RIGHT_ABOVE = 0.5  # score of a correct rollout, as eval/evaluate.py has it
 
 
@@ -91,7 +92,8 @@ class RunTrace:
             self._take_up(file)
         size = file.seek(0, os.SEEK_END)
         if size < self._length:
-            whole = _read(file, size).rfind(b"\n") + 1
+            file.seek(0)
+            whole = file.read(size).rfind(b"\n") + 1
             self._warn(f"{TRACE} {self._path} has {whole} of {self._length} bytes: rows of earlier steps are missing")
             self._count(file, whole)
         if size > self._length:
@@ -109,7 +111,11 @@ class RunTrace:
     def _count(self, file: BinaryIO, length: int) -> None:
         """The first `length` bytes of the file are the run's."""
         self._length = length
-        self._digest = hashlib.blake2b(_read(file, length), digest_size=16)
+        self._digest = hashlib.blake2b(digest_size=16)
+        file.seek(0)
+        while length > 0 and (rows := file.read(min(length, CHUNK))):
+            self._digest.update(rows)
+            length -= len(rows)
 
     def state_dict(self) -> dict[str, int | str]:
         """What `load_state_dict` needs; empty without a trace."""
@@ -121,12 +127,6 @@ class RunTrace:
         """Go on behind the rows that the checkpoint knows of; it knows of none if the run had no trace then."""
         self._rows, self._length = [], state.get("trace_bytes", 0)
         self._saved_digest = state.get("trace_digest", "")  # "" before format 4: its rows are taken for the run's
-
-
-def _read(file: BinaryIO, length: int) -> bytes:
-    """The first bytes of the file."""
-    file.seek(0)
-    return file.read(length)
 
 
 def move_rows(file: BinaryIO, path: str, kept: int) -> str:
@@ -144,7 +144,7 @@ def move_rows(file: BinaryIO, path: str, kept: int) -> str:
         with suppress(FileExistsError), open(aside, "xb") as new:
             file.seek(kept)
             new.write(HEADER if kept else b"")
-            while rows := file.read(1 << 20):
+            while rows := file.read(CHUNK):
                 new.write(rows)
             new.flush()
             os.fsync(new.fileno())
