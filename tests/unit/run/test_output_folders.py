@@ -237,8 +237,11 @@ def test_runs_that_race_never_hold_a_folder_at_once(wanted):
         for names in wanted:
             process = os.fork()
             if process == 0:
-                os.close(go)
-                os._exit(race(folder, names, begin))
+                try:
+                    os.close(go)
+                    os._exit(race(folder, names, begin))
+                finally:
+                    os._exit(1)  # and not on, as a second pytest
             processes.append(process)
         os.close(begin)
         os.close(go)  # lets all of them begin
