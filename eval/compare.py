@@ -31,6 +31,8 @@ from comparison.training import PolicyRun, make_task, train_in_turns
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from openrlhf_sagc.run.output_folders import held
+
 POLICIES = [*(f"unpatched:{size}" for size in SIZES), "sagc", "sagc@prompts"]
 
 
@@ -159,7 +161,8 @@ def main() -> None:
         arguments = parse_arguments()
         control = {name: getattr(arguments, name) for name in ("max_straggler_rate", "straggler_ratio", "tradeoff")}
         arguments.output.mkdir(parents=True, exist_ok=True)
-        steps, evaluations = run(arguments, control)
+        with held("--output", str(arguments.output)):
+            steps, evaluations = run(arguments, control)
     except ValueError as error:
         sys.exit(f"eval/compare.py: {error}")
     settings = {"task": arguments.task, "target": arguments.target, "seconds": arguments.seconds, **control}

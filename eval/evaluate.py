@@ -14,11 +14,12 @@ above 0.5 is right, and there is no majority@k, since there are no answers to co
 import argparse
 import json
 import math
+import os
 import sys
 from pathlib import Path
 
 import pandas as pd
-from common.paths import check_output_file
+from common.paths import check_output_file, set_aside, write_whole
 from evaluation.grading import grade_math, grade_with_file
 from evaluation.problem_sets import PRESETS, fail, load_problems, load_responses
 from evaluation.quality import compare, figures_of_problems, powers_of_two, summary
@@ -95,6 +96,39 @@ def check(arguments: argparse.Namespace) -> None:
             check_output_file(flag, path)
         except ValueError as error:
             fail(str(error))
+    check_overwritten(arguments)
+
+
+def outputs_of(arguments: argparse.Namespace) -> list[tuple[str, Path]]:
+    """(flag, file) for everything that is written."""
+    files = [("--json", arguments.json), ("--responses", arguments.responses)]
+    files += [("--trace", path) for path in arguments.trace or []]
+    return [(flag, path) for flag, path in files if path]
+
+
+def check_overwritten(arguments: argparse.Namespace) -> None:
+    """No output takes the place of an input or of another output, by whatever name."""
+    inputs = [("--from_responses", path) for path in arguments.from_responses or []]
+    inputs += [("--file", arguments.file), ("--dataset", arguments.dataset), ("--grader", arguments.grader)]
+    taken = {}
+    for flag, path in [*inputs, *outputs_of(arguments)]:
+        if path is None or (Path(path).exists() and not Path(path).is_file()):
+            continue
+        place = os.path.realpath(path)
+        if place in taken and (flag, path) not in inputs:
+            fail(f"{flag} {path}: it is the file of {taken[place]} too: give another one")
+        taken.setdefault(place, flag)
+
+
+def make_room(arguments: argparse.Namespace) -> None:
+    """Move what an earlier evaluation has written aside."""
+    for flag, path in outputs_of(arguments):
+        try:
+            aside = set_aside(path)
+        except OSError as error:
+            fail(f"{flag} {path}: it is there and cannot be moved aside ({error.strerror}): give another file")
+        if aside:
+            console.print(f"{flag} {path}: what was there is in {aside}")
 
 
 def check_responses(arguments: argparse.Namespace, models: dict[str, list[dict]], n: int) -> list[int]:
@@ -133,6 +167,7 @@ def sampled(arguments: argparse.Namespace) -> dict[str, list[dict]]:
     settings = {"engine": engine, "sampling": sampling, "apply_chat_template": arguments.apply_chat_template}
     models = {}
     console.print(f"{len(problems)} problems, {arguments.samples} samples each")
+    make_room(arguments)
     for model, rows in zip(arguments.models, generate(arguments.models, problems, settings)):
         console.print(f"sampled: {model}")
         models[model] = rows
@@ -144,7 +179,7 @@ def write_responses(path: Path | None, models: dict[str, list[dict]]) -> None:
     """A line a problem and model, if there is a path."""
     if path:
         rows = ({"model": model, **row} for model, rows in models.items() for row in rows)
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+        write_whole(path, "".join(json.dumps(row) + "\n" for row in rows))
 
 
 def write_trace(path: Path, rows: list[dict]) -> None:
@@ -157,7 +192,7 @@ def write_trace(path: Path, rows: list[dict]) -> None:
         )
     ]
     columns = ["prompt_id", "sample_id", "tokens", "correct", "truncated"]
-    pd.DataFrame(records, columns=columns).to_csv(path, index=False)
+    write_whole(path, pd.DataFrame(records, columns=columns).to_csv(index=False))
 
 
 def cell(name: str, entry: dict | None, key: str = "value") -> str:
@@ -222,10 +257,13 @@ def main() -> None:
         keys = arguments.input_key or "prompt", arguments.label_key or "label"
         models = load_responses(arguments.from_responses, *keys, arguments.grader == "math")
     n = len(next(iter(models.values()))[0]["responses"])
-    result = evaluate(models, check_responses(arguments, models, n), arguments.grader)
+    ks = check_responses(arguments, models, n)
+    if not arguments.models:
+        make_room(arguments)
+    result = evaluate(models, ks, arguments.grader)
     show(result)
     if arguments.json:
-        arguments.json.write_text(json.dumps(result, indent=2) + "\n")
+        write_whole(arguments.json, json.dumps(result, indent=2) + "\n")
     write_responses(arguments.responses, models)
     for path, rows in zip(arguments.trace or [], models.values()):
         write_trace(path, rows)
@@ -233,4 +271,7 @@ def main() -> None:
 
 if __name__ == "__main__":
     redact_output()
-    main()
+    try:
+        main()
+    except RecursionError:
+        fail("a file holds JSON that is nested too deeply: give one without")

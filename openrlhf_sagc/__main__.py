@@ -4,8 +4,11 @@ from openrlhf.cli import train_ppo_ray
 from ray.exceptions import NodeDiedError, ObjectLostError, RayActorError
 
 from openrlhf_sagc.arguments import add_arguments, check_arguments, enabled
-from openrlhf_sagc.output_folders import choose_checkpoint, held_folders
 from openrlhf_sagc.redaction import redact_output, without_secrets
+from openrlhf_sagc.run.checkpoints import choose_checkpoint
+from openrlhf_sagc.run.data import check_data
+from openrlhf_sagc.run.earlier_outputs import set_earlier_outputs_aside
+from openrlhf_sagc.run.output_folders import held_folders
 
 
 def main() -> None:
@@ -20,11 +23,12 @@ def main() -> None:
     if not enabled(args):
         return train_ppo_ray.train(args)
     from openrlhf_sagc.driver import trainers
-    from openrlhf_sagc.driver.trace import check_trace
+    from openrlhf_sagc.driver.trace import held_trace
 
-    with held_folders(args):
-        check_trace(args)
-        choose_checkpoint(args)
+    # In this order: nothing is moved before it is held, and no folder is held for flags that cannot work.
+    with held_folders(args) as held, held_trace(args):
+        check_data(args, choose_checkpoint(args))
+        set_earlier_outputs_aside(args, held)
         try:
             train_ppo_ray.train(args, trainers.GroupTrainerAsync if args.train.async_enable else trainers.GroupTrainer)
         except (RayActorError, NodeDiedError, ObjectLostError) as error:

@@ -17,6 +17,7 @@ REWARD = "--reward."
 LENGTH_AWARE = "--rollout.length_aware_dispatch"
 AGENT_TIMEOUT = "--rollout.agent_timeout"
 TRACE = "--rollout.trace"
+RESUME_DATA = "--rollout.resume_data"
 
 
 def refuse(condition: object, message: str) -> None:
@@ -274,7 +275,12 @@ def samples_per_step(args: SimpleNamespace) -> tuple[int, str]:
 
 
 def count_prompts(args: SimpleNamespace) -> int:
-    """Number of training prompts, counted the way OpenRLHF loads them."""
+    """Number of training prompts."""
+    return len(load_prompts(args))
+
+
+def load_prompts(args: SimpleNamespace):
+    """The rows of the training prompts, in the order in which OpenRLHF has them before it shuffles."""
     from openrlhf.datasets.utils import blending_datasets
 
     quiet = SimpleNamespace(args=args, print=lambda *_: None, is_rank_0=lambda: False)
@@ -286,7 +292,7 @@ def count_prompts(args: SimpleNamespace) -> int:
         max_count=args.data.max_samples,
         dataset_split=args.data.prompt_split,
     )
-    return min(args.data.max_samples, len(data))
+    return data.select(range(min(args.data.max_samples, len(data))))
 
 
 def words(sizes: list[int]) -> str:

@@ -13,6 +13,7 @@ from openrlhf_sagc.argument_checks import (
     FILTER,
     LENGTH_AWARE,
     PREFIX,
+    RESUME_DATA,
     REWARD,
     TAIL,
     TRACE,
@@ -39,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser.add_argument_group("dynamic sampling and rewards, with group control or tail batching (openrlhf_sagc)")
     )
     _add_training(parser.add_argument_group("training step, with group control or tail batching (openrlhf_sagc)"))
-    _add_trace(parser.add_argument_group("trace, with group control or tail batching (openrlhf_sagc)"))
+    _add_files(parser.add_argument_group("files, with group control or tail batching (openrlhf_sagc)"))
     for action in parser._actions:
         if action.dest == "algo.advantage.estimator":
             action.choices = [*(action.choices or ()), "median"]
@@ -191,12 +192,18 @@ def _add_training(group: argparse._ArgumentGroup) -> None:
     )
 
 
-def _add_trace(group: argparse._ArgumentGroup) -> None:
+def _add_files(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         TRACE,
         default=None,
         metavar="FILE",
         help="CSV file that gets a row a rollout (tokens, seconds, correct, ...) for eval/advise.py and eval/simulate.py",
+    )
+    group.add_argument(
+        RESUME_DATA,
+        choices=("same", "anew"),
+        default="same",
+        help="a resumed run whose data have changed: end it (same), or begin its episode anew with them (anew)",
     )
 
 

@@ -36,8 +36,12 @@ dapo=(
 )
 
 bash train_scripts/setup.sh
+mkdir -p "$output"
+exec 8<"$output"
+flock 8 # one of two that start together makes the task
 [ -e "$output/model/config.json" ] ||
     bash train_scripts/on_cpu.sh cpu-patched python train_scripts/warm_start.py --output "$output"
+exec 8<&-
 # Clipping acts from the second optimizer step of a rollout on: train.batch_size is a part of the rollout's samples.
 exec bash train_scripts/countdown/train.sh cpu-patched "$output" "$output" \
     "${dapo[@]}" \

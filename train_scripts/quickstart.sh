@@ -23,6 +23,9 @@ fail() { echo "train_scripts/quickstart.sh: $*" >&2; exit 1; }
 note "takes about 6 minutes on 2 cores of a recent EPYC, 12 on an older one: set-up and warm start 3 (the first time),"
 note "reinforcement learning 2, evaluation 1"
 mkdir -p "$out"
+# As long as a process of this quickstart runs. The lock is the folder's own: no file that is deleted takes it away.
+exec 8<"$out"
+flock --nonblock 8 || fail "another quickstart of SEED=$SEED runs: wait for its end, or take another SEED"
 made_by="$(cat $task/{task,words}.py train_scripts/{warm_start,word_level}.py | sha256sum) $WARM_START_STEPS $HELDOUT"
 warm_start=()
 if [ "$(cat "$out/warm_start.done" 2>/dev/null)" = "$made_by" ]; then

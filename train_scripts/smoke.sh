@@ -20,13 +20,18 @@ name=${script%.sh}
 task=${TASK:-$PWD/build/smoke/task}
 
 bash train_scripts/setup.sh
+mkdir -p "$task"
+exec 8<"$task"
+flock 8 # one of two that start together makes the task
 [ -e "$task/model/config.json" ] ||
     bash train_scripts/on_cpu.sh cpu-patched python train_scripts/warm_start.py --output "$task" --steps 1
-rm -rf "build/smoke/$name"
-mkdir -p "build/smoke/$name"
-head -n 4 "$task/data/heldout.jsonl" >"build/smoke/$name/heldout.jsonl"
+exec 8<&-
+# Outside of the run's folder: nothing is written there before the run holds it. It moves what an earlier one left aside.
+problems=$(mktemp -d)
+trap 'rm -rf "$problems"' EXIT
+head -n 4 "$task/data/heldout.jsonl" >"$problems/heldout.jsonl"
 
-export DEVICE=cpu MODEL=$task/model DATA=$task/data/train.jsonl EVAL_DATA=build/smoke/$name/heldout.jsonl
+export DEVICE=cpu MODEL=$task/model DATA=$task/data/train.jsonl EVAL_DATA=$problems/heldout.jsonl
 export OUTPUT=build/smoke/$name RUN_NAME=run PROMPTS=8 SAMPLES=4 TRAIN_BATCH=32 GROUP_SIZES="2 4"
 export MAX_NEW_TOKENS=64 PROMPT_TOKENS=64 MAX_LEN=128
 export SAVE_HOURS=1 STEP_MINUTES=$((60 / (STEPS < 10 ? STEPS : 10))) DISK_GB=1 MEMORY_GB=0 # a checkpoint each 10 steps

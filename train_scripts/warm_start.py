@@ -5,7 +5,9 @@ A task is a folder beside this file: task.py has its problems and CONTEXT, words
 
 import argparse
 import importlib
+import itertools
 import json
+import os
 import random
 import signal
 import sys
@@ -41,7 +43,9 @@ def write_data(folder: Path, train: list, heldout: list) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for name, instances in (("train", train), ("heldout", heldout)):
         rows = (json.dumps({"prompt": instance.prompt, "label": instance.label}) for instance in instances)
-        (folder / f"{name}.jsonl").write_text("".join(f"{row}\n" for row in rows))
+        fresh = folder / f"{name}.jsonl.{os.getpid()}"
+        fresh.write_text("".join(f"{row}\n" for row in rows))
+        fresh.replace(folder / f"{name}.jsonl")  # all at once
 
 
 def build_model(tokenizer: PreTrainedTokenizerFast, context: int) -> Qwen3ForCausalLM:
@@ -116,6 +120,17 @@ def warm_start(model, batches, steps: int, learning_rate: float) -> float:
     return sum(recent) / len(recent)
 
 
+def save(folder: Path, model, tokenizer: PreTrainedTokenizerFast) -> None:
+    """Save both in the folder, all at once; a model that is there already is moved to `NAME.earlier-N`."""
+    fresh = folder.with_name(f"{folder.name}.{os.getpid()}")
+    model.save_pretrained(fresh)
+    tokenizer.save_pretrained(fresh)
+    if folder.exists():
+        number = next(n for n in itertools.count(1) if not folder.with_name(f"{folder.name}.earlier-{n}").exists())
+        folder.rename(folder.with_name(f"{folder.name}.earlier-{number}"))
+    fresh.rename(folder)
+
+
 def main() -> None:
     arguments = parse_arguments()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # gives the terminal its cursor back
@@ -136,8 +151,7 @@ def main() -> None:
     loss = warm_start(model, batches, arguments.steps, arguments.learning_rate)
     logging.disable_progress_bar()  # of a file that takes no time to write
     model = model.to(torch.bfloat16)
-    model.save_pretrained(arguments.output / "model")
-    tokenizer.save_pretrained(arguments.output / "model")
+    save(arguments.output / "model", model, tokenizer)
     seconds = time.monotonic() - started
     print(f"{arguments.steps} steps of {arguments.batch_size} responses in {seconds:.0f} s, loss {loss:.3f}")
 

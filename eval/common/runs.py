@@ -11,6 +11,7 @@ from typing import Any
 
 from common.machine import data_type
 from common.paths import ROOT
+from common.turns import opened_log
 
 
 def once(folder: Path, made_with: Any, make: Callable[[], Any]) -> Any:
@@ -103,8 +104,12 @@ def train_once(tree: str, task: Path, output: Path, flags: list[str]) -> None:
 
 
 def run_logged(command: list, log: Path, **environment: str) -> int:
-    """Run a command with all its output in `log`; its exit code."""
-    with log.open("w") as sink:
+    """Run a command with all its output in `log`; its exit code.
+
+    Raises:
+        ValueError: a run of an earlier start writes the log.
+    """
+    with opened_log(log) as sink:
         return subprocess.run(
             list(map(str, command)), stdout=sink, stderr=subprocess.STDOUT, env={**os.environ, **environment}
         ).returncode

@@ -9,10 +9,11 @@ import re
 import signal
 import subprocess
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TextIO
 
 import numpy as np
 import pandas as pd
@@ -120,9 +121,7 @@ def take_turns(
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}  # a line is in the file at once
     try:
         for name, (command, log) in commands.items():
-            refuse_if_written(log)
-            with log.open("w") as sink:
-                fcntl.flock(sink, fcntl.LOCK_EX)  # as long as a process has this output
+            with opened_log(log) as sink:
                 words = list(map(str, command))
                 process = psutil.Popen(words, stdout=sink, stderr=subprocess.STDOUT, env=environment)
             runs[name] = Run(process, log)
@@ -149,10 +148,27 @@ def refuse_if_written(log: Path) -> None:
         ValueError: one does.
     """
     with suppress(FileNotFoundError), log.open("r+") as written:
-        try:
-            fcntl.flock(written, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ValueError(f"{log} belongs to a run that has not ended{_how_to_end(log)}") from None
+        _hold(written, log)
+
+
+@contextmanager
+def opened_log(log: Path) -> Iterator[TextIO]:
+    """An empty file for a run's output, which is held as long as a process has it.
+
+    Raises:
+        ValueError: a run of an earlier start writes it; it is left as it is.
+    """
+    with log.open("a") as sink:
+        _hold(sink, log)
+        sink.truncate(0)
+        yield sink
+
+
+def _hold(file: TextIO, log: Path) -> None:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise ValueError(f"{log} belongs to a run that has not ended{_how_to_end(log)}") from None
 
 
 def _how_to_end(log: Path) -> str:

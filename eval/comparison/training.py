@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 from common.logs import phase_seconds
-from common.paths import ROOT
+from common.paths import ROOT, set_aside
 from common.runs import run_logged, set_done, train_command
 from common.turns import refuse_if_written, take_turns
 from comparison.arms import EVALUATION
@@ -101,7 +100,7 @@ def train_in_turns(task: Path, runs: list[PolicyRun], on_seconds: Callable[[str,
     commands = {}
     for run in runs:
         refuse_if_written(run.folder / "train.log")
-        shutil.rmtree(run.folder, ignore_errors=True)
+        set_aside(run.folder)
         run.folder.mkdir(parents=True)
         command = ["env", f"REWARD_TASK={name}", f"REWARD_LOG={run.folder / 'rewards.log'}"]
         command += train_command(run.tree, task, run.folder, run.flags)

@@ -62,6 +62,10 @@ def read_jsonl(path: Path, flag: str) -> list[tuple[str, dict]]:
             row = json.loads(line)
         except json.JSONDecodeError as error:
             fail(f"{flag} {path}, line {i}: not JSON ({error.msg} at column {error.colno}): one object a line")
+        except RecursionError:
+            fail(f"{flag} {path}, line {i}: JSON that is nested too deeply: one object a line")
+        except ValueError as error:  # an endless number
+            fail(f"{flag} {path}, line {i}: not JSON ({error}): one object a line")
         if not isinstance(row, dict):
             fail(f"{flag} {path}, line {i}: a JSON object is needed, not {line.strip()[:40]!r}")
         rows.append((f"{flag} {path}, line {i}", row))

@@ -27,7 +27,7 @@ from openrlhf_sagc.driver.metrics import control_metrics, control_warnings, roll
 from openrlhf_sagc.driver.prompt_excerpt import excerpt
 from openrlhf_sagc.driver.prompts import DataloaderPrompts
 from openrlhf_sagc.driver.reward_failures import RewardFailures
-from openrlhf_sagc.driver.saved_state import FORMAT, check_saved_state
+from openrlhf_sagc.driver.saved_state import FORMAT, check_saved_state, resumed_state
 from openrlhf_sagc.driver.step_seconds import IDLE_TAIL, StepClock
 from openrlhf_sagc.driver.streaming import Stream
 from openrlhf_sagc.driver.trace import RunTrace
@@ -154,6 +154,7 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
             **flight,
             **self.planner.state_dict(),
             **self.trace.state_dict(),
+            "data": self.args.data.described,
             "prompts_consumed": self._prompts_consumed,
         }
         dataloader = None if state["drained"] else self.prompts_dataloader.state_dict()
@@ -172,11 +173,16 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
     def load_state_dict(self, checkpoint_states: dict) -> None:
         """Go on from a checkpoint that holds what `state_dict()` gave.
 
+        With other data, and --rollout.resume_data anew, the episode begins anew. Kept groups of a size that the run no
+        longer has are rolled out again.
+
         Raises:
-            ValueError: the checkpoint was saved without this generator, by another version, or with sizes that do not fit.
+            ValueError: the checkpoint was saved without this generator, by another version, on other data, or at a group
+                size that the run no longer has.
         """
         state = checkpoint_states.get("samples_generator", {})
         check_saved_state(state, self.args.ckpt.path)
+        state = resumed_state(state, self.args, len(self.prompts_dataloader))
         if not state["drained"]:
             self.prompts_dataloader.load_state_dict(checkpoint_states["data_loader_state_dict"])
         self.planner.load_state_dict(state)

@@ -1,7 +1,15 @@
-"""The format of what a checkpoint holds of the scheduler, checked before any of it is loaded."""
+"""What a checkpoint holds of the scheduler: its format, checked before any of it is loaded, and what other flags change in it."""
+
+from types import SimpleNamespace
+from typing import Any
+
+from openrlhf_sagc.argument_checks import PREFIX, words
+from openrlhf_sagc.decisions.records import Prompt
+from openrlhf_sagc.run.data import is_described, other_data, refusal_of
 
 # Add 1 whenever the entries of a `state_dict` of the scheduler or its parts change, or those of a record in it.
-FORMAT = 3
+FORMAT = 4
+LOADED = (3, FORMAT)  # 3 has neither the digest of the trace nor `data`
 
 
 def check_saved_state(state: dict, path: str) -> None:
@@ -20,8 +28,52 @@ def check_saved_state(state: dict, path: str) -> None:
             "them, or start from its model"
         )
     found = state.get("format", "missing")
-    if found != FORMAT:
+    if found not in LOADED:
         raise ValueError(
             f"--ckpt.path {path} holds the scheduler's state in another format: samples_generator.format is {found}, and "
-            f"this version of openrlhf_sagc loads {FORMAT}: resume with the version that saved it, or start from its model"
+            f"this version of openrlhf_sagc loads {' and '.join(map(str, LOADED))}: resume with the version that saved it, or start from its model"
         )
+
+
+def resumed_state(state: dict[str, Any], args: SimpleNamespace, prompts: int) -> dict[str, Any]:
+    """The scheduler's state as a run with these flags and data loads it.
+
+    Args:
+        state: as saved.
+        args: OpenRLHF's; `data.described` says which data they are.
+        prompts: of an episode.
+
+    Raises:
+        ValueError: the data are others, and the flags do not say to begin the episode anew; or the saved group size is not
+            among those of the run.
+    """
+    saved_data, now = state.get("data", {}), args.data.described
+    difference, anew = other_data(saved_data, now), args.rollout.resume_data == "anew"
+    if difference and not anew:
+        raise ValueError(refusal_of(difference))
+    if difference or (anew and not is_described(saved_data)):
+        state = _begun_anew(state, prompts)
+    return _with_sizes(state, sorted(set(args.rollout.sagc.group_sizes)), args.ckpt.path)
+
+
+def _begun_anew(state: dict[str, Any], prompts: int) -> dict[str, Any]:
+    """No prompt of the trainer's episode was drawn yet; policies keep what they have learned."""
+    before = state["episode"] - 1
+    drawn = {"drained": True, "drawn_episode": before, "returned": [], "accepted": []}
+    return {**state, **drawn, "prompts_consumed": before * prompts}
+
+
+def _with_sizes(state: dict[str, Any], sizes: list[int], path: str) -> dict[str, Any]:
+    """A single size takes the place of the saved one; prompts of groups of other sizes are put back."""
+    controller = state["controller"]
+    if len(sizes) == 1:
+        controller = {**controller, "group_size": sizes[0]}
+    elif controller["group_size"] not in sizes:
+        raise ValueError(
+            f"--ckpt.path {path} was saved at group size {controller['group_size']}, which is none of {PREFIX}group_sizes "
+            f"{words(sizes)}: add it, or give a single size to go on with that"
+        )
+    others = [group for group in state["accepted"] if len(group[-1]) not in sizes]
+    kept = [group for group in state["accepted"] if len(group[-1]) in sizes]
+    put_back = [list(Prompt(*prompt)._replace(must_finish=True)) for _, _, prompt, _ in others]
+    return {**state, "controller": controller, "accepted": kept, "returned": [*put_back, *state["returned"]]}

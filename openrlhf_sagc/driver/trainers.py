@@ -15,6 +15,7 @@ from openrlhf_sagc.driver.experience import GroupExperienceMaker
 from openrlhf_sagc.driver.rollout import StepSamples, StragglerAwareSamplesGenerator
 from openrlhf_sagc.driver.step_seconds import OTHER, step_seconds
 from openrlhf_sagc.driver.streaming import Stream
+from openrlhf_sagc.run.notes import write_notes
 from openrlhf_sagc.step_savings import why_not_streamed
 
 YOUNG_OBJECTS = 100_000  # that are made before Python looks for garbage among them; its default is 700
@@ -77,10 +78,12 @@ class GroupTraining(BasePPOTrainer):
     def save_logs_and_checkpoints(self, global_step: int, status: dict, *args, **kwargs) -> None:
         with _named_failure(self.args.ckpt.path, global_step):
             super().save_logs_and_checkpoints(global_step, {**status, **step_seconds(status)}, *args, **kwargs)
+        write_notes(self.args.ckpt.path, global_step, self.args.data.described)
 
     def save_best_checkpoint(self, eval_metrics: dict, global_step: int, *args, **kwargs) -> None:
         with _named_failure(self.args.ckpt.path, global_step):
             super().save_best_checkpoint(eval_metrics, global_step, *args, **kwargs)
+        write_notes(self.args.ckpt.path, global_step, self.args.data.described)
 
 
 @contextmanager

@@ -173,10 +173,10 @@ class FakeRay:
 
 @pytest.fixture
 def make_generator(monkeypatch):
-    """make_generator(prompts, respond, filtering, **flags), 16 samples a step: 4 prompts at size 4, 2 at size 8.
+    """make_generator(prompts, respond, filtering, data, **flags), 16 samples a step: 4 prompts at size 4, 2 at size 8.
 
     respond(prompt, size) -> [(tokens, score[, seconds[, failure]]), ...]. Flags are those of --rollout.sagc, and of
-    others with two underscores for the dot.
+    others with two underscores for the dot; `data` is what the run knows of its data.
     """
 
     ray = FakeRay()
@@ -204,12 +204,13 @@ def make_generator(monkeypatch):
     monkeypatch.setattr(engines_module, "batch_vllm_engine_call", lambda engines, method: ray.calls.append(method))
     monkeypatch.setattr(SamplesGenerator, "_dispatch_prompts_to_vllm", dispatch)
 
-    def make(prompts, respond=lambda prompt, size: [(10, 1.0)] * size, filtering=False, engines=1, **flags):
+    def make(prompts, respond=lambda prompt, size: [(10, 1.0)] * size, filtering=False, engines=1, data=None, **flags):
         settings = FLAGS | {"algo.dynamic_filtering_enable": filtering}
         settings |= {
             name.replace("__", ".") if "__" in name else f"rollout.sagc.{name}": flags[name] for name in flags
         }
         args = arguments_with(settings)
+        args.data.described = data or {}
         seen = SimpleNamespace(respond=respond, drawn=[], dispatched_to=[], answers={}, places={})
         actors = [
             SimpleNamespace(

@@ -7,6 +7,8 @@ import pandas as pd
 import pytest
 from real_runs import AGENTS
 
+from openrlhf_sagc.run.notes import read_note
+
 pytestmark = pytest.mark.stack
 PROMPTS = 48
 DECISIONS = ["sagc/group_size", "sagc/next_group_size", "sagc/straggler_rate", "sagc/virtual_queue", "sagc/hazard"]
@@ -49,15 +51,18 @@ def test_resumed_run_goes_on_as_the_uninterrupted_one(train, tmp_path, monkeypat
         return Counter(rows[["step", "prompt_id", "tokens"]].itertuples(index=False, name=None))
 
     straight, all_rollouts = run("straight")
-    straight_trace = traced()
+    straight_trace, all_rows = traced(), pd.read_csv(tmp_path / "run.csv")
     dispatched = straight["rollout/num_samples"].astype(int)
     prompts = (dispatched / straight["sagc/group_size"]).cumsum()
     saved = int((prompts >= PROMPTS).idxmax())
     assert 2 < saved < straight.index[-1] - 1 and straight["sagc/group_size"].nunique() > 1
 
+    last_rows = all_rows[all_rows["step"] > saved]
     for later in range(saved + 1, straight.index[-1] + 1):
         shutil.rmtree(checkpoints / "_actor" / f"global_step{later}")
     (checkpoints / "_actor" / "latest").write_text(f"global_step{saved}")
+    note = read_note(checkpoints / "_actor" / f"global_step{saved}")
+    assert note["rows"] == PROMPTS and len(note["files"]) == 2  # of the model and of the optimizer
     resumed, last_rollouts = run("resumed", ckpt__load_enable=True)
     assert resumed.index.tolist() == list(range(saved + 1, straight.index[-1] + 1))
     for name in [*DECISIONS, "rollout/num_samples", "actor_lr"]:
@@ -71,3 +76,4 @@ def test_resumed_run_goes_on_as_the_uninterrupted_one(train, tmp_path, monkeypat
         start += count
     assert not last_rollouts
     assert traced() == straight_trace  # which had the rows of later steps already
+    assert len(pd.read_csv(tmp_path / "run.before-resume-1.csv")) == len(last_rows)

@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
 # Trains a warm-started Countdown model with GRPO on the CPU stack: train.sh TREE TASK OUTPUT [FLAG...]
 # TREE is cpu-patched (with this package) or cpu-base (unpatched), TASK a folder that warm_start.py has made, OUTPUT gets
-# tensorboard/run and trained/ (deleted first); later flags win over the ones here.
+# tensorboard/run and trained/; later flags win over the ones here. What an earlier run has left there is moved aside.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-tree=${1:?usage: train.sh TREE TASK OUTPUT [FLAG...]} task=$2 output=$3
+[ $# -ge 3 ] || { echo "train_scripts/countdown/train.sh: usage: train.sh TREE TASK OUTPUT [FLAG...]" >&2; exit 2; }
+tree=$1 task=$2 output=$3
 shift 3
 
 # CPUs without bfloat16 emulate it: there, float32 takes 0.6 times the seconds.
 grep -q avx512_bf16 /proc/cpuinfo && dtype=bf16 || dtype=fp32
 [ "$tree" = cpu-patched ] && module=openrlhf_sagc || module=openrlhf.cli.train_ppo_ray
-rm -rf "$output/tensorboard" "$output/trained"
 exec bash train_scripts/on_cpu.sh "$tree" python train_scripts/train_on_cpu.py "$module" \
     --actor.model_name_or_path "$task/model" \
     --reward.remote_url "$PWD/train_scripts/countdown/reward.py" \

@@ -21,9 +21,9 @@ PACKAGE = {
     "argument_checks": {"advantages", "redaction"},
     "policies": {"argument_checks", "decisions"},
     "arguments": {"argument_checks", "decisions", "policies", "redaction", "step_savings"},
-    "driver": {"decisions", "actors", "advantages", "argument_checks", "policies", "redaction", "step_savings"},
-    "output_folders": {"argument_checks"},
-    "__main__": {"arguments", "driver", "output_folders", "redaction"},
+    "driver": {"decisions", "actors", "advantages", "argument_checks", "policies", "redaction", "run", "step_savings"},
+    "run": {"argument_checks"},
+    "__main__": {"arguments", "driver", "redaction", "run"},
     "controller": {"decisions"},  # the contract's path
     "__init__": set(),
 }

@@ -14,7 +14,7 @@ from simulation.lengths import Trace
 
 from openrlhf_sagc.decisions.records import Group, Prompt, Rollout
 from openrlhf_sagc.decisions.step import Step
-from openrlhf_sagc.driver.trace import COLUMNS, HEADER, RunTrace, check_trace, prompt_id
+from openrlhf_sagc.driver.trace import COLUMNS, HEADER, RunTrace, held_trace, prompt_id
 
 LOST = pytest.fail  # as `warn` where no row may be lost
 
@@ -131,8 +131,14 @@ def test_a_resumed_run_has_the_rows_of_the_uninterrupted_one(make_generator, tmp
         if step == saved:
             state = killed.state_dict()
     resumed.load_state_dict(state)
+    before = (tmp_path / "run.csv").read_bytes()
     for _ in range(6 - saved):
         resumed.generate_samples()
+    aside = tmp_path / "run.before-resume-1.csv"
+    assert aside.exists() == (ran > saved)
+    if ran > saved:
+        kept = state["samples_generator"]["trace_bytes"]
+        assert aside.read_bytes() == HEADER + before[kept:]  # all that was there is still somewhere
     rows = rows_of(tmp_path / "run.csv")
     names = [(row["prompt_id"], row["sample_id"]) for row in rows]
     assert len(set(names)) == len(names)
@@ -152,10 +158,13 @@ def test_a_run_that_is_resumed_twice_knows_the_length_of_its_file(make_generator
             generator.load_state_dict(state)
         for _ in range(steps):
             generator.generate_samples()
-            assert generator.trace.state_dict() == {"trace_bytes": file.stat().st_size}
+            assert generator.trace.state_dict()["trace_bytes"] == file.stat().st_size
             if generator.planner.steps == saved:
                 state = generator.state_dict()
-    assert [row["step"] for row in rows_of(file)] == ["1"] * 16 + ["2"] * 16 + ["3"] * 16 and not lost
+    assert [row["step"] for row in rows_of(file)] == ["1"] * 16 + ["2"] * 16 + ["3"] * 16
+    assert [line.split(", now in ")[1] for line in lost] == [
+        f"{file.parent}/run.before-resume-{i}.csv" for i in (1, 2)
+    ]
 
 
 def test_a_run_that_begins_anew_keeps_no_rows_of_the_start_before(make_generator, file):
@@ -166,6 +175,7 @@ def test_a_run_that_begins_anew_keeps_no_rows_of_the_start_before(make_generator
             generator.load_state_dict(state | {"data_loader_state_dict": {"next": 0}})
         generator.generate_samples()
         assert len(rows_of(file)) == 16
+    assert len(rows_of(file.parent / "run.before-resume-1.csv")) == 16  # of the first of the two
 
 
 def test_without_the_flag_nothing_is_noted_or_saved(make_generator):
@@ -192,7 +202,9 @@ def test_a_file_that_has_lost_rows_goes_on_with_whole_ones_and_one_that_is_gone_
     roll_out(3)
     assert [row["sample_id"] for row in rows_of(file)] == ["0-0", "1-0", "3-0"]
     whole = content[:-5].rfind(b"\n") + 1
-    assert warnings.pop().endswith(f"has {whole} of {len(content)} bytes: rows of earlier steps are missing")
+    assert warnings[0].endswith(f"has {whole} of {len(content)} bytes: rows of earlier steps are missing")
+    assert (file.parent / "run.before-resume-1.csv").read_bytes() == HEADER + content[whole:-5]  # the rest of a row
+    warnings.clear()
     file.unlink()
     roll_out(4)
     assert [row["sample_id"] for row in rows_of(file)] == ["4-0"] and len(warnings) == 1
@@ -207,11 +219,78 @@ def test_a_full_disk_ends_the_trace_and_not_the_run(make_generator, monkeypatch)
     assert warnings[0].startswith("--rollout.trace /dev/full cannot be written to (")
 
 
+ROW = "0123456789,{},7,1,0,1,4,1,0\n"
+
+
+def resumed_trace(file, state, warn):
+    """A resumed run's trace, after its first step."""
+    trace = RunTrace(str(file), warn)
+    trace.load_state_dict(state)
+    rollout = Rollout(7, 1.0, 0.0, finished=True, stopped=False, failure=None)
+    trace.add(
+        Step(0, 1, 1, None, 1.0, 1), Group(9, 0, Prompt("text", "", None, 1), 4, 4), [rollout], [{"reward": 1.0}]
+    )
+    trace.write()
+    return trace
+
+
+@pytest.mark.parametrize("rows", [3, 10, 50], ids=["shorter", "as long", "longer"])
+@pytest.mark.parametrize("knows", [True, False], ids=["", "the checkpoint had no trace"])
+def test_another_runs_trace_is_moved_and_keeps_every_row(file, rows, knows):
+    """A resumed run names the file of another run, which may be shorter or longer than its own was."""
+    state = {}
+    if knows:
+        own = RunTrace(str(file), LOST)
+        own._rows = [ROW.format(f"own-{row}") for row in range(10)]
+        own.write()
+        state = own.state_dict()
+    file.parent.mkdir(exist_ok=True)
+    others = HEADER + "".join(ROW.format(f"oth-{row}") for row in range(rows)).encode()
+    file.write_bytes(others)
+    (file.parent / "run.before-resume-1.csv").write_text("of another resume")
+    warnings = []
+    trace = resumed_trace(file, state, warnings.append)
+    assert (file.parent / "run.before-resume-2.csv").read_bytes() == others
+    assert (file.parent / "run.before-resume-1.csv").read_text() == "of another resume"
+    assert [row["sample_id"] for row in rows_of(file)] == ["9-0"]
+    assert warnings == [
+        f"--rollout.trace {file} had rows that no checkpoint of this run knows of, now in "
+        f"{file.parent}/run.before-resume-2.csv"
+    ]
+    assert resumed_trace(file, trace.state_dict(), LOST)._length == file.stat().st_size
+
+
+def test_a_checkpoint_before_format_4_takes_the_rows_for_its_own(file):
+    file.parent.mkdir()
+    file.write_bytes(HEADER + b"".join(ROW.format(row).encode() for row in range(4)))
+    known = len(HEADER) + 2 * len(ROW.format(0))
+    resumed_trace(file, {"trace_bytes": known}, lambda _: None)
+    assert [row["sample_id"] for row in rows_of(file)] == ["0", "1", "9-0"]
+    assert [row["sample_id"] for row in rows_of(file.parent / "run.before-resume-1.csv")] == ["2", "3"]
+
+
+def test_rows_that_cannot_be_moved_stay(file, monkeypatch):
+    """On a disk that is full the trace ends, with the rows that it had."""
+    file.parent.mkdir()
+    before = HEADER + ROW.format(1).encode() * 100
+    file.write_bytes(before)
+    warnings = []
+    monkeypatch.setattr("os.fsync", lambda _: os.write(os.open("/dev/full", os.O_WRONLY), b"row"))
+    resumed_trace(file, {}, warnings.append)
+    assert file.read_bytes() == before
+    assert warnings == [f"--rollout.trace {file} cannot be written to (No space left on device): the trace ends here"]
+
+
 # --- before Ray starts -----------------------------------------------------------------------------------------------
 
 
 def arguments(path, load_enable=False):
     return SimpleNamespace(rollout=SimpleNamespace(trace=path), ckpt=SimpleNamespace(load_enable=load_enable))
+
+
+def check_trace(args):
+    with held_trace(args):
+        pass
 
 
 def test_the_path_is_made_absolute_and_may_be_of_a_run_that_goes_on(tmp_path, monkeypatch):
@@ -223,6 +302,41 @@ def test_the_path_is_made_absolute_and_may_be_of_a_run_that_goes_on(tmp_path, mo
     check_trace(arguments("new/run.csv", load_enable=True))
     assert len((tmp_path / "new/run.csv").read_bytes().splitlines()) == 2
     check_trace(arguments(None))
+
+
+@pytest.mark.parametrize("name", ["run.csv", "new/../run.csv", "symlink.csv", "hard.csv", "folder/run.csv"])
+def test_a_trace_has_one_writer_whatever_name_it_is_given_by(tmp_path, name):
+    (tmp_path / "run.csv").touch()
+    (tmp_path / "new").mkdir()
+    (tmp_path / "symlink.csv").symlink_to("run.csv")
+    (tmp_path / "hard.csv").hardlink_to(tmp_path / "run.csv")
+    (tmp_path / "folder").symlink_to(".")
+    with held_trace(arguments(str(tmp_path / "run.csv"))):
+        with pytest.raises(SystemExit) as refused:
+            check_trace(arguments(f"{tmp_path}/{name}"))
+    assert str(refused.value) == (
+        f"openrlhf_sagc: --rollout.trace {tmp_path}/{name} is written by another run: wait for its end, or give this run a "
+        "file of its own"
+    )
+    check_trace(arguments(f"{tmp_path}/{name}"))
+
+
+def test_a_file_system_without_locks_is_said(tmp_path, monkeypatch, capsys):
+    def flock(*_):
+        raise OSError(38, "Function not implemented")
+
+    monkeypatch.setattr("fcntl.flock", flock)
+    check_trace(arguments(str(tmp_path / "run.csv")))
+    assert "run.csv cannot be locked (Function not implemented): let no second run write it" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device"])
+def test_a_trace_is_a_plain_file(tmp_path, kind):
+    path = "/dev/null" if kind == "device" else str(tmp_path / "pipe")
+    if kind == "pipe":
+        os.mkfifo(path)
+    with pytest.raises(SystemExit, match=f"^openrlhf_sagc: --rollout.trace {path} is no plain file: give one$"):
+        check_trace(arguments(path))
 
 
 @pytest.mark.parametrize(

@@ -207,3 +207,56 @@ def test_the_command_starts_without_vllm_and_openrlhf(tmp_path):
     result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=environment)
     assert result.returncode == 0, result.stderr
     assert "pass@2" in result.stdout
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ("[" * 100_000, "line 1: JSON that is nested too deeply"),
+        ('{"a":' * 100_000, "line 1: JSON that is nested too deeply"),
+        ("1" * 5000, "line 1: (not JSON|a JSON object is needed)"),
+        ("[" * 500 + "]" * 500, "line 1: a JSON object is needed"),
+    ],
+)
+def test_deep_or_endless_json_is_one_line(monkeypatch, tmp_path, text, message):
+    path = tmp_path / "responses.jsonl"
+    path.write_text(text)
+    with pytest.raises(SystemExit, match=f"^eval/evaluate.py: --from_responses {path}, {message}"):
+        run(monkeypatch, "--from_responses", path)
+
+
+@pytest.mark.parametrize("name", ["r.jsonl", "link.jsonl", "folder/../r.jsonl"])
+@pytest.mark.parametrize("flag", ["--json", "--responses", "--trace"])
+def test_no_output_takes_the_place_of_an_input(monkeypatch, tmp_path, flag, name):
+    path = write_jsonl(tmp_path / "r.jsonl", [stored([1], tokens=[5])])
+    (tmp_path / "link.jsonl").symlink_to("r.jsonl")
+    (tmp_path / "folder").mkdir()
+    before = path.read_bytes()
+    line = f"^eval/evaluate.py: {flag} {tmp_path}/{name}: it is the file of --from_responses too: give another one$"
+    with pytest.raises(SystemExit, match=line):
+        run(monkeypatch, "--from_responses", path, flag, tmp_path / name)
+    assert path.read_bytes() == before
+    with pytest.raises(SystemExit, match="--responses .*out: it is the file of --json too"):
+        run(monkeypatch, "--from_responses", path, "--responses", tmp_path / "out", "--json", tmp_path / "out")
+
+
+def test_what_an_earlier_evaluation_or_run_wrote_is_moved_aside(monkeypatch, tmp_path, capsys):
+    path = write_jsonl(tmp_path / "r.jsonl", [stored([1, 2], tokens=[5, 6])])
+    outputs = {"--json": "out.json", "--responses": "out.jsonl", "--trace": "run.csv"}
+    words = [word for flag, name in outputs.items() for word in (flag, tmp_path / name)]
+    (tmp_path / "run.csv").write_text("the trace of a run")
+    for _ in range(2):
+        run(monkeypatch, "--from_responses", path, *words)
+    assert (tmp_path / "run.earlier-1.csv").read_text() == "the trace of a run"
+    assert (tmp_path / "run.earlier-2.csv").read_text() == (tmp_path / "run.csv").read_text()
+    assert (tmp_path / "out.earlier-1.json").read_text() == (tmp_path / "out.json").read_text()
+    assert f"--json {tmp_path}/out.json: what was there is in {tmp_path}/out.earlier-1.json" in capsys.readouterr().out
+    assert {path.name for path in tmp_path.iterdir()} == {
+        *("r.jsonl", "run.csv", "run.earlier-1.csv", "run.earlier-2.csv"),
+        *("out.json", "out.earlier-1.json", "out.jsonl", "out.earlier-1.jsonl"),
+    }
+
+
+def test_outputs_may_be_devices(monkeypatch, tmp_path):
+    path = write_jsonl(tmp_path / "r.jsonl", [stored([1])])
+    run(monkeypatch, "--from_responses", path, "--json", "/dev/null", "--responses", "/dev/null")

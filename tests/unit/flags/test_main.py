@@ -3,6 +3,7 @@
 import os
 import runpy
 import subprocess
+import zipfile
 from types import SimpleNamespace
 from unittest import mock
 
@@ -13,7 +14,9 @@ from openrlhf.trainer.ppo_trainer_async import PPOTrainerAsync
 from ray.exceptions import RayActorError, RayTaskError
 from train_command import FLAGS
 
+from openrlhf_sagc.driver.trace import HEADER, RunTrace
 from openrlhf_sagc.driver.trainers import GroupTrainer, GroupTrainerAsync
+from openrlhf_sagc.run.notes import write_notes
 
 ASYNC = "--train.async_enable"
 
@@ -102,6 +105,104 @@ def test_a_resumed_run_chooses_its_checkpoint(run_main, tmp_path):
         run_main(training, *resumed)
     run_main(training, "--rollout.sagc.enable")
     training.assert_called_once()
+
+
+SAVES = ["--rollout.sagc.enable", "--ckpt.save_steps", "1"]
+
+
+@pytest.fixture
+def saved(tmp_path):
+    """A finished run's model and whole checkpoint, and the rows of its trace."""
+    checkpoint = tmp_path / "saved" / "_actor" / "global_step1"
+    checkpoint.mkdir(parents=True)
+    for name in ("mp_rank_00_model_states.pt", "bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt"):
+        with zipfile.ZipFile(checkpoint / name, "w"):
+            pass
+    (checkpoint / "metric.json").write_text("{}")
+    (checkpoint.parent / "latest").write_text("global_step1")
+    (tmp_path / "model.safetensors").write_text("weights")
+    (tmp_path / "run.csv").write_bytes(HEADER + b"a,0-0,7,1,0,1,4,1,0\n" * 1000)
+    return checkpoint
+
+
+def test_a_run_that_begins_anew_keeps_what_was_saved(run_main, tmp_path, saved):
+    def train(args, _):
+        assert not (tmp_path / "model.safetensors").exists() and not saved.exists()
+        assert args.data.described["rows"] == 200
+
+    run_main(mock.Mock(side_effect=train), *SAVES)
+    assert (tmp_path / "earlier-1/model.safetensors").read_text() == "weights"
+    assert (tmp_path / "saved/earlier-1/_actor/global_step1/metric.json").exists()
+
+
+@pytest.mark.parametrize(
+    "flags, line",
+    [
+        ([*SAVES, "--rollout.trace", "{}/run.csv"], "--rollout.trace .*run.csv has the rows of another run"),
+        ([*SAVES, "--ckpt.load_enable", "--rollout.trace", "{}/prompts.jsonl"], "is not the trace of a run"),
+        ([*SAVES, "--rollout.sagc.group_sizes", "3"], "--rollout.sagc.group_sizes 3 do not hold"),
+        ([*SAVES, "--data.label_key", "answer"], "--data.label_key answer is no field of"),
+        ([*SAVES, "--actor.model_name_or_path", "{}"], "is the folder of --actor.model_name_or_path too"),
+        (
+            [*SAVES, "--ckpt.load_enable", "--actor.num_gpus_per_node", "2"],
+            "was saved by 1 ranks|lacks bf16_zero_pp_rank_1",
+        ),
+    ],
+)
+def test_a_run_that_is_refused_has_moved_nothing(run_main, tmp_path, saved, flags, line):
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    training = mock.Mock()
+    with pytest.raises(SystemExit, match=line) as ended:
+        run_main(training, *(flag.format(tmp_path) for flag in flags))
+    assert "\n" not in str(ended.value) and not training.called
+    assert {path: path.read_bytes() for path in before} == before
+
+
+def test_a_mistyped_path_says_that_the_run_begins_anew_and_cuts_no_trace(run_main, tmp_path, saved, capsys):
+    flags = [*SAVES, "--ckpt.load_enable", "--ckpt.path", str(tmp_path / "svaed"), "--rollout.trace"]
+
+    def train(args, _):
+        assert not args.ckpt.load_enable
+        trace = RunTrace(args.rollout.trace, warnings.append)
+        trace._rows = ["b,0-0,7,1,0,1,4,1,0\n"]
+        trace.write()
+
+    warnings = []
+    before = (tmp_path / "run.csv").read_bytes()
+    run_main(mock.Mock(side_effect=train), *flags, str(tmp_path / "run.csv"))
+    assert f"finds no checkpoint in --ckpt.path {tmp_path}/svaed: the run begins anew\n" in capsys.readouterr().out
+    assert (tmp_path / "run.before-resume-1.csv").read_bytes() == before and len(warnings) == 1
+    assert len((tmp_path / "run.csv").read_bytes().splitlines()) == 2
+
+
+def test_a_second_run_with_the_same_trace_is_refused(run_main, tmp_path):
+    def train(args, _):
+        with pytest.raises(SystemExit, match="--rollout.trace .*run.csv is written by another run"):
+            run_main(mock.Mock(), *flags[:-4], "--ckpt.output_dir", str(tmp_path / "2"), *flags[-2:])
+
+    flags = [
+        "--rollout.sagc.enable",
+        "--ckpt.output_dir",
+        str(tmp_path / "1"),
+        "--rollout.trace",
+        str(tmp_path / "run.csv"),
+    ]
+    run_main(mock.Mock(side_effect=train), *flags)
+
+
+def test_a_resume_with_other_data_ends_before_ray_starts(run_main, tmp_path, saved, capsys):
+    resume = [*SAVES, "--ckpt.load_enable"]
+    run_main(lambda args, _: write_notes(args.ckpt.path, 1, args.data.described), *resume)
+    assert "does not say on which data it was trained: they are taken for the same" in capsys.readouterr().out
+    run_main(training := mock.Mock(), *resume)
+    assert training.called and "global_step1" not in capsys.readouterr().out
+    with pytest.raises(
+        SystemExit, match="had 200 prompts, and --data.prompt_dataset has 150: resume with that data, or"
+    ):
+        run_main(mock.Mock(), *resume, "--data.max_samples", "150")
+    run_main(training, *resume, "--data.max_samples", "150", "--rollout.resume_data", "anew", "--train.seed", "9")
+    said = capsys.readouterr().out
+    assert "has 150: the episode begins anew with these\n" in said and "goes on with --train.seed 9 (was 42)\n" in said
 
 
 @pytest.mark.parametrize("wrapped", [False, True], ids=["the trainer", "an actor that the trainer waited for"])

@@ -55,3 +55,12 @@ def test_too_little_or_no_log_is_refused(tmp_path):
         bound_of(tmp_path / "other" / "tensorboard")
     with pytest.raises(ValueError, match="has the TensorBoard files of 2 runs"):
         bound_of(tmp_path)
+
+
+def test_the_log_of_the_run_before_is_left_out(tmp_path):
+    """A run that begins anew has moved it aside."""
+    wanted = bound_of(folder := log(tmp_path / "run"))
+    (events,) = folder.rglob("events.out.tfevents.*")
+    (events.parent / "earlier-1").mkdir()
+    (events.parent / "earlier-1" / events.name).write_bytes(events.read_bytes())
+    assert bound_of(folder) == wanted

@@ -9,7 +9,7 @@ import pandas as pd
 import psutil
 import pytest
 from common.logs import STEP_END
-from common.turns import paused_seconds, refuse_if_written, take_turns, without_pauses
+from common.turns import opened_log, paused_seconds, refuse_if_written, take_turns, without_pauses
 
 
 def script(folder, name, steps=3):
@@ -183,3 +183,16 @@ def test_a_process_that_was_left_behind_is_named(tmp_path):
         left.kill()
         left.wait()
     refuse_if_written(log)
+
+
+def test_a_log_that_a_run_writes_is_not_cut(tmp_path):
+    log = tmp_path / "train.log"
+    with opened_log(log) as sink:
+        sink.write("Global step 1")
+        sink.flush()
+        with pytest.raises(ValueError, match=f"^{log} belongs to a run that has not ended"):
+            with opened_log(log):
+                pass
+        assert log.read_text() == "Global step 1"
+    with opened_log(log):
+        assert not log.read_text()

@@ -1,0 +1,228 @@
+"""Finds the checkpoint at which a resumed run begins: the one that `latest` names, or else the newest whole one."""
+
+import json
+import math
+import os
+import re
+import stat
+import tempfile
+import zipfile
+from collections.abc import Iterable
+from itertools import product
+from pathlib import Path
+from types import SimpleNamespace
+
+from openrlhf_sagc.argument_checks import refuse
+from openrlhf_sagc.run.notes import files_of, small_text
+
+SAVED = "metric.json"  # what OpenRLHF writes into a checkpoint once every rank has saved
+RANK = re.compile(r"(?<=_rank_)\d{1,6}(?!\d)")  # in the name of a shard
+ZERO = re.compile("(bf16_)?zero_pp_rank_")  # begin the names of what ZeRO has cut
+MODEL, OPTIMIZER = "model_states.pt", "optim_states.pt"  # ends of such names
+LEGACY_PICKLE = b"\x80"  # first byte of what PyTorch saved before 1.6, whose end cannot be checked
+
+
+def choose_checkpoint(args: SimpleNamespace) -> Path | None:
+    """The checkpoint from which a resumed run goes on; None if the run begins anew, which then is said.
+
+    Where `latest` does not name a whole one, the newest whole one is written there. Where none was ever saved to its end,
+    the run begins anew and `ckpt.load_enable` is switched off: whoever starts it again after every fault need not look.
+
+    Raises:
+        SystemExit: there are checkpoints, but none is whole any more; or `latest` cannot be mended. The message is one line.
+    """
+    folder = Path(args.ckpt.path, "_actor")
+    if not args.ckpt.load_enable:
+        return None
+    if not os.path.isdir(folder):
+        _begin_anew(args, f"--ckpt.load_enable finds no checkpoint in --ckpt.path {args.ckpt.path}")
+        return None
+    if args.ds.use_universal_ckpt:
+        return _universal(folder)
+    latest = folder / "latest"
+    named, problem = _named(latest)
+    problem = problem or _problem(folder / named, args)
+    if not problem:
+        _refuse_other_ranks(folder / named, args)
+        return folder / named
+    try:
+        saved = [path for path in folder.iterdir() if os.path.exists(path / SAVED)]  # to their end
+    except OSError as error:
+        raise SystemExit(f"openrlhf_sagc: --ckpt.path {folder} cannot be read: {error.strerror}") from None
+    if not saved:
+        _begin_anew(args, f"no checkpoint in {folder} was saved to its end")
+        return None
+    problems = {path: _problem(path, args) for path in saved}
+    whole = [path for path, found in problems.items() if not found]
+    newest = max(whole, key=lambda path: (_step(path), path.stat().st_mtime), default=None)
+    if newest is None:
+        raise SystemExit(
+            f"openrlhf_sagc: --ckpt.load_enable finds no whole checkpoint in {folder} (`latest`: {problem}): drop "
+            "--ckpt.load_enable to begin anew, or give --ckpt.path of another one"
+        )
+    print(f"openrlhf_sagc: {latest} does not lead to a whole checkpoint ({problem}): going on from {newest.name}")
+    _refuse_other_ranks(newest, args)
+    _write(latest, newest.name)
+    return newest
+
+
+def _begin_anew(args: SimpleNamespace, why: str) -> None:
+    print(f"openrlhf_sagc: {why}: the run begins anew")
+    args.ckpt.load_enable = False
+
+
+def _universal(folder: Path) -> Path:
+    """The universal checkpoint that DeepSpeed loads. Its files are not checked."""
+    named, problem = _named(folder / "latest_universal")
+    refuse(
+        problem or not (folder / named).is_dir(),
+        f"--ds.use_universal_ckpt finds no universal checkpoint in {folder} (`latest_universal`: "
+        f"{problem or named + ' is gone'}): make one with DeepSpeed's ds_to_universal.py, or drop the flag",
+    )
+    return folder / named
+
+
+def _named(latest: Path) -> tuple[str, str]:
+    """(the checkpoint that the file names, "") or ("", why it names none)."""
+    if not os.path.isfile(latest):  # as DeepSpeed looks for it; unlike a Path it raises nothing
+        return "", "it names none"
+    text = small_text(latest)
+    if text is None:
+        return "", "it is no short text"
+    name = text.strip()
+    if not name:
+        return "", "it names none"
+    if name in (".", "..") or "/" in name or not name.isprintable() or len(name.encode()) > 255:
+        return "", f"it names no folder beside it: {name!r:.80}"
+    return name, ""
+
+
+def _write(latest: Path, name: str) -> None:
+    """Let the file name this checkpoint, all at once."""
+    try:
+        descriptor, fresh = tempfile.mkstemp(prefix="latest.", dir=latest.parent)
+        with open(descriptor, "w") as file:
+            file.write(name)
+        os.chmod(fresh, 0o644)
+        os.replace(fresh, latest)
+    except OSError as error:
+        raise SystemExit(
+            f"openrlhf_sagc: {latest} cannot be written to ({error.strerror}): let it be a file that holds {name}"
+        ) from None
+
+
+def _step(checkpoint: Path) -> int:
+    """The step in the checkpoint's name."""
+    number = re.search(r"global_step(\d{1,18})$", checkpoint.name)
+    return int(number[1]) if number else -1
+
+
+def _problem(checkpoint: Path, args: SimpleNamespace) -> str:
+    """Why this is no whole checkpoint, for a message; empty if it is one."""
+    name = checkpoint.name
+    try:
+        if not checkpoint.is_dir():
+            return f"{name} is gone"
+        files = {path.name: _file_problem(path) for path in sorted(checkpoint.rglob("*.pt"))}
+        if missing := _missing(checkpoint, files, args):
+            return f"{name} {missing}"
+        for file, problem in files.items():
+            if problem:
+                return f"{name}/{file} {problem}"
+        if not (checkpoint / SAVED).is_file():
+            return f"{name} was not saved to its end"
+        if _is_too_deep(checkpoint / SAVED):
+            return f"{name}/{SAVED} cannot be read"
+    except OSError as error:
+        return f"{name} cannot be read: {error.strerror}"
+    return ""
+
+
+def _file_problem(path: Path) -> str:
+    """Why PyTorch cannot load this file; empty if it can.
+
+    Its files are zip archives, whose directory is at the end. One that was cut short has none.
+    """
+    try:
+        status = path.stat()
+    except OSError:
+        return "is a link to nothing"
+    if not stat.S_ISREG(status.st_mode):
+        return "is no file"
+    with path.open("rb") as file:
+        start = file.read(1)
+    return "" if start == LEGACY_PICKLE or zipfile.is_zipfile(path) else "was cut short"
+
+
+def _missing(checkpoint: Path, names: Iterable[str], args: SimpleNamespace) -> str:
+    """Which of DeepSpeed's shards is not there, by the package's note in the checkpoint, their names and the run's ranks.
+
+    Shards of a kind are named by their ranks, which begin with 0. Model and optimizer are cut into as many, where both are.
+    ZeRO stage 0 may have its optimizer in the model's file.
+    """
+    noted = files_of(checkpoint)
+    if gone := noted.difference(names):
+        return f"lacks {min(gone)}"
+    if not any(name.endswith(MODEL) for name in names):
+        return "has no model"
+    kinds = _kinds(names)
+    if args.ds.zero_stage > 0 and not any(ZERO.match(kind) and kind.endswith(OPTIMIZER) for kind in kinds):
+        return "has no optimizer"
+    saved_by = _saved_by(kinds)
+    for kind, found in kinds.items():
+        counts = [max(ranks) + 1 for ranks in zip(*found)]
+        if ZERO.match(kind):
+            counts[0] = saved_by if noted or kind.endswith(MODEL) else max(saved_by, _ranks(args))
+        if len(found) < math.prod(counts):
+            first = next(ranks for ranks in product(*map(range, counts)) if ranks not in found)
+            return f"lacks {_name(kind, first)}"
+    return ""
+
+
+def _refuse_other_ranks(checkpoint: Path, args: SimpleNamespace) -> None:
+    """End the run where DeepSpeed would, which gives each rank the share that one had saved."""
+    saved, ranks = _saved_by(_kinds(path.name for path in checkpoint.glob("*.pt"))), _ranks(args)
+    refuse(
+        saved and ranks and saved != ranks and args.ds.zero_stage > 0,
+        f"--ckpt.path {args.ckpt.path}: {checkpoint.name} was saved by {saved} ranks, and --actor.num_nodes "
+        f"{args.actor.num_nodes} x --actor.num_gpus_per_node {args.actor.num_gpus_per_node} makes {ranks}: use as many as "
+        "then, or start from its model",
+    )
+
+
+def _kinds(names: Iterable[str]) -> dict[str, set[tuple[int, ...]]]:
+    """Name of a shard with {} for each rank -> the ranks of those there are."""
+    kinds: dict[str, set[tuple[int, ...]]] = {}
+    for name in names:
+        if ranks := RANK.findall(name):
+            kinds.setdefault(RANK.sub("{}", name), set()).add(tuple(map(int, ranks)))
+    return kinds
+
+
+def _name(kind: str, ranks: tuple[int, ...]) -> str:
+    """Of the shard of these ranks; the last one is the model's, which DeepSpeed writes with two digits."""
+    for rank in ranks[:-1]:
+        kind = kind.replace("{}", str(rank), 1)
+    return kind.replace("{}", f"{ranks[-1]:02d}", 1)
+
+
+def _saved_by(kinds: dict[str, set[tuple[int, ...]]]) -> int:
+    """Ranks among which ZeRO had cut what was saved, as far as the names tell; 0 if it had not."""
+    return max((ranks[0] + 1 for kind, found in kinds.items() if ZERO.match(kind) for ranks in found), default=0)
+
+
+def _ranks(args: SimpleNamespace) -> int:
+    """Ranks among which this run shares the optimizer; 0 if tensor parallelism makes that DeepSpeed's decision."""
+    return args.actor.num_nodes * args.actor.num_gpus_per_node if args.ds.tensor_parallel_size == 1 else 0
+
+
+def _is_too_deep(path: Path) -> bool:
+    """Whether OpenRLHF, which reads the metrics of all checkpoints, would end with this one."""
+    text = small_text(path)
+    try:
+        json.loads("" if text is None else text)
+    except ValueError:  # with which OpenRLHF goes on
+        return text is None
+    except RecursionError:
+        return True
+    return False

@@ -1,0 +1,137 @@
+"""The data that a run trains on, as a checkpoint remembers them, and what a resumed run has that is different."""
+
+import hashlib
+import json
+import operator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from openrlhf_sagc.argument_checks import RESUME_DATA, load_prompts, refuse
+from openrlhf_sagc.run.notes import read_note
+from openrlhf_sagc.run.output_folders import needs_checkpoints
+
+BATCH = 10_000  # rows that are digested at a time
+# A checkpoint's place in the data is the place of these rows in this order, and these make the prompts of them.
+TEMPLATE = ("data.input_template", "data.apply_chat_template")
+# These may change, and the run says so.
+FLAGS = (
+    *("rollout.batch_size", "rollout.n_samples_per_prompt", "rollout.sagc.group_sizes", "train.batch_size"),
+    *("train.num_episodes", "train.seed"),
+)
+
+
+def check_data(args: SimpleNamespace, checkpoint: Path | None) -> None:
+    """Describe the data of a run that saves or loads checkpoints, and compare them with the checkpoint's.
+
+    Args:
+        args: OpenRLHF's; `data.described` becomes what `describe_data` gives, for the run's processes, else {}.
+        checkpoint: from which the run goes on; None if it begins anew.
+
+    Raises:
+        SystemExit: the data are others, and --rollout.resume_data is not anew; the message is one line.
+    """
+    args.data.described = describe_data(args) if needs_checkpoints(args) else {}
+    if checkpoint is None:
+        return
+    note = read_note(checkpoint)
+    if not is_described(note):
+        goes_on = "they are taken for the same" if args.rollout.resume_data == "same" else "the episode begins anew"
+        print(f"openrlhf_sagc: {checkpoint.name} does not say on which data it was trained: {goes_on}")
+        return
+    difference = other_data(note, args.data.described)
+    refuse(difference and args.rollout.resume_data != "anew", refusal_of(difference))
+    if difference:
+        print(f"openrlhf_sagc: {difference}: the episode begins anew with these")
+    if changed := other_flags(note, args.data.described):
+        print(f"openrlhf_sagc: {checkpoint.name} was saved with other flags, the run goes on with {changed}")
+
+
+def describe_data(args: SimpleNamespace) -> dict[str, Any]:
+    """{"rows", "digest", "template", "flags"}: what a resumed run is compared with; plain data.
+
+    The digest is of prompts and labels in their order, wherever they are read from. Images are not read.
+
+    Raises:
+        SystemExit: the rows have no such fields; the message is one line.
+    """
+    rows = load_prompts(args)
+    fields = {"--data.input_key": args.data.input_key, "--data.label_key": args.data.label_key}
+    for flag, field in fields.items():
+        if field is not None and field not in rows.column_names:
+            raise SystemExit(
+                f"openrlhf_sagc: {flag} {field} is no field of --data.prompt_dataset {args.data.prompt_dataset}, which has "
+                f"{', '.join(rows.column_names)}"
+            )
+    keys = [field for field in fields.values() if field is not None]
+    return {
+        "rows": len(rows),
+        "digest": _digest(rows, keys),
+        "template": {name: _flag(args, name) for name in TEMPLATE},
+        "flags": {name: _flag(args, name) for name in FLAGS},
+    }
+
+
+def _flag(args: SimpleNamespace, name: str) -> Any:
+    return operator.attrgetter(name)(args)
+
+
+def _digest(rows, keys: list[str]) -> str:
+    """Of these fields of all rows, in their order."""
+    digest = hashlib.blake2b(digest_size=16)
+    for table in rows.select_columns(list(dict.fromkeys(keys))).with_format("arrow").iter(BATCH):
+        for key in keys:
+            digest.update(json.dumps(table.column(key).to_pylist(), default=str, sort_keys=True).encode())
+    return digest.hexdigest()
+
+
+def other_data(saved: dict[str, Any], now: dict[str, Any]) -> str:
+    """How the data of this run differ from those of the checkpoint, for a message; empty if they do not.
+
+    Unknown ones, of an older checkpoint, do not differ.
+    """
+    if not (is_described(saved) and is_described(now)):
+        return ""
+    if saved["rows"] != now["rows"]:
+        return f"the checkpoint's run had {saved['rows']} prompts, and --data.prompt_dataset has {now['rows']}"
+    if saved["digest"] != now["digest"]:
+        return (
+            f"the {now['rows']} prompts and labels of --data.prompt_dataset are others than those of the checkpoint's run, "
+            "or in another order"
+        )
+    templates = saved.get("template")
+    for name, value in now["template"].items():
+        if isinstance(templates, dict) and name in templates and templates[name] != value:
+            return f"the checkpoint's run had --{name} {_words(templates[name])}, and this one has {_words(value)}"
+    return ""
+
+
+def is_described(data: dict[str, Any]) -> bool:
+    """Whether it says which data these are; checkpoints before format 4 do not."""
+    return isinstance(data.get("rows"), int) and isinstance(data.get("digest"), str)
+
+
+def refusal_of(difference: str) -> str:
+    """The line that ends a run whose data differ so."""
+    return (
+        f"{difference}: resume with that data, or give {RESUME_DATA} anew to begin the episode anew with these, "
+        "or start from the checkpoint's model"
+    )
+
+
+def other_flags(saved: dict[str, Any], now: dict[str, Any]) -> str:
+    """Flags with which this run goes on otherwise than the checkpoint's; empty if there are none."""
+    flags = saved.get("flags")
+    if not isinstance(flags, dict):
+        return ""
+    return ", ".join(
+        f"--{name} {_words(value)} (was {_words(flags[name])})"
+        for name, value in now["flags"].items()
+        if name in flags and flags[name] != value
+    )
+
+
+def _words(value: Any) -> str:
+    """As it stands on a command line, in one line."""
+    words = " ".join(map(str, value)) if isinstance(value, list) else value
+    return f"{repr(words) if isinstance(value, str) else words}"[:80]
