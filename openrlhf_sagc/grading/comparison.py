@@ -12,9 +12,11 @@ from openrlhf_sagc.grading.disarm import check_names
 from openrlhf_sagc.grading.numbers import decimals, number, rounded, terminates
 from openrlhf_sagc.grading.reading import read
 
-# No expression: words, numbers of another base, primes, gaps between numbers.
-UNREADABLE = re.compile(
-    r"[⟦⟧'\"#@?;=<>]|\\(?:text|mathrm|to|dots|sim|begin)(?![A-Za-z])|\\(?:over|bar|hat|wide|tilde|dot|ddot|vec|acute|grave|check|breve)|\d_|\d (?=\d)|\+ *[-+]|\^ *\{? *(?:T\b|\\(?:top|intercal|prime|dagger|ast)|\*)"
+UNREADABLE = re.compile(  # no expression, or one of which latex2sympy would leave something out
+    r"[⟦⟧'\"#@?;=<>]|\\(?:text|mathrm|to|dots|sim|begin)(?![A-Za-z])"  # words, primes, relations, arrows
+    r"|\\(?:over|bar|hat|wide|tilde|dot|ddot|vec|acute|grave|check|breve)"  # accents: any text becomes a name
+    r"|\d_|\d (?=\d)|\+ *[-+]"  # numbers of another base, gaps between numbers
+    r"|\^ *\{? *(?:T\b|\\(?:top|intercal|prime|dagger|ast)|\*)"  # transposed, conjugated
 )
 DECIMAL = re.compile(r"(?<![\d.])(\d*)\.(\d+)(?!\.?\d)")
 POINTS = ((0.7318, 1.9243, -0.4117), (2.3761, -1.2873, 0.8719), (-0.6139, 0.3947, 1.7411))
@@ -67,6 +69,11 @@ def expressions(text: str) -> list:
 
 @lru_cache(maxsize=1000)
 def _expression(text: str):
+    value = number(text)
+    if value is not None:  # which saves most of a comparison's time
+        from sympy import Rational
+
+        return Rational(value.numerator, value.denominator)
     found = expressions(text)
     return found[0].doit() if found else None
 
@@ -80,7 +87,8 @@ class _Sympy:
         wanted, given = number(gold), number(answer)
         if wanted is not None and given is not None:
             return wanted == given or rounded(gold, given) or rounded(answer, wanted)
-        a, b = _expression(gold), _expression(answer)
+        a = _expression(gold)
+        b = None if a is None else _expression(answer)
         if a is None or b is None:
             return False
         if a.free_symbols or b.free_symbols:

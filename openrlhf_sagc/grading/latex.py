@@ -75,7 +75,7 @@ _STYLE = re.compile(
 _GAP = re.compile(r"\\\\|\\[,;:>/ ]|~|[ \t\r\n\f\v]")
 _BLANKS = re.compile(r"⟦[^⟧]*⟧|(\\[A-Za-z]+)? +")
 _RUN = re.compile(r"⟦[^⟧]*⟧|\\(?:begin|end) *\{[^{}]*\}|\\[A-Za-z]+|[^\W\d_]+(?:[.'-][^\W\d_]+)*")
-_LETTERS = re.compile(r"[^\W\d_]+(?:[.'-][^\W\d_]+)*\.?|(?<=[^\W\d_])\.")
+_LETTERS = re.compile(r"\\[A-Za-z]+|[^\W\d_]+(?:[.'-][^\W\d_]+)*\.?|(?<=[^\W\d_])\.")
 _SIGNS = re.compile(r"(?:(?<![A-Za-z])(?:US|HK|NZ|A|C))?\\\$|\$|[€₹₩¥₽₱₪₫฿₺₴¢]|\\?%|\bRs\b\.?")
 _JOIN = re.compile(r"⟧ *(/|\\cdot )? *⟦|⟧ *\^ *(?:\{ *)?(-? *\d)(?: *\})?")
 _UNIT_FRACTION = re.compile(r"\\frac *\{ *⟦([^⟧]*)⟧ *\} *\{ *⟦([^⟧]*)⟧ *\}")
@@ -143,7 +143,13 @@ def _in_text(match: re.Match) -> str:
         and not (content in ONE_LETTER and match[0][5] != "b")
     ):
         return content
-    return " " + _LETTERS.sub(lambda run: _marked(run[0]), match[1].replace("~", " ").replace("$", " ")) + " "
+    return (
+        " "
+        + _LETTERS.sub(
+            lambda run: run[0] if run[0][0] == "\\" else _marked(run[0]), match[1].replace("~", " ").replace("$", " ")
+        )
+        + " "
+    )
 
 
 def _plain_word(match: re.Match) -> str:
@@ -248,6 +254,7 @@ def cleaned(answer: str) -> str:
     """The answer in the one spelling; equal texts are equal answers."""
     text = unicodedata.normalize("NFKC", answer.translate(_TRANSLATION)).translate(_TRANSLATION)
     text = re.sub(r"\\\\|\\[()\[\]]|\*\*+|`+", lambda match: match[0] if match[0] == r"\\" else " ", text)
+    text = re.sub(r"\\q?quad(?=[a-z])", " ", text)
     text = re.sub(r"<=|=<", r"\\le ", re.sub(r">=|=>", r"\\ge ", re.sub(r"!=|\\not\s*=", r"\\ne ", text)))
     if r"\begin" not in text:
         text = re.sub(r"\\\\(?=[A-Za-z]{2})", r"\\", text)
@@ -258,7 +265,8 @@ def cleaned(answer: str) -> str:
     text = _GAP.sub(lambda match: match[0] if match[0] == r"\\" else " ", text)
     text = _RUN.sub(_plain_word, text)
     text = _PER.sub(lambda match: _marked(f"{match[1] or match[3]}/{match[2] or match[4]}"), text)
-    text = re.sub(r"\{([^{}]*)\\over ([^{}]*)\}", r"\\frac{\1}{\2}", text)
+    text = re.sub(r"\{([^{}\\]*)\\over ([^{}\\]*)\}", r"\\frac{\1}{\2}", text)
+    text = re.sub(r"\{([^{}\\]*)\\choose ([^{}\\]*)\}", r"\\binom{\1}{\2}", text)
     text = _DEGREE.sub("⟦°⟧", text)
     text = re.sub(r"⟦°⟧ ?([CF])(?![A-Za-z])", r"⟦°\1⟧", text)
     text = _UNIT_FRACTION.sub(r"⟦\1/\2⟧", text)

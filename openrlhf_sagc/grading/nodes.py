@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from openrlhf_sagc.grading.words import GREEK, LEAD_WORDS, UNITS, Unit
 
 NAME = re.compile(  # x, x_1, f(x), f'(x), AB, |AB|
-    rf"(?:[A-Za-z]+|\\(?:{'|'.join(GREEK)}) ?|\\(?:bar|hat|overline|tilde)\{{?[A-Za-z]+\}}?)(?:_\{{?[\w,]+\}}?)?(?:'*\([\w\\,]*\))?"
+    rf"(?:[A-Za-z]+|\\(?:{'|'.join(GREEK)}) ?|\\(?:bar|hat|overline|tilde)\{{?[A-Za-z]+\}}?)"
+    r"(?:_\{?[\w,]+\}?)?(?:'*\([\w\\,]*\))?"
     r"|\|[A-Za-z]+\||\\angle ?[A-Za-z]+|\\(?:sin|cos|tan|cot|sec|csc) ?\(?(?:[A-Za-z]|\\[a-z]+)\)?"
 )
 RATIO = re.compile(r"[A-Za-z_{}\d⟦⟧]*[A-Za-z][A-Za-z_{}\d⟦⟧]*:[A-Za-z_{}\d⟦⟧]+|\\frac\{[A-Z]+\}\{[A-Z]+\}")

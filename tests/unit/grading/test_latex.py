@@ -35,6 +35,8 @@ from openrlhf_sagc.grading.latex import cleaned, split_at
         ("3 hours", "3⟦hours⟧"),
         (r"31\,\frac{\text{km}}{\text{h}}", "31⟦km/h⟧"),
         (r"8\,\mathrm{m}\,\mathrm{s}^{-1}", "8⟦m s^-1⟧"),
+        (r"6\,\mathrm{kg\cdot m/s^2}", "6⟦kg m/s^2⟧"),
+        (r"{7 \choose 3}", r"\binom{7}{3}"),
         (r"6\mathrm{i}", "6i"),
         (r"6\mathrm{m}", "6⟦m⟧"),
         (r"6\mathbf{m}", "6m"),
