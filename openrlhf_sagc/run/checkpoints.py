@@ -43,7 +43,7 @@ def choose_checkpoint(args: SimpleNamespace) -> Path | None:
     named, problem = _named(latest)
     problem = problem or _problem(folder / named, args)
     if not problem:
-        _refuse_other_ranks(folder / named, args)
+        _refuse_other_layout(folder / named, args)
         return folder / named
     try:
         saved = [path for path in folder.iterdir() if os.path.exists(path / SAVED)]  # to their end
@@ -61,7 +61,7 @@ def choose_checkpoint(args: SimpleNamespace) -> Path | None:
             "--ckpt.load_enable to begin anew, or give --ckpt.path of another one"
         )
     print(f"openrlhf_sagc: {latest} does not lead to a whole checkpoint ({problem}): going on from {newest.name}")
-    _refuse_other_ranks(newest, args)
+    _refuse_other_layout(newest, args)
     _write(latest, newest.name)
     return newest
 
@@ -179,14 +179,28 @@ def _missing(checkpoint: Path, names: Iterable[str], args: SimpleNamespace) -> s
     return ""
 
 
-def _refuse_other_ranks(checkpoint: Path, args: SimpleNamespace) -> None:
-    """End the run where DeepSpeed would, which gives each rank the share that one had saved."""
-    saved, ranks = _saved_by(_kinds(path.name for path in checkpoint.glob("*.pt"))), _ranks(args)
+def _refuse_other_layout(checkpoint: Path, args: SimpleNamespace) -> None:
+    """End the run where DeepSpeed would: it looks for files of the run's own stage and type, one for each of its ranks."""
+    kinds = _kinds(path.name for path in checkpoint.glob("*.pt"))
+    saved, ranks, stage, dtype = _saved_by(kinds), _ranks(args), args.ds.zero_stage, args.ds.param_dtype
+    where = f"--ckpt.path {args.ckpt.path}: {checkpoint.name} was saved"
+    was_3 = any(ZERO.match(kind) and kind.endswith(MODEL) for kind in kinds)
     refuse(
-        saved and ranks and saved != ranks and args.ds.zero_stage > 0,
-        f"--ckpt.path {args.ckpt.path}: {checkpoint.name} was saved by {saved} ranks, and --actor.num_nodes "
-        f"{args.actor.num_nodes} x --actor.num_gpus_per_node {args.actor.num_gpus_per_node} makes {ranks}: use as many as "
-        "then, or start from its model",
+        was_3 != (stage == 3),
+        f"{where} {'with' if was_3 else 'without'} --ds.zero_stage 3, and this run has {stage}: use the stage of then, or "
+        "start from its model",
+    )
+    optimizers = [kind for kind in kinds if ZERO.match(kind) and kind.endswith(OPTIMIZER)]
+    was_bf16 = any(kind.startswith("bf16_") for kind in optimizers)
+    refuse(
+        optimizers and was_bf16 != (dtype == "bf16"),
+        f"{where} {'with' if was_bf16 else 'without'} --ds.param_dtype bf16, and this run has {dtype}: use the type of then, "
+        "or start from its model",
+    )
+    refuse(
+        saved and ranks and saved != ranks and stage > 0,
+        f"{where} by {saved} ranks, and --actor.num_nodes {args.actor.num_nodes} x --actor.num_gpus_per_node "
+        f"{args.actor.num_gpus_per_node} makes {ranks}: use as many as then, or start from its model",
     )
 
 

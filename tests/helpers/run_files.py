@@ -25,7 +25,7 @@ def args_for(folder, output="trained", save_steps=1, load=True, best="none"):
             best_metric_key=best,
         ),
         eval=SimpleNamespace(dataset="prompts.jsonl", steps=5),
-        ds=SimpleNamespace(use_universal_ckpt=False, zero_stage=2, tensor_parallel_size=1),
+        ds=SimpleNamespace(use_universal_ckpt=False, zero_stage=2, param_dtype="fp32", tensor_parallel_size=1),
     )
 
 

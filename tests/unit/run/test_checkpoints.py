@@ -357,6 +357,7 @@ def test_every_missing_shard_is_noticed(tmp_path, capsys, layout, noted):
     stage, tensor_parallel, files = LAYOUTS[layout]
     args = args_for(tmp_path)
     args.ds.zero_stage, args.ds.tensor_parallel_size = stage, tensor_parallel
+    args.ds.param_dtype = "bf16" if any(name.startswith("bf16") for name in files) else "fp16"
     args.actor.num_gpus_per_node = 12 if len(files) > 11 else 4
     for step in (1, 2):
         folder = tmp_path / "_actor" / f"global_step{step}"
@@ -396,6 +397,24 @@ def test_another_number_of_ranks_is_one_line(tmp_path):
     )
     checkpoints.args.actor.num_gpus_per_node = 2
     assert checkpoints.step_to_go_on_from() == 1
+
+
+@pytest.mark.parametrize(
+    "changes, line",
+    [
+        ({"zero_stage": 3}, "was saved without --ds.zero_stage 3, and this run has 3: use the stage of then, or"),
+        (
+            {"param_dtype": "bf16"},
+            "was saved without --ds.param_dtype bf16, and this run has bf16: use the type of then",
+        ),
+    ],
+)
+def test_another_stage_or_type_is_one_line(tmp_path, changes, line):
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(1)
+    vars(checkpoints.args.ds).update(changes)
+    with pytest.raises(SystemExit, match=f"^openrlhf_sagc: --ckpt.path {tmp_path}: global_step1 {line}"):
+        choose_checkpoint(checkpoints.args)
 
 
 def test_a_universal_checkpoint_is_found_or_missed_in_one_line(tmp_path):
