@@ -19,7 +19,7 @@ export PYTHON BUILD GIT_CONFIG_GLOBAL=/dev/null GIT_CONFIG_NOSYSTEM=1
 # shellcheck disable=SC2046
 unset $(git rev-parse --local-env-vars)
 UPSTREAM_TESTS=221
-MAIN_BUDGET=240
+MAIN_BUDGET=420
 CPU_BUDGET=160
 
 fail() { echo "patches/check.sh: $2" >&2; exit "$1"; }

@@ -9,13 +9,13 @@
 #   training 40 = 3 states (16 bytes a parameter, ZeRO-3 over 8 GPUs) + 31 logits (10 bytes x 151,936 x 20,480 tokens)
 #     + 2 activation checkpoints (2 bytes x 28 layers x 1,536 x tokens) + 4 a layer at work, gathered weights, other
 #   generation 48 (0.6 of the card) = 3 weights + KV cache, 28 KiB a token (4 bytes x 28 layers x 2 heads x 128)
-# Disk: 65 GB for checkpoints (the last two and the best) + 3 GB for the HF weights beside each, which stay: 36 a day.
-# Time: 4 minutes a step of 2,048 samples, at most 132 steps an episode. The 10 EPISODES take up to 3.7 days, with 200 GB.
+# Disk: 87 GB for checkpoints (two, the best, a new one) + 3 GB for the HF weights beside each, which stay: 36 a day.
+# Time: 4 minutes a step of 2,048 samples, at most 132 steps an episode. The 10 EPISODES take up to 3.7 days, with 220 GB.
 set -euo pipefail
 
 export MODEL=${MODEL:-Qwen/Qwen2.5-1.5B}
 export MAX_NEW_TOKENS=${MAX_NEW_TOKENS:-8192}
 export PROMPTS=${PROMPTS:-128} SAMPLES=${SAMPLES:-16} TRAIN_BATCH=${TRAIN_BATCH:-128}
 export ENGINES=${ENGINES:-8} LONG_SAMPLES=2
-export STEP_MINUTES=${STEP_MINUTES:-4} DISK_GB=${DISK_GB:-200} MEMORY_GB=${MEMORY_GB:-100}
+export STEP_MINUTES=${STEP_MINUTES:-4} DISK_GB=${DISK_GB:-220} MEMORY_GB=${MEMORY_GB:-100}
 exec bash "$(dirname "$0")/launch.sh" dapo_qwen2.5_1.5b "$@"

@@ -13,14 +13,14 @@
 #   training 40 = 8 states (16 bytes a parameter, ZeRO-3 over 64 GPUs) + 16 logits (10 bytes x 152,064 x 10,240 tokens)
 #     + 7 activation checkpoints (2 bytes x 64 layers x 5,120 x tokens) + 9 a layer at work, gathered weights, other
 #   generation 48 (0.6 of the card) = 16 weights + KV cache, 64 KiB a token (4 bytes x 64 layers x 8 heads x 128 / 4)
-# Disk: 1.4 TB for checkpoints (the last two and the best) + 66 GB for the HF weights beside each, which stay: 800 a day.
-# Time: 15 minutes a step of 8,192 samples, at most 33 steps an episode. The 10 EPISODES take up to 3.4 days, with 4.2 TB.
+# Disk: 1.9 TB for checkpoints (two, the best, a new one) + 66 GB for the HF weights beside each, which stay: 800 a day.
+# Time: 15 minutes a step of 8,192 samples, at most 33 steps an episode. The 10 EPISODES take up to 3.4 days, with 4.6 TB.
 set -euo pipefail
 
 export MODEL=${MODEL:-Qwen/Qwen2.5-32B}
 export MAX_NEW_TOKENS=${MAX_NEW_TOKENS:-8192}
 export PROMPTS=${PROMPTS:-512} SAMPLES=${SAMPLES:-16} TRAIN_BATCH=${TRAIN_BATCH:-512}
 export NODES=${NODES:-8} TENSOR_PARALLEL=${TENSOR_PARALLEL:-4}
-export STEP_MINUTES=${STEP_MINUTES:-15} DISK_GB=${DISK_GB:-4200} MEMORY_GB=${MEMORY_GB:-300}
+export STEP_MINUTES=${STEP_MINUTES:-15} DISK_GB=${DISK_GB:-4600} MEMORY_GB=${MEMORY_GB:-300}
 export SUBMIT=ray
 exec bash "$(dirname "$0")/launch.sh" dapo_qwen2.5_32b_multinode "$@"

@@ -9,13 +9,13 @@
 #   training 62 = 15 states (16 bytes a parameter, ZeRO-3 over 8 GPUs) + 34 logits (10 bytes x 152,064 x 22,528 tokens)
 #     + 5 activation checkpoints (2 bytes x 28 layers x 3,584 x tokens) + 8 a layer at work, gathered weights, other
 #   generation 48 (0.6 of the card) = 8 weights + KV cache, 28 KiB a token (4 bytes x 28 layers x 4 heads x 128 / 2)
-# Disk: 320 GB for checkpoints (the last two and the best) + 15 GB for the HF weights beside each, which stay: 180 a day.
-# Time: 20 minutes a step of 8,192 samples, at most 33 steps an episode. The 10 EPISODES take up to 4.6 days, with 1,150 GB.
+# Disk: 430 GB for checkpoints (two, the best, a new one) + 15 GB for the HF weights beside each, which stay: 180 a day.
+# Time: 20 minutes a step of 8,192 samples, at most 33 steps an episode. The 10 EPISODES take up to 4.6 days, with 1,260 GB.
 set -euo pipefail
 
 export MODEL=${MODEL:-Qwen/Qwen2.5-7B}
 export MAX_NEW_TOKENS=${MAX_NEW_TOKENS:-20480}
 export PROMPTS=${PROMPTS:-512} SAMPLES=${SAMPLES:-16} TRAIN_BATCH=${TRAIN_BATCH:-512}
 export ENGINES=${ENGINES:-4} TENSOR_PARALLEL=${TENSOR_PARALLEL:-2}
-export STEP_MINUTES=${STEP_MINUTES:-20} DISK_GB=${DISK_GB:-1150} MEMORY_GB=${MEMORY_GB:-250}
+export STEP_MINUTES=${STEP_MINUTES:-20} DISK_GB=${DISK_GB:-1260} MEMORY_GB=${MEMORY_GB:-250}
 exec bash "$(dirname "$0")/launch.sh" "${NAME:-dapo_qwen2.5_7b}" "$@"

@@ -12,8 +12,8 @@
 #   training 50 = 15 states (16 bytes a parameter, ZeRO-3 over 8 GPUs) + 25 logits (10 bytes x 152,064 x 16,384 tokens)
 #     + 3 activation checkpoints (2 bytes x 28 layers x 3,584 x tokens) + 7 a layer at work, gathered weights, other
 #   generation 48 (0.6 of the card) = 15 weights + KV cache, 56 KiB a token (4 bytes x 28 layers x 4 heads x 128)
-# Disk: 320 GB for checkpoints (the last two and the best) + 15 GB for the HF weights beside each, which stay: 180 a day.
-# Time: 8 minutes a step of 1,024 samples, at most 132 steps an episode. The 10 EPISODES take up to 7.3 days, with 1,650 GB.
+# Disk: 430 GB for checkpoints (two, the best, a new one) + 15 GB for the HF weights beside each, which stay: 180 a day.
+# Time: 8 minutes a step of 1,024 samples, at most 132 steps an episode. The 10 EPISODES take up to 7.3 days, with 1,750 GB.
 set -euo pipefail
 
 export AGENT=${AGENT:?a Python file with AgentExecutor, as OpenRLHF has in examples/python}
@@ -21,5 +21,5 @@ export MODEL=${MODEL:-Qwen/Qwen2.5-7B-Instruct}
 export MAX_LEN=${MAX_LEN:-16384} # prompt, all turns and what the tools say
 export PROMPTS=${PROMPTS:-128} SAMPLES=${SAMPLES:-8} TRAIN_BATCH=${TRAIN_BATCH:-256}
 export GROUP_SIZES=${GROUP_SIZES:-4 8 16} ENGINES=${ENGINES:-8}
-export STEP_MINUTES=${STEP_MINUTES:-8} DISK_GB=${DISK_GB:-1650} MEMORY_GB=${MEMORY_GB:-250}
+export STEP_MINUTES=${STEP_MINUTES:-8} DISK_GB=${DISK_GB:-1750} MEMORY_GB=${MEMORY_GB:-250}
 exec bash "$(dirname "$0")/launch.sh" multi_turn_agent --vllm.enable_prefix_caching "$@"

@@ -4,7 +4,6 @@ A step asks the policies for its plan, dispatches prompts, judges every group th
 others still run. It closes with exactly the groups that it needs. The rest is stopped, and its prompts are put back.
 """
 
-import math
 from collections.abc import Iterable
 from types import SimpleNamespace
 
@@ -161,12 +160,8 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
         return {"samples_generator": state, "data_loader_state_dict": dataloader}
 
     def _is_saved(self, step: int) -> bool:
-        """Whether the checkpoint of this step, counted from 1, may be saved.
-
-        After an evaluation, which may be the best so far, an asynchronous run saves the state of any step.
-        """
-        evaluates = self.eval_dataloader is not None and self.args.eval.steps != math.inf
-        if evaluates and (self.args.train.async_enable or step % self.args.eval.steps == 0):
+        """Whether a checkpoint of this step, counted from 1, may be saved: its own, or that of the best evaluation so far."""
+        if self.eval_dataloader is not None and step % self.args.eval.steps == 0:
             return True
         return step % self.args.ckpt.save_steps == 0
 

@@ -118,6 +118,7 @@ class AsyncActor:
 
 for actor in (ppo_trainer_async.GenerateSamplesActor, ppo_trainer_async.TrainingActor):
     actor.remote = classmethod(lambda cls, **settings: AsyncActor(cls, settings))
+    actor.options = classmethod(lambda cls, **_: cls)
 ppo_trainer_async.Queue = queue.Queue
 ppo_trainer_async.VLLMLock = mock.MagicMock()
 

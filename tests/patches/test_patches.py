@@ -133,7 +133,7 @@ def test_message_without_its_risk(copy):
 
 
 def test_series_over_budget(copy):
-    change(copy / "patches/check.sh", "MAIN_BUDGET=240", "MAIN_BUDGET=20")
+    change(copy / "patches/check.sh", "MAIN_BUDGET=420", "MAIN_BUDGET=20")
     assert_fails(run(copy / "patches/check.sh"), 21, "main series changes", "its budget is 20")
 
 

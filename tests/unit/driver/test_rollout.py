@@ -3,6 +3,7 @@
 import io
 import itertools
 import json
+import math
 
 import pytest
 import torch
@@ -145,9 +146,9 @@ def test_state_is_plain_data_that_is_read_without_this_package(make_generator):
 def test_state_is_made_of_those_steps_alone_that_are_saved(make_generator):
     """The trainer saves every third step, or also the best one after an evaluation of every second."""
 
-    def saved_steps(evaluation, asynchronous):
-        generator = make_generator(40, ckpt__save_steps=3, train__async_enable=asynchronous, group_sizes=[4])
-        generator.eval_dataloader, generator.args.eval.steps = evaluation, 2
+    def saved_steps(evaluation, eval_steps=2):
+        generator = make_generator(40, ckpt__save_steps=3, group_sizes=[4])
+        generator.eval_dataloader, generator.args.eval.steps = evaluation, eval_steps
         states = []
         for _ in range(6):
             generator.generate_samples()
@@ -155,16 +156,8 @@ def test_state_is_made_of_those_steps_alone_that_are_saved(make_generator):
         assert all(not state or state["samples_generator"]["steps"] == n for n, state in enumerate(states, 1))
         return [n for n, state in enumerate(states, 1) if state]
 
-    assert saved_steps(None, False) == saved_steps(None, True) == [3, 6]
-    assert saved_steps("prompts", False) == [2, 3, 4, 6]
-    assert saved_steps("prompts", True) == [
-        1,
-        2,
-        3,
-        4,
-        5,
-        6,
-    ]  # the best one is saved later, with the state of any step
+    assert saved_steps(None) == saved_steps("prompts", math.inf) == [3, 6]
+    assert saved_steps("prompts") == [2, 3, 4, 6]
 
 
 def test_the_seconds_from_step_to_step_teach_the_model_but_not_those_of_the_first_or_of_evaluation(

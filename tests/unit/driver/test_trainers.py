@@ -63,7 +63,9 @@ def test_asynchronous_trainer(start_run, make, monkeypatch):
             made.append(make(cls, args, **{k: v for k, v in settings.items() if k not in ("pretrain", "strategy")}))
             return made[-1]
 
-        return SimpleNamespace(remote=make_actor)
+        actor_class = SimpleNamespace(remote=make_actor)
+        actor_class.options = lambda **_: actor_class
+        return actor_class
 
     monkeypatch.setattr(ppo_trainer_async.ray, "remote", remote)
     monkeypatch.setattr(ppo_trainer_async, "Queue", mock.Mock())
@@ -127,7 +129,7 @@ def test_the_log_of_a_synchronous_step_has_parts_that_sum_to_its_seconds(start_r
 
 def test_an_asynchronous_step_has_the_generation_that_it_waited_for(start_run, make, logged):
     args = start_run("--rollout.sagc.enable", "--train.async_enable").args
-    steps, shared = queue.Queue(), {"vllm_lock": None, "rollout_slots": queue.Queue()}
+    steps, shared = queue.Queue(), {"generator_actor": None, "vllm_lock": None, "rollout_slots": queue.Queue()}
     actor = make(GroupTrainingActor, args, "actor", None, None, "reference", [], rollout_queue=steps, **shared)
     for _ in range(2):
         steps.put((StepSamples(["sample"], {"rollout/idle_tail_seconds": 0.01}), {}, None, 5.0))
