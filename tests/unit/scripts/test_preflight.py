@@ -282,25 +282,30 @@ def test_a_cluster_that_takes_jobs_from_anybody_is_refused(preflight, status, mo
     assert ("was started without a token" in problems) == is_open == bool(problems)
 
 
-@pytest.mark.parametrize(
-    "words",
-    [["--ports", "0"], ["--device", "cpu", "openrlhf_sagc", "--actor.num_nodes", "2", "--reward.remote_url", "x.py"]],
-)
-def test_several_nodes_without_a_token_are_refused(no_token, words):
+@pytest.fixture
+def check(monkeypatch, capsys):
+    """check(*words): what preflight.py prints for them, a line each."""
+
+    def run(*words):
+        monkeypatch.setattr(sys, "argv", [str(SCRIPT), *words])
+        try:
+            runpy.run_path(str(SCRIPT), run_name="__main__")
+        except SystemExit as end:
+            assert end.code == 2
+        return capsys.readouterr().out
+
+    return run
+
+
+@pytest.mark.parametrize("start", [["--ports", "0"], ["--device", "cpu"]])
+def test_several_nodes_without_a_token_are_refused(check, no_token, start):
     """As a head is started, and as a job is; but not where the platform isolates the network."""
-    place = words.index("openrlhf_sagc") if "openrlhf_sagc" in words else 0
-
-    def run(*more):
-        command = [sys.executable, SCRIPT, *words[:place], *more, *words[place:]]
-        return subprocess.run(command, capture_output=True, text=True, timeout=300)
-
-    ran = run()
-    assert ran.returncode == 2 and "needs a token" in ran.stdout
-    assert "needs a token" not in run("--isolated_network").stdout
+    job = [] if "--ports" in start else ["openrlhf_sagc", "--actor.num_nodes", "2", "--reward.remote_url", "x.py"]
+    assert "needs a token" in check(*start, *job)
+    assert "needs a token" not in check("--isolated_network", *start, *job)
 
 
-def test_a_problem_is_printed_without_secrets(tmp_path):
-    flags = ["--data.prompt_dataset", "x", "--eval.dataset", "/none/http://user:s3cret@host/x"]
-    command = [sys.executable, SCRIPT, "--device", "cpu", "openrlhf_sagc", *flags]
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=300)
-    assert "is not there" in ran.stdout and "s3cret" not in ran.stdout + ran.stderr
+def test_a_problem_is_printed_without_secrets(check):
+    flags = ["--reward.remote_url", "x.py", "--eval.dataset", "/none/http://user:s3cret@host/x"]
+    said = check("--device", "cpu", "openrlhf_sagc", *flags)
+    assert "/none/http://host/x is not there" in said and "s3cret" not in said
