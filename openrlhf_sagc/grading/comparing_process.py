@@ -4,8 +4,8 @@ It imports math-verify once. A child begins as a copy of it, gives up all it cou
 nothing that a comparison leaves behind reaches the next, and nothing that a child says is more than a byte. The process ends
 with the one that started it, and children end with it.
 
-Standard input and output are lines of JSON: {"id", "gold", "answer"} comes in, {"id", "verdict"} goes out, where the verdict
-is true, false, "failed" (math-verify raised, or the memory is over), "stopped" (its own seconds are over) or "late" (the
+Lines of JSON come and go: {"id", "gold", "answer"} on standard input, {"id", "verdict"} on a pipe of their own, since libraries
+may print. The verdict is true, false, "failed" (math-verify raised, or the memory is over), "stopped" (its own seconds are over) or "late" (the
 machine was too busy to give it those seconds). The first line out is {"ready": true} or {"error": why it cannot work}.
 """
 
@@ -240,8 +240,7 @@ def compare_answers(gold: str, answer: str) -> bool:
 
 def main(compare: Callable[[str, str], bool] = compare_answers) -> None:
     """Started by algebra.py."""
-    output = os.dup(1)
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # of libraries that print
+    output = int(sys.argv[3])
 
     def say(line: dict) -> None:
         data = json.dumps(line).encode() + b"\n"

@@ -7,13 +7,20 @@ import mmap
 import os
 import resource
 import signal
+from contextlib import suppress
 from typing import Any
 
 INPUT, OUTPUT = 3, 4  # the file descriptors that a confined process has
-MEMORY = 4 << 30  # bytes that it may allocate
+MEMORY = 2 << 30  # bytes that it may allocate
+ADVICE = (
+    4,
+    8,
+    14,
+)  # MADV_DONTNEED, MADV_FREE, MADV_HUGEPAGE, which malloc gives; others reach pages that processes share
+HUGE_PAGES = 0x40000  # MAP_HUGETLB, a pool of the whole machine
 # What computing takes. All else is refused: files, sockets, processes, threads, signals, and waiting for anything.
 CALLS = (
-    *("brk", "munmap", "mremap", "madvise", "mprotect", "exit", "exit_group", "rt_sigreturn", "rt_sigprocmask"),
+    *("brk", "munmap", "mremap", "mprotect", "exit", "exit_group", "rt_sigreturn", "rt_sigprocmask"),
     *("getpid", "gettid", "getrandom", "clock_gettime", "clock_getres", "gettimeofday"),
 )
 _PR_SET_PDEATHSIG = 1
@@ -35,8 +42,10 @@ def seccomp_filter() -> Any:
         rules.add_rule(pyseccomp.ALLOW, call)
     for call, descriptor in (("read", INPUT), ("write", OUTPUT)):
         rules.add_rule(pyseccomp.ALLOW, call, pyseccomp.Arg(0, pyseccomp.EQ, descriptor))
-    memory_alone = pyseccomp.Arg(3, pyseccomp.MASKED_EQ, mmap.MAP_ANONYMOUS, mmap.MAP_ANONYMOUS)
-    rules.add_rule(pyseccomp.ALLOW, "mmap", memory_alone)
+    for advice in ADVICE:
+        rules.add_rule(pyseccomp.ALLOW, "madvise", pyseccomp.Arg(2, pyseccomp.EQ, advice))
+    kinds = mmap.MAP_ANONYMOUS | HUGE_PAGES
+    rules.add_rule(pyseccomp.ALLOW, "mmap", pyseccomp.Arg(3, pyseccomp.MASKED_EQ, kinds, mmap.MAP_ANONYMOUS))
     return rules
 
 
@@ -63,6 +72,8 @@ def confine(rules: Any, source: int, target: int, cpu_seconds: int) -> None:
     os.set_blocking(OUTPUT, False)
     os.closerange(0, INPUT)
     os.closerange(OUTPUT + 1, os.sysconf("SC_OPEN_MAX"))
+    with suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
+        file.write("1000")  # a machine without memory ends this process first
     limits = {"AS": _allocated() + MEMORY, "CPU": cpu_seconds, "CORE": 0, "FSIZE": 0, "NOFILE": 0}
     for name, limit in limits.items():
         resource.setrlimit(getattr(resource, f"RLIMIT_{name}"), (limit, limit))

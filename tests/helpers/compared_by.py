@@ -8,6 +8,7 @@ PROGRAM = """
 import json, sys
 sys.path[:] = json.loads(sys.argv[2])
 import ctypes, mmap, os, pickle, pyseccomp, resource, signal, socket, subprocess, threading, time
+import sympy
 from openrlhf_sagc.grading import comparing_process as process
 process.LESSONS, process.FORMS = [], 0
 def run(gold, answer):

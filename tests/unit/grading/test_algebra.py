@@ -113,7 +113,7 @@ def test_a_comparison_that_kills_the_process_twice_is_given_up():
     ("line", "message"),
     [
         ("sys.modules['pyseccomp'] = None", "apt-get install libseccomp2 && pip install pyseccomp"),
-        ("print('{}', file=sys.__stdout__); os.abort()", "it ended with exit code -6"),
+        ("os.write(int(sys.argv[3]), b'{'); os.abort()", "it ended with exit code -6"),
     ],
 )
 def test_processes_that_cannot_work_are_no_wrong_answers(line, message):
@@ -121,6 +121,32 @@ def test_processes_that_cannot_work_are_no_wrong_answers(line, message):
         for _ in range(2):
             with pytest.raises(RuntimeError, match="math-verify cannot be run in a process of its own: .*" + message):
                 running.ask("1", RIGHT).result(100)
+
+
+def test_libraries_may_print():
+    with comparisons("print('hello', flush=True)") as running:
+        assert running.ask("", RIGHT).result(100) is True
+
+
+def test_a_process_that_is_killed_while_it_starts_costs_one_retry():
+    with comparisons("time.sleep(1)") as running:
+        verdict = running.ask("", RIGHT)
+        running._process.kill()
+        assert verdict.result(100) is True
+
+
+def test_what_is_asked_of_a_closed_process_ends():
+    with comparisons() as running:
+        verdicts = [running.ask("", HANGS) for _ in range(3)]
+    for verdict in verdicts:
+        with pytest.raises(RuntimeError, match="the comparisons were closed"):
+            verdict.result(10)
+
+
+def test_without_an_interpreter_the_reason_is_said(monkeypatch):
+    monkeypatch.setattr(sys, "executable", "nowhere/python")
+    with comparisons() as running, pytest.raises(RuntimeError, match="process of its own: .*nowhere/python"):
+        running.ask("", RIGHT).result(10)
 
 
 def test_a_start_that_hangs_ends(monkeypatch):
