@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 from fractions import Fraction
 
-from openrlhf_sagc.grading.intervals import is_set, pieces, same_pieces
+from openrlhf_sagc.grading.intervals import is_set, names, pieces, same_pieces
 from openrlhf_sagc.grading.nodes import (
     Clock,
     Many,
@@ -41,10 +41,16 @@ def same(gold: Node, answer: Node, algebra: Algebra) -> bool:
     if isinstance(gold, Value) and isinstance(answer, Value):
         return _same_values(gold, answer, algebra)
     if (low := pieces(gold)) is not None and (high := pieces(answer)) is not None and (is_set(gold) or is_set(answer)):
-        if same_pieces(low, high, algebra):
+        if _of_one_name(gold, answer) and same_pieces(low, high, algebra):
             return True
     if isinstance(gold, Relation) and isinstance(answer, Relation):
         return _same_relations(gold, answer, algebra)
+    for inside, other in ((gold, answer), (answer, gold)):
+        if isinstance(inside, Relation) and inside.signs == (r"\in",) and is_named(inside):
+            bare = inside.sides[1]
+            return same(bare, other, algebra) if inside is gold else same(other, bare, algebra)
+    if isinstance(gold, Relation) and gold.signs == (r"\equiv",) and isinstance(answer, Value):
+        return is_named(gold) and r"\pmod" in answer.latex and same(gold.sides[1], answer, algebra)
     if isinstance(gold, Relation):
         return set(gold.signs) == {"="} and is_named(gold) and same(gold.sides[-1], answer, algebra)
     if isinstance(answer, Relation):
@@ -60,7 +66,18 @@ def _same_options(gold: Node, answer: Node, algebra: Algebra) -> bool:
     """Options by their letters; the gold answer by what the option says."""
     wanted, given = _option_letters(gold), _option_letters(answer)
     if wanted and given:
-        return wanted == given
+        joints = {getattr(node, "joint", "") for node in (gold, answer)}
+        contents = [_contents(node) for node in (gold, answer)]
+        return (
+            wanted == given
+            and joints != {"and", "or"}
+            and all(
+                isinstance(content, Words)
+                or isinstance(other := contents[1].get(letter, content), Words)
+                or same(content, other, algebra)
+                for letter, content in contents[0].items()
+            )
+        )
     if isinstance(gold, Option):
         return gold.content is not None and same(gold.content, answer, algebra)
     return isinstance(answer, Option) and answer.content is not None and same(gold, answer.content, algebra)
@@ -72,6 +89,19 @@ def _option_letters(node: Node) -> str:
     if isinstance(node, Many) and node.joint in UNORDERED and all(isinstance(item, Option) for item in node.items):
         return "".join(sorted(letter for item in node.items for letter in _option_letters(item)))
     return ""
+
+
+def _contents(node: Node) -> dict[str, Node]:
+    """What options say, by their letters."""
+    items = node.items if isinstance(node, Many) else (node,)
+    options = [item for item in items if isinstance(item, Option) and len(item.letters) == 1]
+    return {option.letters: option.content for option in options if option.content is not None}
+
+
+def _of_one_name(gold: Node, answer: Node) -> bool:
+    """Whether the sets are of one name, or of none that is said."""
+    wanted, given = names(gold), names(answer)
+    return max(len(wanted), len(given)) < 2 and (not wanted or not given or wanted == given)
 
 
 def _same_values(gold: Value, answer: Value, algebra: Algebra) -> bool:
@@ -122,15 +152,15 @@ def _says(answer: Relation, gold: Node, algebra: Algebra) -> bool:
     exact = answer.signs.index(r"\approx") if r"\approx" in answer.signs else len(answer.signs)
     exact = max(exact, 1) if named else exact
     sides = rest[:exact] if named else [first, *rest[:exact]]
-    return all(same(gold, side, algebra) for side in sides) and all(_is_near(sides[0], side) for side in rest[exact:])
+    return all(same(gold, side, algebra) for side in sides) and all(
+        _is_near(sides[0], side, algebra) for side in rest[exact:]
+    )
 
 
-def _is_near(exactly: Node, nearly: Node) -> bool:
+def _is_near(exactly: Node, nearly: Node, algebra: Algebra) -> bool:
     """Whether a number is near a value, if that can be told: a few percent."""
-    value, near = (number(node.latex) if isinstance(node, Value) else None for node in (exactly, nearly))
-    if value is None or near is None:
-        return near is not None
-    return abs(value - near) <= abs(value) / 20
+    values = isinstance(exactly, Value) and isinstance(nearly, Value)
+    return values and algebra.near(exactly.latex, nearly.latex)  # type: ignore[union-attr]
 
 
 def _is_quantity(latex: str) -> bool:
@@ -198,8 +228,11 @@ def _same_many(gold: Node, answer: Node, algebra: Algebra) -> bool:
         return _same_in_order(gold.items, answer.items, algebra)
     if gold.joint in UNORDERED and answer.joint in UNORDERED:
         in_order = (_by_name(gold) is None) != (_by_name(answer) is None)
-        if {gold.joint, answer.joint} == {"and", "or"} and any(map(_is_inequality, (*gold.items, *answer.items))):
-            return False
+        if (gold.joint == "or") != (answer.joint == "or"):
+            items = (*gold.items, *answer.items)
+            about = {_text(item.sides[0]) for item in items if isinstance(item, Relation) and is_named(item)}
+            if len(about) > 1 or "and" in (gold.joint, answer.joint) and not all(map(_is_solution, items)):
+                return False
         compare = _same_in_order if in_order else _same_items
         return compare(_flat(gold), _flat(answer), algebra)
     return (
@@ -210,8 +243,11 @@ def _same_many(gold: Node, answer: Node, algebra: Algebra) -> bool:
     )
 
 
-def _is_inequality(node: Node) -> bool:
-    return isinstance(node, Relation) and node.signs != ("=",)
+def _is_solution(node: Node) -> bool:
+    """Whether it can be one of several solutions, which `and` and `or` join alike."""
+    if isinstance(node, Relation):
+        return node.signs == ("=",)
+    return isinstance(node, Many) or isinstance(node, Value) and not node.unit
 
 
 def _by_name(node: Many) -> list[Node] | None:

@@ -26,7 +26,11 @@ _EXTREME = re.compile(r"\\(max|min|gcd|lcm) ?(?:\(|\\\{|\[)(-?\d{1,9}(?:,-?\d{1,
 
 def _choose(match: re.Match) -> str:
     parts = [group for group in match.groups() if group]
-    n, k = sorted((int(part) for part in parts if part.isdigit()), reverse=True)
+    n, k = (int(part) for part in parts if part.isdigit())
+    if match[4]:  # C^2_5 and C^5_2 both are in use
+        n, k = max(n, k), min(n, k)
+    if n < k:
+        return f"⟦{match[0]}⟧"
     count = math.comb(n, k) if "C" in parts else math.perm(n, k)
     return str(count) if match.end() == len(match.string) and match.start() == 0 else match[0]
 

@@ -35,10 +35,12 @@ _ENVIRONMENT = re.compile(
     r"(?:[(\[|]|\\\{)?\\begin\{([a-zA-Z]*)(?:matrix|\*)?\}(?:\{[lcr| ]*\})?(.*)\\end\{[a-zA-Z*]*\}(?:[)\]|]|\\\})?",
     re.DOTALL,
 )
+_DATE = re.compile(r"\d{4}-\d\d?-\d\d?|\d\d?/\d\d?/\d{4}|(?:\d{3}-)?\d{3}-\d{4}")  # or a telephone number
 _CLOCK = re.compile(r"(\d{1,2})(?::(\d{2})(?::(\d{2}))?)? ?(?:⟦([ap])\.? ?m\.?(?: ⟧?.*)?⟧)?", re.IGNORECASE)
 _OPTION = re.compile(
     r"\(([A-J])\)|([A-J])(?=[.)]|:(?![A-Z])|$)[.:)]?|⟦(?:[Oo]ption|[Cc]hoice|[Aa]nswer)(?:⟧:?\(?([A-J])\)?(?=[.:)]|$)| ([A-J])⟧)"
 )
+_NEXT_OPTION = re.compile(r"[,;⟧]\(?[A-J][:)]")
 _LETTERS = re.compile(r"[A-J]{2,5}")
 _LEADS = re.compile(r"(?:⟦([^⟧]*)⟧|\\?[A-Za-z](?![A-Za-z({^_])|[,:])[,:]?")
 
@@ -86,6 +88,7 @@ def _read(text: str, depth: int) -> Node:
         return Words(text)
     return (
         _phrase(text)
+        or (Words(text) if _DATE.fullmatch(text) else None)
         or _option(text, depth)
         or _clock(text)
         or _environment(text, depth)
@@ -99,13 +102,13 @@ def _read(text: str, depth: int) -> Node:
 
 
 def _phrase(text: str) -> Node | None:
-    if text in (r"\emptyset", r"\{\}", r"\{\emptyset\}"):
+    if text in (r"\emptyset", r"\{\}"):
         return Words("no solution")
     if text in ("+\\infty", "\\infty"):
         return Value(r"\infty")
     if text in (r"\mathbb{R}", r"(-\infty,\infty)", r"(-\infty,+\infty)"):
         return Words("all real numbers")
-    said = PHRASES.get(plain(text))
+    said = PHRASES.get(plain(text).casefold())
     if said == "infinity":
         return Value(r"\infty")
     if said == "negative infinity":
@@ -123,6 +126,8 @@ def _option(text: str, depth: int) -> Node | None:
     rest = text[match.end() :].strip(" .:")
     if not rest:
         return Option(letter, None)
+    if _NEXT_OPTION.search(rest):
+        return None
     if match[2] and text[match.end() - 1] not in ".:)":
         return None
     return Option(letter, _read(rest, depth + 1))
@@ -208,9 +213,7 @@ def _relation(text: str, depth: int) -> Node | None:
     if not all(side.strip() for side in sides[1:]):
         return Words(text)
     read_sides = tuple(_read(side, depth + 1) if side.strip() else Words("") for side in sides)
-    if len(signs) == 1 and signs[0] in (r"\in", "=") and is_name(sides[0]):
-        if signs[0] == r"\in":
-            return read_sides[1]
+    if len(signs) == 1 and signs[0] == "=" and is_name(sides[0]):
         if isinstance(read_sides[1], Many) and read_sides[1].joint == "±":
             return Many(",", tuple(Relation((read_sides[0], item), ("=",)) for item in read_sides[1].items))
     if signs == ["="]:
@@ -263,12 +266,20 @@ def _set(inside: str, depth: int) -> Node:
         if len(found) == 1 and all(part.strip() for part in parts):
             name, condition = parts
             read_condition = _read(condition, depth + 1)
-            if is_name(re.split(r"\\in\b", name)[0]) and isinstance(read_condition, (Relation, Many)):
+            named, *domain = re.split(r"\\in\b", name)
+            if is_name(named) and domain in ([], [r"\mathbb{R}"]) and isinstance(read_condition, (Relation, Many)):
                 return Union((read_condition,))
             return Many("{|}", (_read(name, depth + 1), read_condition))
     items, _ = split_at(inside, frozenset({",", ";"}))
-    nodes = tuple(_read(item, depth + 1) for item in items if item.strip())
-    return nodes[0] if len(nodes) == 1 else Many("{}", nodes)
+    nodes = tuple(_element(item.strip(), depth + 1) for item in items if item.strip())
+    return nodes[0] if len(nodes) == 1 and items[0].strip()[:2] not in (r"\{", r"\e") else Many("{}", nodes)
+
+
+def _element(text: str, depth: int) -> Node:
+    """What stands in a set; a set of one is a set there."""
+    node = _read(text, depth)
+    alone = _whole(text, r"\{", r"\}") and not (isinstance(node, (Many, Union)) or text == r"\{\}")
+    return Many("{}", (node,)) if alone else node
 
 
 def _plus_minus(text: str, depth: int) -> Node | None:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from real_sets import DATA, real_sets
 
-from openrlhf_sagc.grading import algebra, answers, numbers
+from openrlhf_sagc.grading import answers, comparison, numbers
 from openrlhf_sagc.grading.extraction import extract_answer
 
 FORMS = list(csv.DictReader((ROOT / "eval/evaluation/answer_forms.csv").open()))
@@ -18,7 +18,7 @@ NOT_KNOWN_EQUAL = {r"52_{\text{eight}}"}
 @pytest.mark.parametrize("case", FORMS, ids=lambda case: f"{case['gold']} | {case['answer']}")
 def test_forms_of_answers(case):
     equal = answers.decided(case["gold"], case["answer"])
-    equal = algebra.verified((case["gold"], case["answer"])) if equal is None else equal
+    equal = comparison.equal(case["gold"], case["answer"]) if equal is None else equal
     assert equal == (case["equal"] == "1" and case["answer"] not in NOT_KNOWN_EQUAL)
 
 
@@ -38,7 +38,7 @@ def test_fractions(x, y):
         return rf"\frac{{{z.numerator}}}{{{z.denominator}}}"
 
     assert answers.decided(latex(x), latex(x))
-    assert algebra.verified((latex(x), latex(y))) == (x == y)
+    assert comparison.equal(latex(x), latex(y)) == (x == y)
 
 
 @given(st.integers(-(10**12), 10**12), st.integers(-(10**12), 10**12))
