@@ -1,10 +1,45 @@
-r"""Braces for the arguments of fractions that have none: `\\frac\\pi2` becomes `\\frac{\\pi}{2}`."""
+r"""Brackets in LaTeX: what stands between them, and braces for the arguments of fractions that have none.
+
+`\frac\pi2` becomes `\frac{\pi}{2}`.
+"""
 
 import re
+from collections.abc import Iterator
 
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
 _FRACTION = re.compile(r"\\(?:frac|binom)(?![A-Za-z]) ?")
 _TOKEN = re.compile(r" ?(?:(\\sqrt) ?(?=\{)|(\d|[A-Za-z]|\\[A-Za-z]+)) ?")
+OPEN, CLOSE = ("(", "[", r"\{", r"\langle", r"\lfloor", r"\lceil", "{"), (
+    ")",
+    "]",
+    r"\}",
+    r"\rangle",
+    r"\rfloor",
+    r"\rceil",
+    "}",
+)
+TOKEN = re.compile(r"⟦[^⟧]*⟧|\\[A-Za-z]+|\\.|.", re.DOTALL)
+
+
+def tokens(text: str) -> Iterator[tuple[str, int, int]]:
+    """(token, where it begins, how deep in braces and brackets it stands); a bracket stands outside of itself."""
+    depth = 0
+    for match in TOKEN.finditer(text):
+        token = match[0]
+        depth -= token in CLOSE
+        yield token, match.start(), depth
+        depth += token in OPEN
+
+
+def split_at(text: str, separators: frozenset[str]) -> tuple[list[str], list[str]]:
+    """The parts of the text between the separators outside all brackets, and the separators."""
+    parts, found, start = [], [], 0
+    for token, at, depth in tokens(text):
+        if depth == 0 and token in separators:
+            parts.append(text[start:at])
+            found.append(token)
+            start = at + len(token)
+    return [*parts, text[start:]], found
 
 
 def braced(text: str) -> str:
@@ -22,7 +57,7 @@ def braced(text: str) -> str:
             if not token:
                 break
             end = ends.get(token.end(), -1) if token[1] else token.end()
-            if end < 0 or token[2] in (r"\frac", r"\binom", r"\left"):
+            if end < 0 or token[2] in (r"\frac", r"\binom"):
                 break
             opened[token.start()] = opened.get(token.start(), 0) + 1
             closed[end] = closed.get(end, 0) + 1

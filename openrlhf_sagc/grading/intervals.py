@@ -60,8 +60,8 @@ def _common(parts: list[list[Piece] | None]) -> list[Piece] | None:
             return None
         lows.append((first, not with_low, low))
         highs.append((last, with_high, high))
-    low, high = max(lows), min(highs)
-    return [(low[2], high[2], not low[1], high[1])] if low[0] < high[0] else None
+    start, stop = max(lows), min(highs)
+    return [(start[2], stop[2], not start[1], stop[1])] if start[0] < stop[0] else None
 
 
 def names(node: Node) -> frozenset[str]:

@@ -6,10 +6,9 @@ a gap is one blank and stands only between digits.
 
 import re
 import unicodedata
-from collections.abc import Iterator
 from fractions import Fraction
 
-from openrlhf_sagc.grading.braces import braced
+from openrlhf_sagc.grading.braces import braced, tokens
 from openrlhf_sagc.grading.words import BEHIND_A_BLANK, GREEK, LEAD_WORDS, ONE_LETTER, UNITS, VOCABULARY
 
 FUNCTIONS = frozenset(
@@ -95,37 +94,6 @@ _REPEATING = re.compile(
     r"(?<![\d.,])(\d*)\.(\d*)(?:\\(?:overline|bar|dot|overset\.)\s*\{?(\d+)\}?(?:\\dot\s*\{?(\d)\}?)?(?!\d)|\((\d+)\)(?![\d(])"
     r"|(?:\\dots|\.\.\.+|…))"
 )
-OPEN, CLOSE = ("(", "[", r"\{", r"\langle", r"\lfloor", r"\lceil", "{"), (
-    ")",
-    "]",
-    r"\}",
-    r"\rangle",
-    r"\rfloor",
-    r"\rceil",
-    "}",
-)
-TOKEN = re.compile(r"⟦[^⟧]*⟧|\\[A-Za-z]+|\\.|.", re.DOTALL)
-
-
-def tokens(text: str) -> Iterator[tuple[str, int, int]]:
-    """(token, where it begins, how deep in braces and brackets it stands); a bracket stands outside of itself."""
-    depth = 0
-    for match in TOKEN.finditer(text):
-        token = match[0]
-        depth -= token in CLOSE
-        yield token, match.start(), depth
-        depth += token in OPEN
-
-
-def split_at(text: str, separators: frozenset[str]) -> tuple[list[str], list[str]]:
-    """The parts of the text between the separators outside all brackets, and the separators."""
-    parts, found, start = [], [], 0
-    for token, at, depth in tokens(text):
-        if depth == 0 and token in separators:
-            parts.append(text[start:at])
-            found.append(token)
-            start = at + len(token)
-    return [*parts, text[start:]], found
 
 
 def _marked(word: str) -> str:

@@ -6,8 +6,22 @@ r"""What an answer is: a value, a list, an interval, a relation, ... Pure text; 
 import re
 from functools import lru_cache
 
-from openrlhf_sagc.grading.latex import cleaned, split_at, tokens
-from openrlhf_sagc.grading.nodes import Clock, Many, Node, Option, Relation, Union, Value, Words, is_name, plain
+from openrlhf_sagc.grading.braces import split_at, tokens
+from openrlhf_sagc.grading.latex import cleaned
+from openrlhf_sagc.grading.nodes import (
+    Clock,
+    Many,
+    Node,
+    Option,
+    Relation,
+    Union,
+    Value,
+    Words,
+    is_name,
+    is_variable,
+    plain,
+)
+from openrlhf_sagc.grading.numbers import number
 from openrlhf_sagc.grading.quantities import counted, quantities
 from openrlhf_sagc.grading.words import LEAD_WORDS, PHRASES, TAILS
 
@@ -217,6 +231,8 @@ def _relation(text: str, depth: int) -> Node | None:
         if isinstance(read_sides[1], Many) and read_sides[1].joint == "±":
             return Many(",", tuple(Relation((read_sides[0], item), ("=",)) for item in read_sides[1].items))
     if signs == ["="]:
+        if is_variable(sides[1]) and isinstance(read_sides[0], Value) and number(read_sides[0].latex) is not None:
+            return Relation(read_sides[::-1], ("=",))  # 5 = x
         names, values = read_sides
         if isinstance(names, Many) and isinstance(values, Many) and names.joint == values.joint == "()":
             if len(names.items) == len(values.items):

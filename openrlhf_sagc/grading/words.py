@@ -208,7 +208,7 @@ def unit(text: str) -> Unit | None:
 
     km/h, square feet, cm^2, red apples, 平方米 and % are such texts.
     """
-    over, *under = _SPLIT_UNIT.split(text.strip().strip("."))
+    over, *under = _SPLIT_UNIT.split(text.strip().strip(".").replace("per cent", "percent"))
     kinds: dict[str, int] = {}
     size = Fraction(1)
     for part, sign in [(over, 1)] + [(part, -1) for part in under]:
