@@ -1,10 +1,10 @@
-"""Values with units, several of them, and numbers that are counted by a function."""
+"""Values with units, times of day, several of them, and numbers that are counted by a function."""
 
 import math
 import re
 from dataclasses import replace
 
-from openrlhf_sagc.grading.nodes import Many, Node, Value, Words
+from openrlhf_sagc.grading.nodes import Clock, Many, Node, Value, Words
 from openrlhf_sagc.grading.words import SCALES, unit
 
 _QUANTITY = re.compile(r"([^⟦⟧]+)⟦([^⟧]+)⟧")
@@ -96,3 +96,18 @@ def _degrees(text: str) -> str | None:
     if not re.fullmatch(r"(?:(?!\\(?:sin|cos|tan|cot|sec|csc))[^⟦⟧]|(?<=[\d})a-z])⟦°⟧(?!\d))*", text):
         return None
     return text.replace("⟦°⟧", "")
+
+
+_CLOCK = re.compile(r"(\d{1,2})(?::(\d{2})(?::(\d{2}))?)? ?(?:⟦([ap])\.? ?m\.?(?: ⟧?.*)?⟧)?", re.IGNORECASE)
+
+
+def clock(text: str) -> Node | None:
+    """A time of day."""
+    match = _CLOCK.fullmatch(text)
+    if not match or not (match[2] or match[4]):
+        return None
+    hours, minutes, seconds, half = int(match[1]), int(match[2] or 0), int(match[3] or 0), (match[4] or "").casefold()
+    if hours > 24 or minutes > 59 or seconds > 59 or half and not 1 <= hours <= 12:
+        return None
+    hours = hours % 12 + 12 * (half == "p") if half else hours
+    return Clock(hours * 3600 + minutes * 60 + seconds, bool(half), text)

@@ -9,7 +9,6 @@ from functools import lru_cache
 from openrlhf_sagc.grading.braces import split_at, tokens
 from openrlhf_sagc.grading.latex import cleaned
 from openrlhf_sagc.grading.nodes import (
-    Clock,
     Many,
     Node,
     Option,
@@ -22,7 +21,7 @@ from openrlhf_sagc.grading.nodes import (
     plain,
 )
 from openrlhf_sagc.grading.numbers import number
-from openrlhf_sagc.grading.quantities import counted, quantities
+from openrlhf_sagc.grading.quantities import clock, counted, quantities
 from openrlhf_sagc.grading.words import LEAD_WORDS, PHRASES, TAILS
 
 DEEPEST = 8  # brackets in brackets that are looked into
@@ -50,7 +49,6 @@ _ENVIRONMENT = re.compile(
     re.DOTALL,
 )
 _DATE = re.compile(r"\d{4}-\d\d?-\d\d?|\d\d?/\d\d?/\d{4}|(?:\d{3}-)?\d{3}-\d{4}")  # or a telephone number
-_CLOCK = re.compile(r"(\d{1,2})(?::(\d{2})(?::(\d{2}))?)? ?(?:⟦([ap])\.? ?m\.?(?: ⟧?.*)?⟧)?", re.IGNORECASE)
 _OPTION = re.compile(
     r"\(([A-J])\)|([A-J])(?=[.)]|:(?![A-Z])|$)[.:)]?|⟦(?:[Oo]ption|[Cc]hoice|[Aa]nswer)(?:⟧:?\(?([A-J])\)?(?=[.:)]|$)| ([A-J])⟧)"
 )
@@ -104,7 +102,7 @@ def _read(text: str, depth: int) -> Node:
         _phrase(text)
         or (Words(text) if _DATE.fullmatch(text) else None)
         or _option(text, depth)
-        or _clock(text)
+        or clock(text)
         or _environment(text, depth)
         or _list(text, depth)
         or _relation(text, depth)
@@ -145,17 +143,6 @@ def _option(text: str, depth: int) -> Node | None:
     if match[2] and text[match.end() - 1] not in ".:)":
         return None
     return Option(letter, _read(rest, depth + 1))
-
-
-def _clock(text: str) -> Node | None:
-    match = _CLOCK.fullmatch(text)
-    if not match or not (match[2] or match[4]):
-        return None
-    hours, minutes, seconds, half = int(match[1]), int(match[2] or 0), int(match[3] or 0), (match[4] or "").casefold()
-    if hours > 24 or minutes > 59 or seconds > 59 or half and not 1 <= hours <= 12:
-        return None
-    hours = hours % 12 + 12 * (half == "p") if half else hours
-    return Clock(hours * 3600 + minutes * 60 + seconds, bool(half), text)
 
 
 def _environment(text: str, depth: int) -> Node | None:
