@@ -7,7 +7,7 @@ from openrlhf_sagc.grading.words import GREEK, LEAD_WORDS, UNITS, Unit
 
 NAME = re.compile(  # x, x_1, f(x), f'(x), AB, |AB|
     rf"(?:[A-Za-z]+|\\(?:{'|'.join(GREEK)}) ?|\\(?:bar|hat|overline|tilde|vec)\{{?[A-Za-z]+\}}?)"
-    r"(?:_\{?[\w,]+\}?)?'*(?:\([\w\\,]*\))?"
+    r"(?:_\{?[\w,]+\}?)?(?:'*\([\w\\,]*\))?"
     r"|\|[A-Z]{2}\||\\angle ?[A-Za-z]+"
 )
 VARIABLE = re.compile(rf"(?:[A-Za-z]|\\(?:{'|'.join(GREEK)}) ?)(?:_\{{?[\w,]+\}}?)?")
