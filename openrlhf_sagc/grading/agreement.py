@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 from fractions import Fraction
 
-from openrlhf_sagc.grading.intervals import is_set, pieces, same_pieces
+from openrlhf_sagc.grading.intervals import is_set, names, pieces, same_pieces
 from openrlhf_sagc.grading.nodes import (
     Clock,
     Many,
@@ -23,11 +23,22 @@ from openrlhf_sagc.grading.nodes import (
     plain,
 )
 from openrlhf_sagc.grading.numbers import Algebra, number
+from openrlhf_sagc.grading.parts import (
+    UNORDERED,
+    by_name,
+    contents,
+    flat,
+    is_solution,
+    kinds_of,
+    option_letters,
+    text_of,
+    times,
+    total,
+)
 from openrlhf_sagc.grading.words import GREEK, Unit
 
 MOST_ITEMS = 100  # of lists whose items are compared with each other
 ORDERED = ("()", "<>", "[]", "column", "row")
-UNORDERED = (",", ";", "or", "and", "", "{}", "±")
 
 
 def same(gold: Node, answer: Node, algebra: Algebra) -> bool:
@@ -41,10 +52,16 @@ def same(gold: Node, answer: Node, algebra: Algebra) -> bool:
     if isinstance(gold, Value) and isinstance(answer, Value):
         return _same_values(gold, answer, algebra)
     if (low := pieces(gold)) is not None and (high := pieces(answer)) is not None and (is_set(gold) or is_set(answer)):
-        if same_pieces(low, high, algebra):
+        if _of_one_name(gold, answer) and same_pieces(low, high, algebra):
             return True
     if isinstance(gold, Relation) and isinstance(answer, Relation):
         return _same_relations(gold, answer, algebra)
+    for inside, other in ((gold, answer), (answer, gold)):
+        if isinstance(inside, Relation) and inside.signs == (r"\in",) and is_named(inside):
+            bare = inside.sides[1]
+            return same(bare, other, algebra) if inside is gold else same(other, bare, algebra)
+    if isinstance(gold, Relation) and gold.signs == (r"\equiv",) and isinstance(answer, Value):
+        return is_named(gold) and r"\pmod" in answer.latex and same(gold.sides[1], answer, algebra)
     if isinstance(gold, Relation):
         return set(gold.signs) == {"="} and is_named(gold) and same(gold.sides[-1], answer, algebra)
     if isinstance(answer, Relation):
@@ -58,20 +75,29 @@ def same(gold: Node, answer: Node, algebra: Algebra) -> bool:
 
 def _same_options(gold: Node, answer: Node, algebra: Algebra) -> bool:
     """Options by their letters; the gold answer by what the option says."""
-    wanted, given = _option_letters(gold), _option_letters(answer)
+    wanted, given = option_letters(gold), option_letters(answer)
     if wanted and given:
-        return wanted == given
+        joints = {getattr(node, "joint", "") for node in (gold, answer)}
+        said, other_said = (contents(node) for node in (gold, answer))
+        return (
+            wanted == given
+            and joints != {"and", "or"}
+            and all(
+                isinstance(content, Words)
+                or isinstance(other := other_said.get(letter, content), Words)
+                or same(content, other, algebra)
+                for letter, content in said.items()
+            )
+        )
     if isinstance(gold, Option):
         return gold.content is not None and same(gold.content, answer, algebra)
     return isinstance(answer, Option) and answer.content is not None and same(gold, answer.content, algebra)
 
 
-def _option_letters(node: Node) -> str:
-    if isinstance(node, Option):
-        return node.letters
-    if isinstance(node, Many) and node.joint in UNORDERED and all(isinstance(item, Option) for item in node.items):
-        return "".join(sorted(letter for item in node.items for letter in _option_letters(item)))
-    return ""
+def _of_one_name(gold: Node, answer: Node) -> bool:
+    """Whether the sets are of one name, or of none that is said."""
+    wanted, given = names(gold), names(answer)
+    return max(len(wanted), len(given)) < 2 and (not wanted or not given or wanted == given)
 
 
 def _same_values(gold: Value, answer: Value, algebra: Algebra) -> bool:
@@ -81,7 +107,7 @@ def _same_values(gold: Value, answer: Value, algebra: Algebra) -> bool:
         return algebra.equal(_in_unit(gold, a), answer.latex)
     if _is(g, "percent") != _is(a, "percent"):
         hundredth = [
-            _times(value.latex, Fraction(1, 100)) if _is(value.unit, "percent") else value.latex
+            times(value.latex, Fraction(1, 100)) if _is(value.unit, "percent") else value.latex
             for value in (gold, answer)
         ]
         return algebra.equal(gold.latex, answer.latex) or algebra.equal(*hundredth)
@@ -99,18 +125,10 @@ def _is(counted: Unit | None, kind: str) -> bool:
     return counted is not None and counted.kinds == ((kind, 1),)
 
 
-def _times(latex: str, factor: Fraction) -> str:
-    value = number(latex)
-    if value is None:
-        return rf"({latex})\cdot \frac{{{factor.numerator}}}{{{factor.denominator}}}"
-    value *= factor
-    return rf"{'-' * (value < 0)}\frac{{{abs(value.numerator)}}}{{{value.denominator}}}"
-
-
 def _in_unit(value: Value, other: Unit) -> str:
     assert value.unit
     factor = value.unit.size / other.size
-    return value.latex if factor == 1 else _times(value.latex, factor)
+    return value.latex if factor == 1 else times(value.latex, factor)
 
 
 def _says(answer: Relation, gold: Node, algebra: Algebra) -> bool:
@@ -122,15 +140,15 @@ def _says(answer: Relation, gold: Node, algebra: Algebra) -> bool:
     exact = answer.signs.index(r"\approx") if r"\approx" in answer.signs else len(answer.signs)
     exact = max(exact, 1) if named else exact
     sides = rest[:exact] if named else [first, *rest[:exact]]
-    return all(same(gold, side, algebra) for side in sides) and all(_is_near(sides[0], side) for side in rest[exact:])
+    return all(same(gold, side, algebra) for side in sides) and all(
+        _is_near(sides[0], side, algebra) for side in rest[exact:]
+    )
 
 
-def _is_near(exactly: Node, nearly: Node) -> bool:
+def _is_near(exactly: Node, nearly: Node, algebra: Algebra) -> bool:
     """Whether a number is near a value, if that can be told: a few percent."""
-    value, near = (number(node.latex) if isinstance(node, Value) else None for node in (exactly, nearly))
-    if value is None or near is None:
-        return near is not None
-    return abs(value - near) <= abs(value) / 20
+    values = isinstance(exactly, Value) and isinstance(nearly, Value)
+    return values and algebra.near(exactly.latex, nearly.latex)  # type: ignore[union-attr]
 
 
 def _is_quantity(latex: str) -> bool:
@@ -146,7 +164,7 @@ def _same_relations(gold: Relation, answer: Relation, algebra: Algebra) -> bool:
         and set(answer.signs) <= {"=", r"\approx"}
     ):
         if is_named(answer):
-            wanted, given = (_text(relation.sides[0]) for relation in (gold, answer))
+            wanted, given = (text_of(relation.sides[0]) for relation in (gold, answer))
             return (wanted == given or {wanted, given} <= {"y", "f(x)"}) and _says(answer, gold.sides[-1], algebra)
     for relation in (answer, flipped(answer)):
         if relation and relation.signs == gold.signs and _same_in_order(gold.sides, relation.sides, algebra):
@@ -162,14 +180,8 @@ def _same_relations(gold: Relation, answer: Relation, algebra: Algebra) -> bool:
 
 
 def _sides(relation: Relation) -> tuple[str, str] | None:
-    left, right = map(_text, relation.sides)
+    left, right = map(text_of, relation.sides)
     return (left, right) if left and right and "⟦" not in left + right else None
-
-
-def _text(node: Node) -> str:
-    if isinstance(node, Option):
-        return node.letters
-    return node.latex if isinstance(node, Value) else node.text if isinstance(node, Words) else ""
 
 
 def _same_in_order(gold: Sequence[Node], answer: Sequence[Node], algebra: Algebra) -> bool:
@@ -177,7 +189,7 @@ def _same_in_order(gold: Sequence[Node], answer: Sequence[Node], algebra: Algebr
 
 
 def _same_many(gold: Node, answer: Node, algebra: Algebra) -> bool:
-    totals = [_total(node) for node in (gold, answer)]
+    totals = [total(node) for node in (gold, answer)]
     if totals[0] and totals[1]:
         if not totals[0].unit or not totals[1].unit:
             return False
@@ -185,7 +197,7 @@ def _same_many(gold: Node, answer: Node, algebra: Algebra) -> bool:
     if not isinstance(gold, Many) or not isinstance(answer, Many):
         return False
     for named, bare in ((gold, answer), (answer, gold)):
-        if values := _by_name(named):
+        if values := by_name(named):
             if bare.joint in ORDERED and len(bare.items) == len(values):
                 wanted, given = (values, bare.items) if named is gold else (bare.items, values)
                 return _same_in_order(wanted, given, algebra)
@@ -197,11 +209,14 @@ def _same_many(gold: Node, answer: Node, algebra: Algebra) -> bool:
     if gold.joint == answer.joint and gold.joint not in UNORDERED:
         return _same_in_order(gold.items, answer.items, algebra)
     if gold.joint in UNORDERED and answer.joint in UNORDERED:
-        in_order = (_by_name(gold) is None) != (_by_name(answer) is None)
-        if {gold.joint, answer.joint} == {"and", "or"} and any(map(_is_inequality, (*gold.items, *answer.items))):
-            return False
+        in_order = (by_name(gold) is None) != (by_name(answer) is None)
+        if (gold.joint == "or") != (answer.joint == "or"):
+            items = (*gold.items, *answer.items)
+            about = {text_of(item.sides[0]) for item in items if isinstance(item, Relation) and is_named(item)}
+            if len(about) > 1 or "and" in (gold.joint, answer.joint) and not all(map(is_solution, items)):
+                return False
         compare = _same_in_order if in_order else _same_items
-        return compare(_flat(gold), _flat(answer), algebra)
+        return compare(flat(gold), flat(answer), algebra)
     return (
         len(gold.items) > 2
         and gold.joint in ORDERED
@@ -210,43 +225,13 @@ def _same_many(gold: Node, answer: Node, algebra: Algebra) -> bool:
     )
 
 
-def _is_inequality(node: Node) -> bool:
-    return isinstance(node, Relation) and node.signs != ("=",)
-
-
-def _by_name(node: Many) -> list[Node] | None:
-    """The values of x = 1, y = 2 in the order of their different names; None if it is no such list."""
-    if node.joint not in UNORDERED or len(node.items) < 2:
-        return None
-    values: dict[str, Node] = {}
-    for item in node.items:
-        if not isinstance(item, Relation) or item.signs != ("=",) or not is_named(item):
-            return None
-        values[_text(item.sides[0])] = item.sides[1]
-    if len(values) < len(node.items):
-        return None
-    letters = all(len(name) == 1 for name in values)
-    return [values[name] for name in (sorted(values) if letters else values)]
-
-
-def _flat(node: Many) -> list[Node]:
-    flat: list[Node] = []
-    for item in node.items:
-        several = isinstance(item, Many) and (item.joint == "±" or node.joint == "or" and item.joint in (",", "and"))
-        if isinstance(item, Many) and several and not any(isinstance(part, Relation) for part in item.items):
-            flat += item.items
-        else:
-            flat.append(item)
-    return flat
-
-
 def _same_items(gold: Sequence[Node], answer: Sequence[Node], algebra: Algebra) -> bool:
     """Whether each item has a partner of its own, whatever the order."""
     if len(gold) != len(answer) or len(gold) > MOST_ITEMS:
         return False
     units = [{getattr(item, "unit", None) for item in items} for items in (gold, answer)]
     if any(len(found) > 1 for found in units):
-        return _matched(gold, answer, lambda g, a: _kinds(g) == _kinds(a) and same(g, a, algebra))
+        return _matched(gold, answer, lambda g, a: kinds_of(g) == kinds_of(a) and same(g, a, algebra))
     return _matched(gold, answer, lambda g, a: same(g, a, algebra))
 
 
@@ -264,27 +249,3 @@ def _matched(gold: Sequence[Node], answer: Sequence[Node], equal) -> bool:
             return False
         left.pop(partner)
     return not left
-
-
-def _kinds(node: Node) -> tuple:
-    counted = getattr(node, "unit", None)
-    return counted.kinds if counted else ()
-
-
-def _total(node: Node) -> Value | None:
-    """A value with its unit; that of several amounts of one kind, as 1 hour 30 minutes."""
-    if isinstance(node, Value):
-        return node
-    if not isinstance(node, Many) or node.joint not in ("", "and") or len(node.items) < 2:
-        return None
-    total, sizes = Fraction(0), []
-    for item in node.items:
-        amount = number(item.latex) if isinstance(item, Value) else None
-        if amount is None or not isinstance(item, Value) or not item.unit or _kinds(item) != _kinds(node.items[0]):
-            return None
-        total += amount * item.unit.size
-        sizes.append(item.unit.size)
-    if sorted(set(sizes), reverse=True) != sizes:
-        return None
-    kinds = _kinds(node.items[0])
-    return Value(_times("1", total), Unit(kinds))

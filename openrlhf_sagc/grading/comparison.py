@@ -9,18 +9,20 @@ from functools import lru_cache
 from openrlhf_sagc.grading.agreement import same
 from openrlhf_sagc.grading.answers import decided
 from openrlhf_sagc.grading.disarm import check_names
-from openrlhf_sagc.grading.numbers import decimals, number, rounded, terminates
+from openrlhf_sagc.grading.numbers import decimals, number, rounded, rounds, terminates
 from openrlhf_sagc.grading.reading import read
 
 UNREADABLE = re.compile(  # no expression, or one of which latex2sympy would leave something out
     r"[⟦⟧'\"#@?;=<>]|\\(?:text|mathrm|to|dots|sim|begin)(?![A-Za-z])"  # words, primes, relations, arrows
     r"|\\(?:over|bar|hat|wide|tilde|dot|ddot|vec|acute|grave|check|breve)"  # accents: any text becomes a name
+    r"|\^(?:\{[^{}]*\}|\w)\^|[A-Za-z]\^\{\(\w+\)\}|\\angle(?![A-Za-z])"  # towers, derivatives, angles
     r"|\d_|\d (?=\d)|\+ *[-+]"  # numbers of another base, gaps between numbers
     r"|\^ *\{? *(?:T\b|\\(?:top|intercal|prime|dagger|ast)|\*)"  # transposed, conjugated
 )
+RUNNING = re.compile(r"(\\(?:sum|prod|lim)) ?_\{\w(?:=|\\to ?)[-+]?(?:\w+|\\infty|\\pi)\}")  # k=1 under a sum
 DECIMAL = re.compile(r"(?<![\d.])(\d*)\.(\d+)(?!\.?\d)")
 POINTS = ((0.7318, 1.9243, -0.4117), (2.3761, -1.2873, 0.8719), (-0.6139, 0.3947, 1.7411))
-EXACT = 10**-40  # relative difference of numbers that are equal, whose difference is found to 100 digits
+EXACT = 10**-90  # relative difference of numbers that are equal, whose difference is found to 200 digits
 
 
 def equal(gold: str, answer: str) -> bool:
@@ -51,11 +53,12 @@ def expressions(text: str) -> list:
     from latex2sympy2_extended.latex2sympy2 import ConversionConfig, latex2sympy  # type: ignore[import-untyped]
     from sympy import Expr, I, Symbol  # type: ignore[import-untyped]
 
-    if UNREADABLE.search(text):
+    if UNREADABLE.search(RUNNING.sub(r"\1", text)):
         return []
     text = DECIMAL.sub(lambda match: rf"(\frac{{{int(match[1] + match[2])}}}{{{10 ** len(match[2])}}})", text)
     text = re.sub(r"(?<=\d)\.(?![\d.])", "", text)
     text = re.sub(r"(?<![\^_\w.])(\d+) *(?=\()", r"\1\\cdot ", text)  # else 4(5) is read as a mixed number
+    text = re.sub(r"\\([gG])amma(?![A-Za-z(])", r"\1_{1729}", text)  # no constant of Euler's
     config = ConversionConfig(lowercase_symbols=False)
     try:
         expression = latex2sympy(text, is_real=True, normalization_config=None, conversion_config=config)
@@ -95,6 +98,12 @@ class _Sympy:
             return _same_function(a, b)
         return _same_number(a, b) or _rounded(gold, b) or _rounded(answer, a)
 
+    def near(self, exactly: str, nearly: str) -> bool:
+        a, b = _expression(exactly), _expression(nearly)
+        if a is None or b is None or not (a.is_number and b.is_number):
+            return False
+        return bool(abs((a - b).evalf(20)) <= abs(a.evalf(20)) / 20)
+
     def proportional(self, gold: tuple[str, str], answer: tuple[str, str], positive: bool) -> bool:
         sides = [_expression(side) for side in (*gold, *answer)]
         if any(side is None for side in sides):
@@ -121,7 +130,7 @@ def _same_number(a, b) -> bool:
     if a.is_Rational and b.is_Rational or not (a.is_number and b.is_number):
         return False
     size = max(abs(a.evalf(20)), abs(b.evalf(20)))
-    difference = abs((a - b).evalf(20))
+    difference = abs((a - b).evalf(20, maxn=200))
     return bool(size.is_finite and difference.is_finite and difference <= size * EXACT)
 
 
@@ -155,4 +164,4 @@ def _rounded(text: str, value) -> bool:
     digits = decimals(text)
     if not digits or value.is_Rational and terminates(int(value.q)) or not value.is_real:
         return False
-    return bool(abs((Rational(text) - value).evalf(20)) <= Rational(1, 10**digits))
+    return rounds(Rational(text), value.evalf(30), Rational(1, 10**digits))

@@ -19,7 +19,7 @@ NAMED = re.compile(r"\\?[a-zA-Z](?:_\{?\w\}?)?\s*=\s*\Z")  # y = in front of a b
 FARTHEST = 60  # characters between boxes that are one answer
 HEAD = r"[ \t*_#>]*(?:the[ \t]+)?(?:final[ \t]+)?answer[ \t*_]*"
 LINE = re.compile(rf"{HEAD}(?::(?P<stated>.*))?|####(?P<marked>.*)", re.IGNORECASE)  # **Answer:** 5
-ONLY_SIGNS = re.compile(r"[\s$*_#>]*(?:\\\[)?\s*")
+SIGNS = " \t\r\f\v\xa0\u3000$*_#>"
 THOUGHT = re.compile(r"<(/?)think(?:ing)?>|◁(/?)think▷", re.IGNORECASE)
 OPEN_THOUGHT = re.compile(r"<think(?:ing)?>\s*\Z|◁think▷\s*\Z", re.IGNORECASE)
 SPECIAL_TOKEN = re.compile(r"<(?!/?think)[^<>\s]{1,40}>\Z")  # <|im_end|>, </s>
@@ -158,6 +158,6 @@ def _stated(text: str) -> str | None:
             stated = match["marked"] if match["stated"] is None else match["stated"]
             found = (stated or "").strip(" \t\r*_")
             answer, awaited = (found or answer), not found and match["marked"] is None
-        elif awaited and not ONLY_SIGNS.fullmatch(line):
+        elif awaited and line.strip(SIGNS) not in ("", r"\["):
             answer, awaited = line.strip(" \t\r*_"), False
     return answer

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from fractions import Fraction
 
-from openrlhf_sagc.grading.nodes import Many, Node, Option, Relation, Union, Value, flipped, is_name, is_named
+from openrlhf_sagc.grading.nodes import Many, Node, Option, Relation, Union, Value, flipped, is_named, is_variable
 from openrlhf_sagc.grading.numbers import Algebra, number
 
 Piece = tuple[str, str, bool, bool]  # low, high, whether each end belongs to it
@@ -12,6 +12,8 @@ Piece = tuple[str, str, bool, bool]  # low, high, whether each end belongs to it
 def is_set(node: Node) -> bool:
     """Whether the node can only be a set of numbers."""
     if isinstance(node, Many):
+        if node.joint == "and" and all(isinstance(item, Relation) and "=" not in item.signs for item in node.items):
+            return True
         return node.joint in ("(]", "[)") or any(
             isinstance(item, Value) and r"\infty" in item.latex for item in node.items
         )
@@ -29,7 +31,8 @@ def pieces(node: Node) -> list[Piece] | None:
         found = [piece for part in parts for piece in part or ()]
         return None if isinstance(node, Many) and node.joint != "or" and len(_merged(found)) < len(found) else found
     if isinstance(node, Many) and node.joint == "{}":
-        return [(item.latex, item.latex, True, True) for item in node.items if isinstance(item, Value)] or None
+        points = [(item.latex, item.latex, True, True) for item in node.items if isinstance(item, Value)]
+        return points if len(points) == len(node.items) else None
     if isinstance(node, Many) and len(node.items) == 2 and node.joint in ("()", "(]", "[)", "[]"):
         low, high = node.items
         if isinstance(low, Value) and isinstance(high, Value):
@@ -41,7 +44,34 @@ def pieces(node: Node) -> list[Piece] | None:
         if len(cuts) == len(node.items):
             ends = [r"-\infty", *map(str, cuts), r"\infty"]
             return [(low, high, False, False) for low, high in zip(ends, ends[1:])]
+        return _common([pieces(item) for item in node.items])
     return _interval(node) if isinstance(node, Relation) else None
+
+
+def _common(parts: list[list[Piece] | None]) -> list[Piece] | None:
+    """The interval that all of these have in common, if each is one with numbers for ends."""
+    lows, highs = [], []
+    for part in parts:
+        if part is None or len(part) != 1:
+            return None
+        ((low, high, with_low, with_high),) = part
+        first, last = _end(low), _end(high)
+        if first is None or last is None:
+            return None
+        lows.append((first, not with_low, low))
+        highs.append((last, with_high, high))
+    start, stop = max(lows), min(highs)
+    return [(start[2], stop[2], not start[1], stop[1])] if start[0] < stop[0] else None
+
+
+def names(node: Node) -> frozenset[str]:
+    """What relations that describe a set of numbers are about; the name in a set with a condition is anyone's."""
+    if isinstance(node, Many):
+        return frozenset().union(*map(names, node.items))
+    if not isinstance(node, Relation):
+        return frozenset()
+    texts = [getattr(side, "letters", getattr(side, "latex", "")).strip() for side in node.sides]
+    return frozenset(text for text in texts if is_variable(text))
 
 
 def _cut(node: Node) -> Fraction | None:
@@ -52,21 +82,23 @@ def _cut(node: Node) -> Fraction | None:
 
 def _interval(relation: Relation) -> list[Piece] | None:
     """The numbers that a relation allows for the name in it."""
+    if relation.signs == (r"\in",):
+        return pieces(relation.sides[1])
     if relation.signs[0] in (">", r"\ge"):
         relation = flipped(relation) or relation
     signs, sides = relation.signs, relation.sides
     texts = [side.letters if isinstance(side, Option) else getattr(side, "latex", "") for side in sides]
-    if signs == (r"\ne",) and is_name(texts[0]) and texts[1]:
+    if signs == (r"\ne",) and is_variable(texts[0]) and texts[1]:
         return [(r"-\infty", texts[1], False, False), (texts[1], r"\infty", False, False)]
     if not set(signs) <= {"<", r"\le"} or not all(texts):
         return None
     closed = [sign == r"\le" for sign in signs]
-    if len(signs) == 2 and is_name(texts[1]):
+    if len(signs) == 2 and is_variable(texts[1]):
         return [(texts[0], texts[2], *closed)]  # type: ignore[list-item]
-    if len(signs) == 1 and is_name(texts[0]) != is_name(texts[1]):
+    if len(signs) == 1 and is_variable(texts[0]) != is_variable(texts[1]):
         return (
             [(r"-\infty", texts[1], False, closed[0])]
-            if is_name(texts[0])
+            if is_variable(texts[0])
             else [(texts[0], r"\infty", closed[0], False)]
         )
     return None

@@ -6,9 +6,9 @@ a gap is one blank and stands only between digits.
 
 import re
 import unicodedata
-from collections.abc import Iterator
 from fractions import Fraction
 
+from openrlhf_sagc.grading.braces import braced, tokens
 from openrlhf_sagc.grading.words import BEHIND_A_BLANK, GREEK, LEAD_WORDS, ONE_LETTER, UNITS, VOCABULARY
 
 FUNCTIONS = frozenset(
@@ -20,8 +20,6 @@ _GREEK = dict(zip("αβγδεζηθκλμνξπρστφχψωΓΔΘΛΞΠΣΦΨ�
 _SYMBOLS = {
     **{sign: rf" \frac{{{p}}}{{{q}}}" for sign, (p, q) in _FRACTIONS.items()},
     **{letter: rf"\{name} " for letter, name in _GREEK.items()},
-    **{sign: f"^{{{i}}}" for i, sign in enumerate("⁰¹²³⁴⁵⁶⁷⁸⁹")},
-    **{sign: f"_{{{i}}}" for i, sign in enumerate("₀₁₂₃₄₅₆₇₈₉")},
     **dict.fromkeys("−–‐‑﹣－", "-"),
     **dict.fromkeys("×✕", r"\times "),
     **dict.fromkeys("·⋅∙∗", r"\cdot "),
@@ -42,6 +40,8 @@ _SYMBOLS = {
     },
     **{"、": ", ", "，": ", ", "；": "; ", "。": ".", "：": ":", "％": "%", "£": "⟦£⟧", "\u200b": "", "\ufeff": ""},
 }
+_RAISED = re.compile(r"([⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿⁱ⁽⁾]+)|[₀₁₂₃₄₅₆₇₈₉]+")
+_POWERS = re.compile(r"(?<=[\w)}])(?:\*\*| \*\* )(?:(-?\d+)(?![\d.])|(?=[\w({\\]))")  # x**2
 _TRANSLATION = str.maketrans(_SYMBOLS)
 _SAME = {  # commands of one meaning
     "leq": "le", "leqslant": "le", "geq": "ge", "geqslant": "ge", "neq": "ne", "lbrace": "{", "rbrace": "}", "dfrac": "frac",
@@ -91,40 +91,9 @@ _DOTTED = re.compile(
 )
 _BRACED_COMMA = re.compile(r"\{,\}")
 _REPEATING = re.compile(
-    r"(?<![\d.,])(\d*)\.(\d*)(?:\\(?:overline|bar|dot|overset\.)\s*\{?(\d+)\}?(?:\\dot\s*\{?(\d)\}?)?|\((\d+)\)(?![\d(])"
+    r"(?<![\d.,])(\d*)\.(\d*)(?:\\(?:overline|bar|dot|overset\.)\s*\{?(\d+)\}?(?:\\dot\s*\{?(\d)\}?)?(?!\d)|\((\d+)\)(?![\d(])"
     r"|(?:\\dots|\.\.\.+|…))"
 )
-OPEN, CLOSE = ("(", "[", r"\{", r"\langle", r"\lfloor", r"\lceil", "{"), (
-    ")",
-    "]",
-    r"\}",
-    r"\rangle",
-    r"\rfloor",
-    r"\rceil",
-    "}",
-)
-TOKEN = re.compile(r"⟦[^⟧]*⟧|\\[A-Za-z]+|\\.|.", re.DOTALL)
-
-
-def tokens(text: str) -> Iterator[tuple[str, int, int]]:
-    """(token, where it begins, how deep in braces and brackets it stands); a bracket stands outside of itself."""
-    depth = 0
-    for match in TOKEN.finditer(text):
-        token = match[0]
-        depth -= token in CLOSE
-        yield token, match.start(), depth
-        depth += token in OPEN
-
-
-def split_at(text: str, separators: frozenset[str]) -> tuple[list[str], list[str]]:
-    """The parts of the text between the separators outside all brackets, and the separators."""
-    parts, found, start = [], [], 0
-    for token, at, depth in tokens(text):
-        if depth == 0 and token in separators:
-            parts.append(text[start:at])
-            found.append(token)
-            start = at + len(token)
-    return [*parts, text[start:]], found
 
 
 def _marked(word: str) -> str:
@@ -250,9 +219,23 @@ def _numbers(text: str) -> str:
     return "".join(parts) + _THOUSANDS.sub(_without_commas, text[start:])
 
 
+def spelled_out(answer: str) -> str:
+    """The answer with LaTeX for signs that stand for some of it, which may make it longer."""
+    text = _RAISED.sub(_raised, answer)
+    return unicodedata.normalize("NFKC", text.translate(_TRANSLATION)).translate(_TRANSLATION)
+
+
+def _raised(match: re.Match) -> str:
+    return f"{'^' if match[1] else '_'}{{{unicodedata.normalize('NFKC', match[0])}}}"
+
+
+def _power(match: re.Match) -> str:
+    return f"^{{{match[1]}}}" if match[1] else "^"
+
+
 def cleaned(answer: str) -> str:
     """The answer in the one spelling; equal texts are equal answers."""
-    text = unicodedata.normalize("NFKC", answer.translate(_TRANSLATION)).translate(_TRANSLATION)
+    text = _POWERS.sub(_power, spelled_out(answer))
     text = re.sub(r"\\\\|\\[()\[\]]|\*\*+|`+", lambda match: match[0] if match[0] == r"\\" else " ", text)
     text = re.sub(r"\\q?quad(?=[a-z])", " ", text)
     text = re.sub(r"<=|=<", r"\\le ", re.sub(r">=|=>", r"\\ge ", re.sub(r"!=|\\not\s*=", r"\\ne ", text)))
@@ -260,6 +243,7 @@ def cleaned(answer: str) -> str:
         text = re.sub(r"\\\\(?=[A-Za-z]{2})", r"\\", text)
     text = re.sub(r"\\(?:left|right)\s*\.", "", _DROPPED.sub(" ", text))
     text = re.sub(r"\\(?:vec|overrightarrow) ?([A-Za-z])(?![A-Za-z])", r" \1 ", text)
+    text = re.sub(r"\\(?:vec|overrightarrow) ?\{ ?([A-Z]{2,}) ?\}", r"\\vec {{\1}}", text)
     text = _TEXT.sub(_in_text, _STYLE.sub(r" \1 ", text))
     text = _SIGNS.sub(_sign, _COMMAND.sub(_command, text))
     text = _GAP.sub(lambda match: match[0] if match[0] == r"\\" else " ", text)
@@ -275,9 +259,10 @@ def cleaned(answer: str) -> str:
     text = _BLANKS.sub(_blank, text)
     text = re.sub(r"([_^])\{(\w)\}", r"\1\2", text)
     text = re.sub(r"\\sqrt(\d|[a-z])", r"\\sqrt{\1}", text)
-    text = re.sub(r"\\(frac|binom)(\d|(?<=\w) ?[a-z])(?=[\d{a-z\\])", r"\\\1{\2}", text)
-    text = re.sub(r"(\\(?:frac|binom)\{[^{}]*\})(\d|[a-z])", r"\1{\2}", text)
-    return _ends(text)
+    text = re.sub(r"\\log_(\w) (\d+)(?![\w.^{(\\!/])", r"\\log_\1(\2)", text)
+    text = re.sub(r"\\pmod ?(\d+|[a-z])", r"\\pmod{\1}", text)
+    text = re.sub(r"(?<=[\d}])\((⟦[^⟧]*⟧)\)$", r"\1", text)
+    return _ends(braced(text))
 
 
 def _ends(text: str) -> str:

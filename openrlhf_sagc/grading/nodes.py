@@ -6,10 +6,12 @@ from dataclasses import dataclass
 from openrlhf_sagc.grading.words import GREEK, LEAD_WORDS, UNITS, Unit
 
 NAME = re.compile(  # x, x_1, f(x), f'(x), AB, |AB|
-    rf"(?:[A-Za-z]+|\\(?:{'|'.join(GREEK)}) ?|\\(?:bar|hat|overline|tilde)\{{?[A-Za-z]+\}}?)"
+    rf"(?:[A-Za-z]+|\\(?:{'|'.join(GREEK)}) ?|\\(?:bar|hat|overline|tilde|vec)\{{?[A-Za-z]+\}}?)"
     r"(?:_\{?[\w,]+\}?)?(?:'*\([\w\\,]*\))?"
-    r"|\|[A-Za-z]+\||\\angle ?[A-Za-z]+|\\(?:sin|cos|tan|cot|sec|csc) ?\(?(?:[A-Za-z]|\\[a-z]+)\)?"
+    r"|\|[A-Z]{2}\||\\angle ?[A-Za-z]+"
 )
+VARIABLE = re.compile(rf"(?:[A-Za-z]|\\(?:{'|'.join(GREEK)}) ?)(?:_\{{?[\w,]+\}}?)?")
+CONSTANTS = ("e", r"\pi")
 RATIO = re.compile(r"[A-Za-z_{}\d⟦⟧]*[A-Za-z][A-Za-z_{}\d⟦⟧]*:[A-Za-z_{}\d⟦⟧]+|\\frac\{[A-Z]+\}\{[A-Z]+\}")
 
 
@@ -73,15 +75,29 @@ Node = Words | Value | Clock | Many | Relation | Union | Option
 
 def plain(text: str) -> str:
     """A text for comparison with another: its letters and signs, without marks, articles and gaps between words."""
-    words = re.sub(r"[⟦⟧]", " ", text)
-    return re.sub(r"\s+", " ", re.sub(r"(?<![\w\\])(?:an?|the) (?=[A-Za-z]{2})", "", words.strip().casefold())).strip(
-        " ."
-    )
+    words = re.sub(r"[⟦⟧]", " ", _MARK.sub(lambda mark: _WORD.sub(_folded, mark[0]), text))
+    return re.sub(r"\s+", " ", re.sub(r"(?<![\w\\])(?:an?|the) (?=[A-Za-z]{2})", "", words.strip())).rstrip(" .")
+
+
+def _folded(word: re.Match) -> str:
+    """A word in small letters, unless its case may tell symbols, units or elements from each other: mW, CO."""
+    folds = len(word[0]) > 2 or word[0].casefold() in _SHORT_WORDS
+    return word[0].casefold() if folds else word[0]
+
+
+_SHORT_WORDS = frozenset("a an as at be by do if in is it no of on or so to we".split())
+_MARK = re.compile(r"⟦[^⟧]*⟧")
+_WORD = re.compile(r"[^\W\d_]+")
 
 
 def is_name(text: str) -> bool:
     """Whether the text names a quantity: x, x_1, f(x), AB, |AB|."""
-    return NAME.fullmatch(text.strip()) is not None
+    return NAME.fullmatch(text.strip()) is not None and text.strip() not in CONSTANTS
+
+
+def is_variable(text: str) -> bool:
+    """Whether the text is a name whose values an inequality can tell: x, x_1; not f(x), |x| or AB."""
+    return VARIABLE.fullmatch(text.strip()) is not None and text.strip() not in CONSTANTS
 
 
 def is_named(relation: Relation) -> bool:

@@ -13,6 +13,9 @@ class Algebra(Protocol):
     def equal(self, gold: str, answer: str) -> bool:
         """Whether they have one value."""
 
+    def near(self, exactly: str, nearly: str) -> bool:
+        """Whether the second is a number a few percent from the first at most."""
+
     def proportional(self, gold: tuple[str, str], answer: tuple[str, str], positive: bool) -> bool:
         """Whether the differences of the two pairs differ by a constant factor, a positive one if asked for."""
 
@@ -43,7 +46,13 @@ def rounded(text: str, value: Fraction) -> bool:
     digits = decimals(text)
     if not digits or terminates(value.denominator):
         return False
-    return abs(Fraction(text) - value) <= Fraction(1, 10**digits)
+    return rounds(Fraction(text), value, Fraction(1, 10**digits))
+
+
+def rounds(decimal, value, unit) -> bool:
+    """Whether the decimal is the value, rounded or cut to multiples of the unit."""
+    cut = decimal * value >= 0 and 0 <= abs(value) - abs(decimal) < unit
+    return bool(cut or abs(decimal - value) <= unit / 2)
 
 
 def decimals(text: str) -> int:

@@ -1,10 +1,10 @@
-"""Values with units, several of them, and numbers that are counted by a function."""
+"""Values with units, times of day, several of them, and numbers that are counted by a function."""
 
 import math
 import re
 from dataclasses import replace
 
-from openrlhf_sagc.grading.nodes import Many, Node, Value, Words
+from openrlhf_sagc.grading.nodes import Clock, Many, Node, Value, Words
 from openrlhf_sagc.grading.words import SCALES, unit
 
 _QUANTITY = re.compile(r"([^⟦⟧]+)⟦([^⟧]+)⟧")
@@ -26,7 +26,11 @@ _EXTREME = re.compile(r"\\(max|min|gcd|lcm) ?(?:\(|\\\{|\[)(-?\d{1,9}(?:,-?\d{1,
 
 def _choose(match: re.Match) -> str:
     parts = [group for group in match.groups() if group]
-    n, k = sorted((int(part) for part in parts if part.isdigit()), reverse=True)
+    n, k = (int(part) for part in parts if part.isdigit())
+    if match[4]:  # C^2_5 and C^5_2 both are in use
+        n, k = max(n, k), min(n, k)
+    if n < k:
+        return f"⟦{match[0]}⟧"
     count = math.comb(n, k) if "C" in parts else math.perm(n, k)
     return str(count) if match.end() == len(match.string) and match.start() == 0 else match[0]
 
@@ -92,3 +96,18 @@ def _degrees(text: str) -> str | None:
     if not re.fullmatch(r"(?:(?!\\(?:sin|cos|tan|cot|sec|csc))[^⟦⟧]|(?<=[\d})a-z])⟦°⟧(?!\d))*", text):
         return None
     return text.replace("⟦°⟧", "")
+
+
+_CLOCK = re.compile(r"(\d{1,2})(?::(\d{2})(?::(\d{2}))?)? ?(?:⟦([ap])\.? ?m\.?(?: ⟧?.*)?⟧)?", re.IGNORECASE)
+
+
+def clock(text: str) -> Node | None:
+    """A time of day."""
+    match = _CLOCK.fullmatch(text)
+    if not match or not (match[2] or match[4]):
+        return None
+    hours, minutes, seconds, half = int(match[1]), int(match[2] or 0), int(match[3] or 0), (match[4] or "").casefold()
+    if hours > 24 or minutes > 59 or seconds > 59 or half and not 1 <= hours <= 12:
+        return None
+    hours = hours % 12 + 12 * (half == "p") if half else hours
+    return Clock(hours * 3600 + minutes * 60 + seconds, bool(half), text)

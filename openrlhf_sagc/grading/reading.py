@@ -6,9 +6,22 @@ r"""What an answer is: a value, a list, an interval, a relation, ... Pure text; 
 import re
 from functools import lru_cache
 
-from openrlhf_sagc.grading.latex import cleaned, split_at, tokens
-from openrlhf_sagc.grading.nodes import Clock, Many, Node, Option, Relation, Union, Value, Words, is_name, plain
-from openrlhf_sagc.grading.quantities import counted, quantities
+from openrlhf_sagc.grading.braces import split_at, tokens
+from openrlhf_sagc.grading.latex import cleaned
+from openrlhf_sagc.grading.nodes import (
+    Many,
+    Node,
+    Option,
+    Relation,
+    Union,
+    Value,
+    Words,
+    is_name,
+    is_variable,
+    plain,
+)
+from openrlhf_sagc.grading.numbers import number
+from openrlhf_sagc.grading.quantities import clock, counted, quantities
 from openrlhf_sagc.grading.words import LEAD_WORDS, PHRASES, TAILS
 
 DEEPEST = 8  # brackets in brackets that are looked into
@@ -35,10 +48,11 @@ _ENVIRONMENT = re.compile(
     r"(?:[(\[|]|\\\{)?\\begin\{([a-zA-Z]*)(?:matrix|\*)?\}(?:\{[lcr| ]*\})?(.*)\\end\{[a-zA-Z*]*\}(?:[)\]|]|\\\})?",
     re.DOTALL,
 )
-_CLOCK = re.compile(r"(\d{1,2})(?::(\d{2})(?::(\d{2}))?)? ?(?:⟦([ap])\.? ?m\.?(?: ⟧?.*)?⟧)?", re.IGNORECASE)
+_DATE = re.compile(r"\d{4}-\d\d?-\d\d?|\d\d?/\d\d?/\d{4}|(?:\d{3}-)?\d{3}-\d{4}")  # or a telephone number
 _OPTION = re.compile(
     r"\(([A-J])\)|([A-J])(?=[.)]|:(?![A-Z])|$)[.:)]?|⟦(?:[Oo]ption|[Cc]hoice|[Aa]nswer)(?:⟧:?\(?([A-J])\)?(?=[.:)]|$)| ([A-J])⟧)"
 )
+_NEXT_OPTION = re.compile(r"[,;⟧]\(?[A-J][:)]")
 _LETTERS = re.compile(r"[A-J]{2,5}")
 _LEADS = re.compile(r"(?:⟦([^⟧]*)⟧|\\?[A-Za-z](?![A-Za-z({^_])|[,:])[,:]?")
 
@@ -86,8 +100,9 @@ def _read(text: str, depth: int) -> Node:
         return Words(text)
     return (
         _phrase(text)
+        or (Words(text) if _DATE.fullmatch(text) else None)
         or _option(text, depth)
-        or _clock(text)
+        or clock(text)
         or _environment(text, depth)
         or _list(text, depth)
         or _relation(text, depth)
@@ -99,13 +114,13 @@ def _read(text: str, depth: int) -> Node:
 
 
 def _phrase(text: str) -> Node | None:
-    if text in (r"\emptyset", r"\{\}", r"\{\emptyset\}"):
+    if text in (r"\emptyset", r"\{\}"):
         return Words("no solution")
     if text in ("+\\infty", "\\infty"):
         return Value(r"\infty")
     if text in (r"\mathbb{R}", r"(-\infty,\infty)", r"(-\infty,+\infty)"):
         return Words("all real numbers")
-    said = PHRASES.get(plain(text))
+    said = PHRASES.get(plain(text).casefold())
     if said == "infinity":
         return Value(r"\infty")
     if said == "negative infinity":
@@ -123,20 +138,11 @@ def _option(text: str, depth: int) -> Node | None:
     rest = text[match.end() :].strip(" .:")
     if not rest:
         return Option(letter, None)
+    if _NEXT_OPTION.search(rest):
+        return None
     if match[2] and text[match.end() - 1] not in ".:)":
         return None
     return Option(letter, _read(rest, depth + 1))
-
-
-def _clock(text: str) -> Node | None:
-    match = _CLOCK.fullmatch(text)
-    if not match or not (match[2] or match[4]):
-        return None
-    hours, minutes, seconds, half = int(match[1]), int(match[2] or 0), int(match[3] or 0), (match[4] or "").casefold()
-    if hours > 24 or minutes > 59 or seconds > 59 or half and not 1 <= hours <= 12:
-        return None
-    hours = hours % 12 + 12 * (half == "p") if half else hours
-    return Clock(hours * 3600 + minutes * 60 + seconds, bool(half), text)
 
 
 def _environment(text: str, depth: int) -> Node | None:
@@ -208,12 +214,12 @@ def _relation(text: str, depth: int) -> Node | None:
     if not all(side.strip() for side in sides[1:]):
         return Words(text)
     read_sides = tuple(_read(side, depth + 1) if side.strip() else Words("") for side in sides)
-    if len(signs) == 1 and signs[0] in (r"\in", "=") and is_name(sides[0]):
-        if signs[0] == r"\in":
-            return read_sides[1]
+    if len(signs) == 1 and signs[0] == "=" and is_name(sides[0]):
         if isinstance(read_sides[1], Many) and read_sides[1].joint == "±":
             return Many(",", tuple(Relation((read_sides[0], item), ("=",)) for item in read_sides[1].items))
     if signs == ["="]:
+        if is_variable(sides[1]) and isinstance(read_sides[0], Value) and number(read_sides[0].latex) is not None:
+            return Relation(read_sides[::-1], ("=",))  # 5 = x
         names, values = read_sides
         if isinstance(names, Many) and isinstance(values, Many) and names.joint == values.joint == "()":
             if len(names.items) == len(values.items):
@@ -263,12 +269,20 @@ def _set(inside: str, depth: int) -> Node:
         if len(found) == 1 and all(part.strip() for part in parts):
             name, condition = parts
             read_condition = _read(condition, depth + 1)
-            if is_name(re.split(r"\\in\b", name)[0]) and isinstance(read_condition, (Relation, Many)):
+            named, *domain = re.split(r"\\in\b", name)
+            if is_name(named) and domain in ([], [r"\mathbb{R}"]) and isinstance(read_condition, (Relation, Many)):
                 return Union((read_condition,))
             return Many("{|}", (_read(name, depth + 1), read_condition))
     items, _ = split_at(inside, frozenset({",", ";"}))
-    nodes = tuple(_read(item, depth + 1) for item in items if item.strip())
-    return nodes[0] if len(nodes) == 1 else Many("{}", nodes)
+    nodes = tuple(_element(item.strip(), depth + 1) for item in items if item.strip())
+    return nodes[0] if len(nodes) == 1 and items[0].strip()[:2] not in (r"\{", r"\e") else Many("{}", nodes)
+
+
+def _element(text: str, depth: int) -> Node:
+    """What stands in a set; a set of one is a set there."""
+    node = _read(text, depth)
+    alone = _whole(text, r"\{", r"\}") and not (isinstance(node, (Many, Union)) or text == r"\{\}")
+    return Many("{}", (node,)) if alone else node
 
 
 def _plus_minus(text: str, depth: int) -> Node | None:

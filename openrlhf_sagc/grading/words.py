@@ -30,12 +30,15 @@ _SIZES: dict[str, dict[str, int | Fraction]] = {
         ),
         "dm decimeter decimeters decimetre decimetres 分米 дм": Fraction(1, 10),
         "m meter meters metre metres mtr 米 公尺 м метр метра метров mètre mètres metro metros 미터": 1,
+        "Mm": 10**6,
         "km kilometer kilometers kilometre kilometres 千米 公里 км километр километра километров kilómetros 킬로미터": 1000,
         "in inch inches 英寸": Fraction(254, 10000),
         "ft foot feet 英尺": Fraction(3048, 10000),
         "yd yds yard yards 码": Fraction(9144, 10000),
         "mi mile miles 英里": Fraction(1609344, 1000),
     },
+    "power": {"mW": Fraction(1, 1000), "W watt watts": 1, "kW kw kilowatt kilowatts": 1000, "MW": 10**6},
+    "energy": {"mJ": Fraction(1, 1000), "J joule joules": 1, "kJ kj": 1000, "MJ": 10**6},
     "mass": {
         "mg milligram milligrams 毫克 мг": Fraction(1, 1000),
         "g gm gms gram grams 克 г грамм грамма граммов gramm gramme grammes gramos 그램": 1,
@@ -191,6 +194,10 @@ VOCABULARY = frozenset(
     | {word for phrase in PHRASES for word in phrase.split()}
     | set("or and yes no not true false odd even per sq cu square cubic st nd rd th usd".split())
 )
+_SUBSTANCES = frozenset(
+    "water beef milk juice flour sugar rice meat coffee tea oil gas gasoline fuel paint sand soil dirt wood butter cheese bread salt soup "
+    "food lemonade honey fish chicken pork wheat corn hay fabric ribbon rope wire ice wine gold fertilizer concrete cement soda work".split()
+)
 _SPLIT_UNIT = re.compile(r"\s*(?:/|\bper\b|\bpro\b|每)\s*")
 _POWER = re.compile(r"(.+?)\^\{?(-?\d)\}?")
 
@@ -201,7 +208,7 @@ def unit(text: str) -> Unit | None:
 
     km/h, square feet, cm^2, red apples, 平方米 and % are such texts.
     """
-    over, *under = _SPLIT_UNIT.split(text.strip().strip("."))
+    over, *under = _SPLIT_UNIT.split(text.strip().strip(".").replace("per cent", "percent"))
     kinds: dict[str, int] = {}
     size = Fraction(1)
     for part, sign in [(over, 1)] + [(part, -1) for part in under]:
@@ -220,6 +227,8 @@ def unit(text: str) -> Unit | None:
             if lower in WHICH and (known is None or i + 1 < len(words)):
                 which.append(lower)
             elif lower in FILLERS or lower in ("more", "of") and i + 1 < len(words):
+                continue
+            elif lower in _SUBSTANCES and i > 1 and words[i - 1].casefold() == "of" and kinds:
                 continue
             elif known:
                 ((kind, _),) = known.kinds

@@ -167,3 +167,10 @@ def test_a_megabyte_is_read_in_time_that_grows_with_it(text):
 
     small = min(seconds(250_000) for _ in range(3))
     assert seconds(1_000_000) < 8 * small + 0.2
+
+
+@pytest.mark.parametrize("text", [" ", "$", "\\["])
+def test_the_line_behind_answer_is_read_in_time_that_grows_with_it(text):
+    started = time.process_time()
+    extract_answer("Answer:\n" + text * (1_000_000 // len(text)) + "x")
+    assert time.process_time() - started < 2

@@ -2,7 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openrlhf_sagc.grading.latex import cleaned, split_at
+from openrlhf_sagc.grading.braces import split_at
+from openrlhf_sagc.grading.latex import cleaned
 
 
 @pytest.mark.parametrize(
