@@ -25,7 +25,7 @@ from advice.switches import switches_of
 from advice.tail import step_tails, variance_between
 from advice.verdict import floor_of, verdict
 from common.machine import usable_cores
-from common.paths import ENGINES, check_output_file
+from common.paths import ENGINES, check_output_file, check_overwritten, write_whole
 from common.policies import parse_policy
 from rich.console import Console
 from rich.progress import Progress
@@ -61,6 +61,8 @@ def parse_arguments() -> argparse.Namespace:
             raise ValueError(f"--{name} must be at least {lowest}, got {getattr(arguments, name)}")
     for name in ("json", "plot"):
         check_output_file(name, getattr(arguments, name))
+    inputs = {name: getattr(arguments, name) for name in ("trace", "engine")}
+    check_overwritten(inputs, {name: getattr(arguments, name) for name in ("json", "plot")})
     return arguments
 
 
@@ -130,7 +132,7 @@ def main() -> None:
             "calibration": calibration._asdict(),
             "advice": found["verdict"]._asdict(),
         }
-        arguments.json.write_text(json.dumps(content, indent=2) + "\n")
+        write_whole(arguments.json, json.dumps(content, indent=2) + "\n")
     if arguments.plot:
         plot(rows, found["trace"], found["verdict"], floor_of(calibration), arguments.plot)
 

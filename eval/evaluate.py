@@ -19,7 +19,7 @@ import sys
 from pathlib import Path
 
 import pandas as pd
-from common.paths import check_output_file, set_aside, write_whole
+from common.paths import check_output_file, is_no_plain_file, set_aside, write_whole
 from evaluation.grading import grade_math, grade_with_file
 from evaluation.problem_sets import PRESETS, fail, load_problems, load_responses
 from evaluation.quality import compare, figures_of_problems, powers_of_two, summary
@@ -112,7 +112,7 @@ def check_overwritten(arguments: argparse.Namespace) -> None:
     inputs += [("--file", arguments.file), ("--dataset", arguments.dataset), ("--grader", arguments.grader)]
     taken = {}
     for flag, path in [*inputs, *outputs_of(arguments)]:
-        if path is None or (Path(path).exists() and not Path(path).is_file()):
+        if path is None or is_no_plain_file(Path(path)):
             continue
         place = os.path.realpath(path)
         if place in taken and (flag, path) not in inputs:

@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 import pandas as pd
-from common.paths import ENGINES, check_output_file
+from common.paths import ENGINES, check_output_file, check_overwritten, write_whole
 from common.policies import parse_policy
 from simulation.costs import CostModel
 from simulation.flags import add_package_flags
@@ -58,6 +58,8 @@ def parse_arguments() -> argparse.Namespace:
             raise ValueError(f"--{name} must be at least {lowest}, got {getattr(arguments, name)}")
     for name in ("json", "csv", "plot"):
         check_output_file(name, getattr(arguments, name))
+    inputs = {name: getattr(arguments, name) for name in ("trace", "engine")}
+    check_overwritten(inputs, {name: getattr(arguments, name) for name in ("json", "csv", "plot")})
     return arguments
 
 
@@ -96,9 +98,9 @@ def main() -> None:
         settings = {name: str(value) if isinstance(value, Path) else value for name, value in vars(arguments).items()}
         settings = {name: value for name, value in settings.items() if name not in ("json", "csv", "plot")}
         content = {"settings": settings, "engine": vars(costs), "rows": rows.to_dict("records")}
-        arguments.json.write_text(json.dumps(content, indent=2) + "\n")
+        write_whole(arguments.json, json.dumps(content, indent=2) + "\n")
     if arguments.csv:
-        rows.to_csv(arguments.csv, index=False, float_format="%.6g")
+        write_whole(arguments.csv, rows.to_csv(index=False, float_format="%.6g"))
     if arguments.plot:
         plot(rows, arguments.max_straggler_rate, arguments.plot)
 

@@ -43,9 +43,22 @@ def write_data(folder: Path, train: list, heldout: list) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for name, instances in (("train", train), ("heldout", heldout)):
         rows = (json.dumps({"prompt": instance.prompt, "label": instance.label}) for instance in instances)
-        fresh = folder / f"{name}.jsonl.{os.getpid()}"
-        fresh.write_text("".join(f"{row}\n" for row in rows))
-        fresh.replace(folder / f"{name}.jsonl")  # all at once
+        write_file(folder / f"{name}.jsonl", "".join(f"{row}\n" for row in rows))
+
+
+def write_file(path: Path, text: str) -> None:
+    """Write it all at once; a file with another content that is there already is moved to `NAME.earlier-N`."""
+    if os.path.lexists(path) and not (path.is_file() and path.read_bytes() == text.encode()):
+        path.rename(earlier_name(path))
+    fresh = path.with_name(f"{path.name}.{os.getpid()}")
+    fresh.write_text(text)
+    fresh.replace(path)
+
+
+def earlier_name(path: Path) -> Path:
+    """`NAME.earlier-N` beside it, with the first N that is free."""
+    names = (path.with_name(f"{path.name}.earlier-{number}") for number in itertools.count(1))
+    return next(name for name in names if not os.path.lexists(name))
 
 
 def build_model(tokenizer: PreTrainedTokenizerFast, context: int) -> Qwen3ForCausalLM:
@@ -126,8 +139,7 @@ def save(folder: Path, model, tokenizer: PreTrainedTokenizerFast) -> None:
     model.save_pretrained(fresh)
     tokenizer.save_pretrained(fresh)
     if folder.exists():
-        number = next(n for n in itertools.count(1) if not folder.with_name(f"{folder.name}.earlier-{n}").exists())
-        folder.rename(folder.with_name(f"{folder.name}.earlier-{number}"))
+        folder.rename(earlier_name(folder))
     fresh.rename(folder)
 
 
@@ -142,7 +154,7 @@ def main() -> None:
     except ValueError as error:
         raise SystemExit(f"train_scripts/warm_start.py: --{error}") from None
     write_data(arguments.output / "data", train, heldout)
-    (arguments.output / "data/task.txt").write_text(arguments.task + "\n")
+    write_file(arguments.output / "data/task.txt", arguments.task + "\n")
     torch.manual_seed(arguments.seed)
     tokenizer = word_level_tokenizer(words.WORDS)
     model = build_model(tokenizer, task.CONTEXT)

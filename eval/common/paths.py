@@ -4,6 +4,7 @@ import argparse
 import contextlib
 import itertools
 import os
+import sys
 import tempfile
 from pathlib import Path
 
@@ -11,6 +12,7 @@ ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "eval/results"
 ENGINES = ROOT / "eval/engines"
 QUICKSTART = ROOT / "build/quickstart/seed-0"  # the folder that train_scripts/quickstart.sh makes
+MOST_LINKS = 40  # as on Linux
 
 
 def output_folder(text: str) -> Path:
@@ -52,16 +54,55 @@ def check_task(task: Path) -> None:
         raise ValueError(f"--task {task} holds no model: run train_scripts/quickstart.sh")
 
 
+def check_overwritten(inputs: dict[str, Path | None], outputs: dict[str, Path | None]) -> None:
+    """No output takes the place of an input or of another output, by whatever name.
+
+    Raises:
+        ValueError: one does; the message begins with its flag.
+    """
+    taken = {os.path.realpath(path): flag for flag, path in inputs.items() if path}
+    for flag, path in outputs.items():
+        if path is None or is_no_plain_file(path):
+            continue
+        place = os.path.realpath(path)
+        if place in taken:
+            raise ValueError(f"--{flag} {path}: it is the file of --{taken[place]} too: give another one")
+        taken[place] = flag
+
+
+def is_no_plain_file(path: Path) -> bool:
+    """Whether the path is a device, a pipe or a folder, or leads to something below /dev or /proc, such as /dev/stdout.
+
+    Below those a plain file may be the command's own output.
+    """
+    place = os.fspath(path)
+    for _ in range(MOST_LINKS):
+        place = os.path.join(os.path.realpath(os.path.dirname(place)), os.path.basename(place))
+        if place.startswith(("/dev/", "/proc/")) and not place.startswith("/dev/shm/"):
+            return True
+        if not os.path.islink(place):
+            break
+        place = os.path.join(os.path.dirname(place), os.readlink(place))
+    return os.path.exists(place) and not os.path.isfile(place)
+
+
 def set_aside(path: Path) -> Path | None:
-    """Move a file or folder of an earlier run to `NAME.earlier-N` beside it, with the first N that is free.
+    """Move a plain file or a folder of an earlier run to `NAME.earlier-N` beside it, with the first N that is free.
+
+    A link to a file stays where it is, and the file that it leads to is moved.
 
     Returns:
         Where it is now; None if there was none.
     """
-    if not path.is_symlink() and not path.is_file() and not path.is_dir():
+    is_folder = path.is_dir()
+    if not is_folder and is_no_plain_file(path):
         return None  # what is no file, like /dev/stdout, holds nothing
-    is_folder = path.is_dir() and not path.is_symlink()
+    if not is_folder:
+        path = Path(os.path.realpath(path))
+        if not path.is_file():
+            return None
     stem, suffix = (path.name, "") if is_folder else (path.stem, path.suffix)
+    is_folder = is_folder and not path.is_symlink()
     for number in itertools.count(1):
         aside = path.with_name(f"{stem}.earlier-{number}{suffix}")
         with contextlib.suppress(FileExistsError):
@@ -75,15 +116,23 @@ def set_aside(path: Path) -> Path | None:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a file all at once, so that a command that is killed leaves what was there before."""
-    if path.exists() and not path.is_file():  # such as /dev/stdout
-        path.write_text(text, encoding="utf-8")
+    """Write a file all at once, so that a command that is killed leaves what was there before.
+
+    A link stays, and what it leads to is written. What is no plain file, such as /dev/stdout, is appended to.
+    """
+    if is_no_plain_file(path):
+        sys.stdout.flush()
+        with open(path, "a", encoding="utf-8") as file:
+            file.write(text)
         return
+    path = Path(os.path.realpath(path))
     descriptor, fresh = tempfile.mkstemp(prefix=f"{path.name}.", dir=path.parent)
     try:
         with open(descriptor, "w", encoding="utf-8") as file:
             file.write(text)
-        os.chmod(fresh, 0o644)
+        umask = os.umask(0o077)
+        os.umask(umask)
+        os.chmod(fresh, 0o666 & ~umask)
         os.replace(fresh, path)
     except BaseException:
         os.unlink(fresh)

@@ -11,15 +11,19 @@ from typing import Any
 
 from common.machine import data_type
 from common.paths import ROOT
-from common.turns import opened_log
+from common.turns import opened_log, refuse_if_written
 
 
 def once(folder: Path, made_with: Any, make: Callable[[], Any]) -> Any:
     """What `make` returned when it last ran for this folder, if `made_with` was the same; else it runs now, and says so.
 
     Both are JSON values. They are kept in the folder's done.json.
+
+    Raises:
+        ValueError: a run of an earlier start writes the folder's train.log; then everything is left as it is.
     """
     if not is_done(folder, made_with):
+        refuse_if_written(folder / "train.log")
         if (folder / "done.json").exists():
             print(f"{folder} was made with another package, task or flags: it runs again", file=sys.stderr)
         folder.mkdir(parents=True, exist_ok=True)

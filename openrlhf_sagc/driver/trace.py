@@ -183,7 +183,7 @@ def held_trace(args: SimpleNamespace) -> Iterator[None]:
 
 def _opened_trace(path: str) -> BinaryIO:
     refuse(os.path.isdir(path or "."), f"{TRACE} {path} is a folder: give a file")
-    not_plain = f"{TRACE} {path} is no plain file: give one"
+    not_plain = f"{TRACE} {path} is no plain file: give one, or drop the flag for no trace"
     refuse(os.path.exists(path) and not os.path.isfile(path), not_plain)
     try:
         Path(path).parent.mkdir(parents=True, exist_ok=True)
@@ -204,16 +204,19 @@ def _hold(file: BinaryIO, path: str) -> None:
 
 
 def _check_content(file: BinaryIO, args: SimpleNamespace) -> None:
-    """The file is empty, or the trace of the run that goes on."""
+    """The file has no rows, or is the trace of the run that goes on. A header alone is written anew with the first rows."""
     file.seek(0)
     first, path = file.readline(len(HEADER)), args.rollout.trace
+    if HEADER.startswith(first) and file.seek(0, os.SEEK_END) <= len(HEADER):  # no row yet; killed in its first write
+        file.truncate(0)
+        return
     refuse(
-        first not in (b"", HEADER),
+        first != HEADER,
         f"{TRACE} {path} is not the trace of a run, its first line is {first.decode(errors='replace').strip()!r}: "
         "give another file",
     )
     refuse(
-        first and not args.ckpt.load_enable,
+        not args.ckpt.load_enable,
         f"{TRACE} {path} has the rows of another run: give a file of its own, or --ckpt.load_enable to go on with that "
         "run",
     )

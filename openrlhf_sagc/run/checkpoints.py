@@ -13,7 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from openrlhf_sagc.argument_checks import refuse
-from openrlhf_sagc.run.notes import files_of, small_text
+from openrlhf_sagc.run.notes import files_of, shown, small_text
 
 SAVED = "metric.json"  # what OpenRLHF writes into a checkpoint once every rank has saved
 RANK = re.compile(r"(?<=_rank_)\d{1,6}(?!\d)")  # in the name of a shard
@@ -56,6 +56,9 @@ def choose_checkpoint(args: SimpleNamespace) -> Path | None:
     whole = [path for path, found in problems.items() if not found]
     newest = max(whole, key=lambda path: (_step(path), path.stat().st_mtime), default=None)
     if newest is None:
+        for path in sorted(saved, key=_step, reverse=True):
+            if not _problem(path, args, ranks=0):
+                _refuse_other_layout(path, args)
         raise SystemExit(
             f"openrlhf_sagc: --ckpt.load_enable finds no whole checkpoint in {folder} (`latest`: {problem}): drop "
             "--ckpt.load_enable to begin anew, or give --ckpt.path of another one"
@@ -103,7 +106,9 @@ def _write(latest: Path, name: str) -> None:
         descriptor, fresh = tempfile.mkstemp(prefix="latest.", dir=latest.parent)
         with open(descriptor, "w") as file:
             file.write(name)
-        os.chmod(fresh, 0o644)
+        umask = os.umask(0o077)
+        os.umask(umask)
+        os.chmod(fresh, 0o666 & ~umask)
         os.replace(fresh, latest)
     except OSError as error:
         raise SystemExit(
@@ -117,14 +122,14 @@ def _step(checkpoint: Path) -> int:
     return int(number[1]) if number else -1
 
 
-def _problem(checkpoint: Path, args: SimpleNamespace) -> str:
-    """Why this is no whole checkpoint, for a message; empty if it is one."""
+def _problem(checkpoint: Path, args: SimpleNamespace, ranks: int | None = None) -> str:
+    """Why this is no whole checkpoint of so many ranks (else the run's), for a message; empty if it is one."""
     name = checkpoint.name
     try:
         if not checkpoint.is_dir():
             return f"{name} is gone"
         files = {path.name: _file_problem(path) for path in sorted(checkpoint.rglob("*.pt"))}
-        if missing := _missing(checkpoint, files, args):
+        if missing := _missing(checkpoint, files, args, _ranks(args) if ranks is None else ranks):
             return f"{name} {missing}"
         for file, problem in files.items():
             if problem:
@@ -154,7 +159,7 @@ def _file_problem(path: Path) -> str:
     return "" if start == LEGACY_PICKLE or zipfile.is_zipfile(path) else "was cut short"
 
 
-def _missing(checkpoint: Path, names: Iterable[str], args: SimpleNamespace) -> str:
+def _missing(checkpoint: Path, names: Iterable[str], args: SimpleNamespace, of_run: int) -> str:
     """Which of DeepSpeed's shards is not there, by the package's note in the checkpoint, their names and the run's ranks.
 
     Shards of a kind are named by their ranks, which begin with 0. Model and optimizer are cut into as many, where both are.
@@ -162,7 +167,7 @@ def _missing(checkpoint: Path, names: Iterable[str], args: SimpleNamespace) -> s
     """
     noted = files_of(checkpoint)
     if gone := noted.difference(names):
-        return f"lacks {min(gone)}"
+        return f"lacks {shown(min(gone))}"
     if not any(name.endswith(MODEL) for name in names):
         return "has no model"
     kinds = _kinds(names)
@@ -172,7 +177,7 @@ def _missing(checkpoint: Path, names: Iterable[str], args: SimpleNamespace) -> s
     for kind, found in kinds.items():
         counts = [max(ranks) + 1 for ranks in zip(*found)]
         if ZERO.match(kind):
-            counts[0] = saved_by if noted or kind.endswith(MODEL) else max(saved_by, _ranks(args))
+            counts[0] = saved_by if noted or kind.endswith(MODEL) else max(saved_by, of_run)
         if len(found) < math.prod(counts):
             first = next(ranks for ranks in product(*map(range, counts)) if ranks not in found)
             return f"lacks {_name(kind, first)}"

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from openrlhf_sagc.argument_checks import RESUME_DATA, load_prompts, refuse
-from openrlhf_sagc.run.notes import read_note
+from openrlhf_sagc.run.notes import read_note, shown
 from openrlhf_sagc.run.output_folders import needs_checkpoints
 
 BATCH = 10_000  # rows that are digested at a time
@@ -48,7 +48,7 @@ def check_data(args: SimpleNamespace, checkpoint: Path | None) -> None:
 
 
 def describe_data(args: SimpleNamespace) -> dict[str, Any]:
-    """{"rows", "digest", "template", "flags"}: what a resumed run is compared with; plain data.
+    """{"rows", "blended", "digest", "template", "flags"}: what a resumed run is compared with; plain data.
 
     The digest is of prompts and labels in their order, wherever they are read from. Images are not read.
 
@@ -66,6 +66,7 @@ def describe_data(args: SimpleNamespace) -> dict[str, Any]:
     keys = [field for field in fields.values() if field is not None]
     return {
         "rows": len(rows),
+        "blended": bool(args.data.prompt_probs),
         "digest": _digest(rows, keys),
         "template": {name: _flag(args, name) for name in TEMPLATE},
         "flags": {name: _flag(args, name) for name in FLAGS},
@@ -92,18 +93,32 @@ def other_data(saved: dict[str, Any], now: dict[str, Any]) -> str:
     """
     if not (is_described(saved) and is_described(now)):
         return ""
+    by_seed = _by_seed(saved, now)
     if saved["rows"] != now["rows"]:
-        return f"the checkpoint's run had {saved['rows']} prompts, and --data.prompt_dataset has {now['rows']}"
+        return (
+            f"the checkpoint's run had {_words(saved['rows'])} prompts, and --data.prompt_dataset has {now['rows']}"
+            + by_seed
+        )
     if saved["digest"] != now["digest"]:
         return (
             f"the {now['rows']} prompts and labels of --data.prompt_dataset are others than those of the checkpoint's run, "
-            "or in another order"
+            f"or in another order{by_seed}"
         )
     templates = saved.get("template")
     for name, value in now["template"].items():
         if isinstance(templates, dict) and name in templates and templates[name] != value:
             return f"the checkpoint's run had --{name} {_words(templates[name])}, and this one has {_words(value)}"
     return ""
+
+
+def _by_seed(saved: dict[str, Any], now: dict[str, Any]) -> str:
+    """What another seed does to data that are drawn from several sets; empty if it is the same seed, or one set."""
+    before, seed = (
+        flags.get("train.seed") if isinstance(flags := data.get("flags"), dict) else None for data in (saved, now)
+    )
+    if not now.get("blended") or before in (None, seed):
+        return ""
+    return f", which --data.prompt_probs draws by --train.seed {seed} (was {_words(before)})"
 
 
 def is_described(data: dict[str, Any]) -> bool:
@@ -134,4 +149,4 @@ def other_flags(saved: dict[str, Any], now: dict[str, Any]) -> str:
 def _words(value: Any) -> str:
     """As it stands on a command line, in one line."""
     words = " ".join(map(str, value)) if isinstance(value, list) else value
-    return f"{repr(words) if isinstance(value, str) else words}"[:80]
+    return shown(f"{repr(words) if isinstance(value, str) else words}")

@@ -54,6 +54,11 @@ def files_of(checkpoint: Path) -> set[str]:
     return set(files) if isinstance(files, list) and all(isinstance(file, str) for file in files) else set()
 
 
+def shown(words: str) -> str:
+    """As a message may show what anyone may have written: in one line, cut, in characters that can be printed."""
+    return words[:80] if words.isprintable() else f"{words[:80]!r}"[:80]
+
+
 def small_text(path: Path) -> str | None:
     """The text of a small file; None if it is no file, unreadable, longer or not UTF-8."""
     try:

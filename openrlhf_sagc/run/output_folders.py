@@ -11,6 +11,7 @@ import socket
 import stat
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
 from types import SimpleNamespace
 
 from openrlhf_sagc.argument_checks import TRACE, refuse
@@ -78,10 +79,10 @@ def _refuse_clashes(args: SimpleNamespace, folders: dict[str, str]) -> None:
             f"--ckpt.output_dir {args.ckpt.output_dir} is the folder of --{section}.model_name_or_path too, so the trained "
             "model would overwrite it: give another --ckpt.output_dir",
         )
+    checkpoints = Path(os.path.realpath(args.ckpt.path))
     outputs = folders | ({TRACE: args.rollout.trace} if getattr(args.rollout, "trace", None) else {})
     for flag, path in outputs.items():
-        parts = os.path.realpath(path).split(os.sep)
-        inside = [name for name in ROTATED if name in parts]
+        inside = [name for name in ROTATED if Path(os.path.realpath(path)).is_relative_to(checkpoints / name)]
         refuse(
             inside,
             f"{flag} {path} lies in a folder {''.join(inside[:1])}, where OpenRLHF deletes old checkpoints: give a path "
@@ -120,6 +121,11 @@ def held(flag: str, folder: str) -> Iterator[None]:
             stack.callback(os.close, file)
         except OSError as error:
             refuse(error.errno in (errno.ELOOP, errno.EISDIR, errno.ENXIO), not_plain)
+            refuse(
+                isinstance(error, PermissionError) and os.path.lexists(lock) and os.access(folder, os.W_OK),
+                f"{flag} {folder} cannot be held, since its {LOCK} is of another user's run: delete that if the run has ended, "
+                "or give this run a folder of its own",
+            )
             raise _unusable(flag, folder, error) from None
         status = os.fstat(file)
         refuse(not stat.S_ISREG(status.st_mode) or status.st_nlink > 1, not_plain)  # a link's target is someone's file

@@ -335,7 +335,10 @@ def test_a_trace_is_a_plain_file(tmp_path, kind):
     path = "/dev/null" if kind == "device" else str(tmp_path / "pipe")
     if kind == "pipe":
         os.mkfifo(path)
-    with pytest.raises(SystemExit, match=f"^openrlhf_sagc: --rollout.trace {path} is no plain file: give one$"):
+    with pytest.raises(
+        SystemExit,
+        match=f"^openrlhf_sagc: --rollout.trace {path} is no plain file: give one, or drop the flag for no trace$",
+    ):
         check_trace(arguments(path))
 
 
@@ -344,7 +347,12 @@ def test_a_trace_is_a_plain_file(tmp_path, kind):
     [
         ("", None, False, "{} is a folder: give a file"),
         ("run.csv/x.csv", b"text", False, "{} cannot be written to: "),
-        ("run.csv", HEADER, False, "{} has the rows of another run: give a file of its own, or --ckpt.load_enable"),
+        (
+            "run.csv",
+            HEADER + b"a,0-0,7,1,0,1,4,1,0\n",
+            False,
+            "{} has the rows of another run: give a file of its own, or --ckpt.load_enable",
+        ),
         ("run.csv", b"prompt_id,tokens\n", True, "{} is not the trace of a run, its first line is 'prompt_id,tokens'"),
     ],
 )
@@ -356,6 +364,15 @@ def test_a_bad_path_is_one_line(tmp_path, name, content, load_enable, line):
         check_trace(arguments(path, load_enable))
     assert str(ended.value).startswith(f"openrlhf_sagc: --rollout.trace {line.format(path)}")
     assert len(str(ended.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize("load_enable", [False, True])
+@pytest.mark.parametrize("length", [1, len(HEADER) // 2, len(HEADER)])
+def test_a_run_killed_in_its_first_write_has_left_no_rows(tmp_path, length, load_enable):
+    path = tmp_path / "run.csv"
+    path.write_bytes(HEADER[:length])
+    check_trace(arguments(path, load_enable))
+    assert path.read_bytes() == b""
 
 
 def test_a_bad_path_ends_the_run_before_ray_starts(run_trainer, tmp_path, monkeypatch):

@@ -384,10 +384,12 @@ def test_every_missing_shard_is_noticed(tmp_path, capsys, layout, noted):
         (tmp_path / "_actor/latest").write_text("global_step2")
 
 
-def test_another_number_of_ranks_is_one_line(tmp_path):
+@pytest.mark.parametrize("noted", [True, False])
+def test_another_number_of_ranks_is_one_line(tmp_path, noted):
     checkpoints = Checkpoints(tmp_path)
     checkpoints.save(1)
-    write_notes(str(tmp_path), 1, {})
+    if noted:
+        write_notes(str(tmp_path), 1, {})
     checkpoints.args.actor.num_gpus_per_node = 4
     with pytest.raises(SystemExit) as refused:
         choose_checkpoint(checkpoints.args)

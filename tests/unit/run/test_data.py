@@ -41,6 +41,23 @@ def args_of(path, **changes):
     return arguments_with(flags | {name.replace("__", "."): value for name, value in changes.items()})
 
 
+def test_another_seed_of_blended_data_is_named(tmp_path):
+    sets = [
+        write(tmp_path / f"{name}.jsonl", [{"prompt": f"{name}{i}", "label": "1"} for i in range(40)]) for name in "ab"
+    ]
+    blended = {"data__prompt_probs": "0.5,0.5"}
+    saved, now = (describe_data(args_of(",".join(map(str, sets)), train__seed=seed, **blended)) for seed in (1, 2))
+    line = other_data(json.loads(json.dumps(saved)), now)
+    assert line.endswith(", which --data.prompt_probs draws by --train.seed 2 (was 1)")
+    assert not other_data(saved, saved)
+
+
+def test_what_a_note_says_is_shown_in_one_short_line(described):
+    odd = described | {"template": {"data.input_template": ["\ud800\x1b[31m\n" + 60_000 * "x"]}, "flags": {}}
+    line = other_data(odd, described)
+    assert line.isprintable() and len(line) < 300 and line.encode()
+
+
 @pytest.fixture
 def described(tmp_path):
     return describe_data(args_of(write(tmp_path / "data.jsonl", ROWS)))

@@ -1,6 +1,8 @@
 """What an earlier run has left is moved aside, and nothing else."""
 
 import os
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from run_files import args_for, as_nobody, reachable
@@ -114,3 +116,73 @@ def test_what_cannot_be_moved_is_one_line(tmp_path, args):
         "(Operation not permitted): give this run a folder of its own"
     )
     assert set(SAVED) <= files(tmp_path / "trained")
+
+
+@pytest.mark.parametrize("section", ["actor", "ref", "critic", "reward"])
+@pytest.mark.parametrize("through", ["", "link/"])
+def test_a_model_that_the_run_loads_is_not_moved(tmp_path, args, section, through):
+    (tmp_path / "link").symlink_to(".")
+    before, model = files(tmp_path), f"{tmp_path}/{through}checkpoints/global_step5_hf"
+    getattr(args, section).model_name_or_path = model
+    with pytest.raises(SystemExit) as refused:
+        begin(args)
+    assert str(refused.value) == (
+        f"openrlhf_sagc: --{section}.model_name_or_path {model} is among the checkpoints of an earlier run in --ckpt.path, "
+        "which a run that begins anew moves aside: give another --ckpt.path"
+    )
+    assert {name for name in files(tmp_path) if LOCK not in name} == before
+    args.ckpt.load_enable = True
+    begin(args)
+    assert os.path.exists(model)
+
+
+def test_a_link_to_a_model_and_data_that_the_run_loads_are_not_moved(tmp_path, args):
+    (tmp_path / "checkpoints/global_step6_hf").symlink_to(tmp_path / "elsewhere")
+    args.actor.model_name_or_path = str(tmp_path / "checkpoints/global_step6_hf")
+    with pytest.raises(SystemExit, match="--actor.model_name_or_path"):
+        begin(args)
+    args.actor.model_name_or_path = "owner/name"
+    args.data = SimpleNamespace(prompt_dataset=f"owner/name,{tmp_path}/trained/vocab.json")
+    with pytest.raises(SystemExit, match=f"--data.prompt_dataset {tmp_path}/trained/vocab.json is among the model"):
+        begin(args)
+
+
+def test_links_lead_to_the_same_place_once_they_are_moved(tmp_path, args):
+    write(tmp_path / "blobs/weights")
+    links = {
+        "trained/model.safetensors": "../blobs/weights",
+        "trained/pytorch_model.bin": "config.json",  # moves along
+        "checkpoints/_actor/latest": "../../blobs/weights",
+        "checkpoints/_actor/inside": "global_step5/mp_rank_00_model_states.pt",
+        "checkpoints/global_step6_hf": "../blobs",
+    }
+    for link, target in links.items():
+        (tmp_path / link).unlink(missing_ok=True)
+        (tmp_path / link).symlink_to(target)
+    begin(args)
+    assert (tmp_path / "trained/earlier-1/model.safetensors").read_text() == "weights"
+    assert os.readlink(tmp_path / "trained/earlier-1/pytorch_model.bin") == "config.json"
+    aside = tmp_path / "checkpoints/earlier-1"
+    assert (aside / "_actor/latest").read_text() == "weights" and (aside / "global_step6_hf/weights").exists()
+    assert os.readlink(aside / "_actor/inside") == "global_step5/mp_rank_00_model_states.pt"
+
+
+@pytest.mark.parametrize("undone", [True, False])
+def test_a_move_that_fails_halfway_is_undone_or_its_place_is_named(tmp_path, args, monkeypatch, undone):
+    (tmp_path / "trained/config.json").unlink()
+    (tmp_path / "trained/config.json").symlink_to("../logs")
+    before, rename = files(tmp_path), Path.rename
+
+    def failing(path, target):
+        if path.name == "vocab.json" or not undone and "earlier-1" in path.parts:
+            raise OSError(5, "Input/output error")
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", failing)
+    place = "" if undone else f", a part of it is in {tmp_path}/trained/earlier-1 now"
+    line = rf"has the model of an earlier run, which cannot be moved aside \(Input/output error\){place}: give"
+    with pytest.raises(SystemExit, match=line):
+        begin(args)
+    if undone:
+        assert {name for name in files(tmp_path) if LOCK not in name} == before
+        assert not (tmp_path / "trained/earlier-1").exists()

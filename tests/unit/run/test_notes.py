@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from openrlhf_sagc.run.notes import NOTE, files_of, read_note, write_notes
+from openrlhf_sagc.run.notes import NOTE, files_of, read_note, shown, write_notes
 
 
 @pytest.fixture
@@ -69,3 +69,9 @@ def test_a_note_that_is_odd_says_nothing(checkpoint, content):
 def test_files_of_another_type_are_none(checkpoint, files):
     (checkpoint / NOTE).write_text(json.dumps({"format": 1, "files": files}))
     assert files_of(checkpoint) == set()
+
+
+@pytest.mark.parametrize("words", ["\ud800.pt", "\x1b[31m", 60_000 * "x", 60_000 * "\n"])
+def test_what_anyone_may_have_written_is_shown_in_one_short_line(words):
+    assert shown(words).isprintable() and len(shown(words)) <= 80 and shown(words).encode()
+    assert shown("mp_rank_00_model_states.pt") == "mp_rank_00_model_states.pt"

@@ -100,7 +100,12 @@ def test_another_users_folder_is_one_line(tmp_path):
     (tmp_path / "trained").chmod(0o777)
     with held_folders(args_for(tmp_path, save_steps=-1, load=False)):
         pass  # and leaves a lock that another user may not write to
-    assert as_nobody(hold) == line
+    assert as_nobody(hold) == (
+        f"openrlhf_sagc: --ckpt.output_dir {tmp_path}/trained cannot be held, since its {LOCK} is of another user's run: "
+        "delete that if the run has ended, or give this run a folder of its own"
+    )
+    (tmp_path / "trained" / LOCK).unlink()
+    assert as_nobody(hold) != line  # it goes on to the next folder
 
 
 def test_a_disk_that_is_full_at_the_start_costs_the_name_in_the_lock_alone(tmp_path, monkeypatch):
@@ -199,15 +204,13 @@ def test_a_trained_model_takes_no_place_of_a_model_that_is_loaded(tmp_path, sect
         pass
 
 
-@pytest.mark.parametrize("flag", ["--ckpt.output_dir", "--ckpt.path", "--logger.tensorboard_dir", "--rollout.trace"])
+@pytest.mark.parametrize("flag", ["--ckpt.output_dir", "--logger.tensorboard_dir", "--rollout.trace"])
 def test_no_output_lies_where_old_checkpoints_are_deleted(tmp_path, flag):
     (tmp_path / "link").symlink_to("checkpoints/_actor")
     args, path = args_for(tmp_path / "checkpoints"), str(tmp_path / "link" / "mine")
     match flag:
         case "--ckpt.output_dir":
             args.ckpt.output_dir = path
-        case "--ckpt.path":
-            args.ckpt.path = path
         case "--logger.tensorboard_dir":
             args.logger.tensorboard_dir, args.logger.wandb.run_name, path = path, "run", f"{path}/run"
         case "--rollout.trace":
@@ -218,6 +221,11 @@ def test_no_output_lies_where_old_checkpoints_are_deleted(tmp_path, flag):
         with held_folders(args):
             pass
     assert not (tmp_path / "checkpoints").exists()
+
+
+def test_a_folder_may_be_called_actor_elsewhere(tmp_path):
+    with held_folders(args_for(tmp_path / "_actor" / "checkpoints")) as held:
+        assert len(held) == 2
 
 
 FOLDERS = ("a", "b", "link to a", "a/inside")

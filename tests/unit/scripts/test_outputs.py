@@ -63,3 +63,16 @@ def test_a_model_that_is_there_is_kept(tmp_path, monkeypatch):
     found = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("?")}
     assert found == {"model/c", "model.earlier-1/a", "model.earlier-2/b"}
     assert len(list(tmp_path.iterdir())) == 3
+
+
+def test_warm_start_moves_data_that_it_did_not_make_aside(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(SCRIPTS))
+    spec = importlib.util.spec_from_file_location("warm_start", SCRIPTS / "warm_start.py")
+    warm_start = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(warm_start)
+    path = tmp_path / "train.jsonl"
+    path.write_text("mine")
+    for _ in range(2):  # the same content is no other data
+        warm_start.write_file(path, "made")
+    assert path.read_text() == "made" and (tmp_path / "train.jsonl.earlier-1").read_text() == "mine"
+    assert len(list(tmp_path.iterdir())) == 2

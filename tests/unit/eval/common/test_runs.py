@@ -8,7 +8,8 @@ from types import SimpleNamespace
 import dynamic_sampling
 import pandas as pd
 import pytest
-from common import group_size_runs
+from common import group_size_runs, runs
+from common.turns import opened_log
 
 
 @pytest.fixture
@@ -39,3 +40,10 @@ def test_runs_of_another_task_are_not_taken_for_done(evaluation, trained, monkey
     assert (
         capsys.readouterr().err == f"{tmp_path / 'out'} was made with another package, task or flags: it runs again\n"
     )
+
+
+def test_nothing_is_touched_while_a_run_of_an_earlier_start_goes_on(tmp_path):
+    runs.set_done(tmp_path, "before", 1)
+    with opened_log(tmp_path / "train.log"), pytest.raises(ValueError, match="belongs to a run that has not ended"):
+        runs.once(tmp_path, "now", lambda: pytest.fail("it began"))
+    assert runs.once(tmp_path, "before", lambda: pytest.fail("it began")) == 1
