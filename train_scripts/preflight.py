@@ -233,6 +233,19 @@ def room_problems(output: str, disk_gb: float, memory_gb: float) -> Iterator[str
 
 
 def problems(options: argparse.Namespace) -> Iterator[str]:
+    """What is known at once; if that is nothing, what the cluster says, which may take minutes."""
+    found = 0
+    for line in known_problems(options):
+        found += 1
+        yield line
+    if options.command and options.device == "gpu" and options.cluster and not found:
+        settings = settings_of(options.command[1:])
+        yield from cluster_problems(options.cluster, gpus_needed(settings), options.wait_minutes)
+        if reason_for_token(settings, options.cluster) and not options.isolated_network:
+            yield from open_cluster_problems(options.cluster)
+
+
+def known_problems(options: argparse.Namespace) -> Iterator[str]:
     yield from port_problems(options.ports)
     if options.ports and not options.isolated_network:
         yield from token_problems("a head that other nodes reach")
@@ -247,11 +260,7 @@ def problems(options: argparse.Namespace) -> Iterator[str]:
     why = "" if options.isolated_network or missing else reason_for_token(settings, options.cluster)
     if why:
         yield from token_problems(why)
-    if options.device == "gpu" and options.cluster:
-        yield from cluster_problems(options.cluster, gpus_needed(settings), options.wait_minutes)
-        if why:
-            yield from open_cluster_problems(options.cluster)
-    elif options.device == "gpu":
+    if options.device == "gpu" and not options.cluster:
         yield from gpu_problems(gpus_needed(settings))
         if not missing:
             yield from ray_problems()

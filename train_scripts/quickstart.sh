@@ -10,7 +10,7 @@ WARM_START_STEPS=${WARM_START_STEPS:-850} # the model then solves about half of 
 PROMPTS=${PROMPTS:-640}                   # training prompts of one pass, some 16 a step
 HELDOUT=${HELDOUT:-256}                   # problems that are held out of training
 for name in SEED WARM_START_STEPS PROMPTS HELDOUT; do
-    [[ ${!name} =~ ^[0-9]{1,9}$ && ($name == SEED || ${!name} -gt 0) ]] ||
+    [[ ${!name} =~ ^[1-9][0-9]{0,8}$ || $name${!name} == SEED0 ]] ||
         { echo "train_scripts/quickstart.sh: $name must be a whole number$([ $name = SEED ] || echo " above 0"), got '${!name}'" >&2; exit 2; }
 done
 MAX_STRAGGLER_RATE=0.3

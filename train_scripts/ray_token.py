@@ -8,6 +8,7 @@ import socket
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -18,8 +19,10 @@ MAKE_TOKEN = "(umask 077; ray get-auth-token --generate >/dev/null)"
 def reason_for_token(settings: dict[str, list[str]], cluster: str | None) -> str:
     """What of the run other users of the network could reach, for an error line; empty if nothing."""
     for flag, values in settings.items():
-        if flag.endswith(".num_nodes") and values and re.fullmatch(r"0*[1-9]\d*", values[0]) and int(values[0]) > 1:
-            return f"{flag} {values[0]}"
+        if re.fullmatch(r"--\w+\.num_no?d?e?s?", flag) and values:  # argparse takes abbreviations
+            with suppress(ValueError):
+                if int(values[0]) > 1:
+                    return f"{flag} {values[0]}"
     for name, address in (("--cluster", cluster), ("RAY_ADDRESS", os.environ.get("RAY_ADDRESS"))):
         if address and not is_this_machine(address):
             return f"{name} {address}"

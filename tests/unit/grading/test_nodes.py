@@ -4,13 +4,15 @@ from openrlhf_sagc.grading.nodes import Relation, Value, Words, flipped, is_name
 
 
 @pytest.mark.parametrize(
-    "text", ["x", "x_1", "a_{10}", "f(x)", "f'(x)", "AB", "|AB|", r"\theta", r"\angle ABC", r"\sin A", r"\bar{x}"]
+    "text", ["x", "x_1", "a_{10}", "f(x)", "f'(x)", "AB", "|AB|", r"\theta", r"\angle ABC", r"\bar{x}"]
 )
 def test_names(text):
     assert is_name(text)
 
 
-@pytest.mark.parametrize("text", ["2x", "x+1", "x^2", r"\not", r"\neg x", r"\log x", "-x", "5", "y'", r"\sqrt{x}", ""])
+@pytest.mark.parametrize(
+    "text", ["2x", "x+1", "x^2", r"\not", r"\neg x", r"\log x", "-x", r"\sin A", "5", "y'", r"\sqrt{x}", ""]
+)
 def test_no_names(text):
     assert not is_name(text)
 

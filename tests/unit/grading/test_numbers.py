@@ -33,7 +33,7 @@ def test_numbers_are_exact(text, value):
     [
         ("0.333333", Fraction(1, 3), True),
         ("0.33333", Fraction(1, 3), False),
-        ("0.333334", Fraction(1, 3), True),
+        ("0.333334", Fraction(1, 3), False),
         ("0.333335", Fraction(1, 3), False),
         ("4.999999", Fraction(5), False),
         ("0.000000333333", Fraction(1, 3 * 10**6), True),
