@@ -64,14 +64,20 @@ def test_a_run_killed_while_it_saves_goes_on_from_the_newest_whole_checkpoint(
         wait_until(lambda: metric(WHOLE) and kept() == two, f"{two} in {folder}")
         (before,) = (folder / f"global_step{WHOLE}").glob(file)
         pipe = folder / f"global_step{WHOLE + 1}" / before.name
-        pipe.parent.mkdir()
-        os.mkfifo(pipe)
-        reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
-        begun = wait_until(
-            lambda: select.select([reader], [], [], 0)[0] and os.read(reader, 1000), f"{pipe} to be written"
-        )
+        readers = []
+
+        def begun():
+            if (
+                not pipe.exists()
+            ):  # at first too, and where the rotation of the last save was not over and took the folder
+                pipe.parent.mkdir(exist_ok=True)
+                os.mkfifo(pipe)
+                readers[:] = [os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)]
+            return select.select(readers, [], [], 0)[0] and os.read(readers[0], 1000)
+
+        written = wait_until(begun, f"{pipe} to be written")
         pipe.unlink()
-        pipe.write_bytes(begun)
+        pipe.write_bytes(written)
         return actor_process(output, "PolicyModelActor")
 
     train("cpu-patched", kill_at=f"Global step {WHOLE}:", victim=while_it_saves, **flags)
