@@ -7,6 +7,7 @@ import json
 import os
 import select
 import time
+from contextlib import suppress
 
 import pytest
 from real_runs import AGENTS, TIMEOUT, actor_process
@@ -67,12 +68,11 @@ def test_a_run_killed_while_it_saves_goes_on_from_the_newest_whole_checkpoint(
         readers = []
 
         def begun():
-            if (
-                not pipe.exists()
-            ):  # at first too, and where the rotation of the last save was not over and took the folder
-                pipe.parent.mkdir(exist_ok=True)
-                os.mkfifo(pipe)
-                readers[:] = [os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)]
+            if not pipe.exists():  # the rotation of the last save may not be over, and take the folder away
+                with suppress(FileNotFoundError):
+                    pipe.parent.mkdir(exist_ok=True)
+                    os.mkfifo(pipe)
+                    readers[:] = [os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)]
             return select.select(readers, [], [], 0)[0] and os.read(readers[0], 1000)
 
         written = wait_until(begun, f"{pipe} to be written")
