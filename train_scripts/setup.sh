@@ -32,7 +32,8 @@ check_machine() {
     [ -n "$python" ] || fail 2 "needs Python 3.11 (the OpenRLHF wheel is built for it), found $(python3 --version 2>&1 | tail -n 1)"
     "$python" -c 'import ensurepip, sysconfig, os; assert os.path.exists(sysconfig.get_path("include") + "/Python.h")' 2>/dev/null ||
         fail 2 "$python lacks venv or its headers: install them (Debian: apt-get install python3.11-venv python3.11-dev)"
-    /sbin/ldconfig -p | grep -q 'libseccomp\.so\.2' ||
+    # Not `| grep -q`, which closes the pipe: ldconfig may die of that, and then the library would seem to be missing.
+    [[ $(/sbin/ldconfig -p) == *libseccomp.so.2* ]] ||
         fail 2 "libseccomp, which confines the comparison of answers, is missing: install it (Debian: apt-get install libseccomp2)"
     free=$(df --output=avail -BG . | tail -n 1 | tr -dc 0-9)
     [ -x .venv/bin/python ] || [ "$free" -ge $DISK_GB ] || fail 2 "needs $DISK_GB GB of free disk here, found $free GB"
