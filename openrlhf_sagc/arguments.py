@@ -122,6 +122,12 @@ def _add_tail_batching(group: argparse._ArgumentGroup) -> None:
         help="a short round requests this many times the responses that a group needs; above 1 selects short ones",
     )
     group.add_argument(
+        TAIL + "token_weight",
+        choices=("plain", "round"),
+        default="plain",
+        help="a token weighs as much as without tail batching (plain), or each round weighs the same (round)",
+    )
+    group.add_argument(
         LENGTH_AWARE,
         action="store_true",
         help="place each rollout on the engine with the fewest expected tokens, and start the long prompts first",
@@ -282,6 +288,11 @@ def describe(args: SimpleNamespace) -> str:
         parts.append(
             f"{TAIL}response_ratio {tail.response_ratio:g} stops stragglers before they count, so the limit decides little: "
             "with 1 they count"
+        )
+    if tail.enable and tail.prompt_ratio > 1 and args.algo.advantage.estimator == "reinforce_baseline":
+        parts.append(
+            "--algo.advantage.estimator reinforce_baseline whitens advantages over each round alone, so that they differ from "
+            "those without tail batching: with group_norm they do not"
         )
     parts.append(
         f"at most {samples // args.train.batch_size} optimizer step(s) per rollout and epoch; the learning rate follows the "

@@ -9,6 +9,7 @@ from openrlhf_sagc.decisions.length_prediction import LengthPredictor
 from openrlhf_sagc.decisions.planner import Batcher, StepPlanner
 from openrlhf_sagc.decisions.step_model import StepModel
 from openrlhf_sagc.decisions.tail_batching import NoTailBatching, TailBatcher
+from openrlhf_sagc.decisions.token_weights import TokenWeights
 
 ANY_MEAN = (0, 1)  # OpenRLHF's default of the filter's range
 
@@ -71,6 +72,14 @@ def build_step_model(args: SimpleNamespace, num_engines: int) -> StepModel | Non
     return StepModel(num_engines, flags.discount)
 
 
+def build_token_weights(args: SimpleNamespace) -> TokenWeights | None:
+    """What weighs the steps; None for a loss that is no mean over tokens."""
+    if args.actor.loss_agg_mode != "token-mean" or args.actor.policy_loss_type == "gspo":
+        return None
+    tail = args.rollout.tail_batching
+    return TokenWeights(by_frame=tail.enable and tail.prompt_ratio > 1 and tail.token_weight == "plain")
+
+
 def build_planner(args: SimpleNamespace, num_engines: int) -> StepPlanner:
     """The planner with all policies that the flags describe.
 
@@ -89,4 +98,5 @@ def build_planner(args: SimpleNamespace, num_engines: int) -> StepPlanner:
         signal=rollout.sagc.signal,
         num_engines=num_engines,
         step_model=build_step_model(args, num_engines),
+        token_weights=build_token_weights(args),
     )

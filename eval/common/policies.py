@@ -2,7 +2,8 @@
 
 A policy is `fixed:N` or `sagc`, for compare.py also `unpatched:N`. Behind the first two, `+tail` adds tail batching,
 `+tail:R` the same with a response_ratio of R, and `+lengths` length-aware dispatch. For compare.py, `+forward` keeps the
-forward pass for old log-probs, `+shuffled` shuffles micro-batches, and `+stream` streams. `@samples` or `@prompts` at the
+forward pass for old log-probs, `+shuffled` shuffles micro-batches, `+stream` streams, and `+round` weighs every round of
+tail batching the same. `@samples` or `@prompts` at the
 end says what a step keeps at every group size.
 """
 
@@ -10,10 +11,10 @@ import re
 from typing import NamedTuple
 
 KINDS = ("unpatched", "fixed", "sagc")
-STEP = ("forward", "shuffled", "stream")  # additions that change how a step is trained
+STEP = ("forward", "shuffled", "stream", "round")  # additions that change how a step is trained
 GRAMMAR = re.compile(
     r"(?P<kind>unpatched(?=:)|fixed(?=:)|sagc(?!:))(?::(?P<size>\d+))?"
-    r"(?P<additions>(?:\+(?:tail(?::\d+(?:\.\d+)?)?|lengths|forward|shuffled|stream))*)(?:@(?P<hold>samples|prompts))?"
+    r"(?P<additions>(?:\+(?:tail(?::\d+(?:\.\d+)?)?|lengths|forward|shuffled|stream|round))*)(?:@(?P<hold>samples|prompts))?"
 )
 
 
@@ -54,7 +55,7 @@ def parse_policy(word: str, kinds: tuple[str, ...] = KINDS) -> Policy:
         forms = " or ".join(kind if kind == "sagc" else f"{kind}:N" for kind in kinds)
         additions = "+tail, +tail:RESPONSE_RATIO or +lengths"
         if "unpatched" in kinds:
-            additions = "+tail, +tail:RESPONSE_RATIO, +lengths, +forward, +shuffled or +stream"
+            additions = "+tail, +tail:RESPONSE_RATIO, +lengths, +forward, +shuffled, +stream or +round"
         raise ValueError(
             f"--policies {word}: use {forms}; behind fixed:N or sagc {additions}; and @samples or @prompts at the end"
         )

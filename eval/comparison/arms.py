@@ -21,6 +21,7 @@ STEP_FLAGS = {
     "forward": {"train.old_log_probs": "forward"},
     "shuffled": {"train.micro_batches": "shuffled"},
     "stream": {"train.stream": "auto"},
+    "round": {"rollout.tail_batching.token_weight": "round"},
 }
 
 

@@ -68,6 +68,8 @@ def training_arguments(policy: Policy, arguments: argparse.Namespace) -> SimpleN
         LENGTH_AWARE: policy.lengths,
         FILTER + "enable": arguments.dynamic_sampling,
         FILTER + "range": ANY_MEAN,
+        "--actor.loss_agg_mode": "token-mean",
+        "--actor.policy_loss_type": "ppo",
         "--rollout.n_samples_per_prompt": initial,
         "--rollout.batch_size": samples // initial if hold == "samples" else prompts,
     }

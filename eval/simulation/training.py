@@ -22,6 +22,7 @@ from openrlhf_sagc.decisions.planner import StepPlanner
 from openrlhf_sagc.decisions.prompt_queue import PromptQueue
 from openrlhf_sagc.decisions.records import Group, Rollout
 from openrlhf_sagc.decisions.step import Step
+from openrlhf_sagc.decisions.token_weights import Trained
 
 
 class EndlessEpisode:
@@ -115,6 +116,7 @@ class SimulatedTraining:
             raise RuntimeError(step.shortfall(len(flight.accepted)))
         trained, unused = flight.close(step, keep=False)
         queue.put_back_unused([group.prompt for group in unused])
+        planner.weigh(step, [Trained(sum(group.samples), len(group.samples)) for group in trained])
         planner.finish(step, waiting=len(queue))
 
         self.judged = [*trained, *self._dropped]
@@ -138,6 +140,7 @@ class SimulatedTraining:
             "long_round": planner.batcher.metrics().get("long_round", 0.0),
             "rollouts": len(self._ends),
             "preemptions": cluster.preemptions - preemptions,
+            **(planner.token_weights.metrics() if planner.token_weights else {}),
             **streamed,
         }
 

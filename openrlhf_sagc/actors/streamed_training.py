@@ -65,7 +65,6 @@ class Buckets:
         self._ends_step = True
         self._sizes = [0] * steps  # samples that each optimizer step has so far
         self._waiting: list[list[Experience]] = [[] for _ in range(steps - 1)]  # for each step after the first
-        self._tokens = 0.0  # actions trained since the last optimizer step, on this rank
         self._weights: dict[str, str | None] = {}  # metric -> what it is a mean over
         # Of what was trained at a time, each with [2] action tokens and samples of this rank.
         self._statuses: list[tuple[dict, torch.Tensor]] = []
@@ -86,7 +85,6 @@ class Buckets:
         buffer.ends_optimizer_step = [False] * (count - 1) + [self._ends_step]
         theirs = strategy.optimizer_step
         if self._divisor is not None:
-            self._tokens += experience.action_mask.sum().item()
             constant = torch.full_like(
                 loss_batch_info["batch_num_tokens"], self._divisor / strategy.accumulated_gradient
             )
@@ -130,14 +128,13 @@ class Buckets:
 
     def _optimizer_step(self, step, *args, **kwargs) -> None:
         """OpenRLHF's optimizer step of gradients that are still to be divided."""
-        tokens = self._trainer.strategy.all_reduce(torch.tensor(self._tokens, dtype=torch.float64), op="sum").item()
+        tokens, _ = self._trainer.step_weights.tokens_and_samples()
         optimizer = self._trainer.actor.model.optimizer
         optimizer.loss_scale = tokens / self._divisor
         try:
             step(*args, **kwargs)
         finally:
             optimizer.loss_scale = 1.0  # the scaler is saved in checkpoints
-            self._tokens = 0.0
 
     def _merged(self) -> dict[str, float]:
         """Means over the rollout's samples or action tokens, the optimizer's seconds, the last learning rate and norm."""

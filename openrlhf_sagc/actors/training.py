@@ -10,10 +10,12 @@ from openrlhf.trainer.ppo_utils.experience import Experience
 
 from openrlhf_sagc.actors.micro_batches import sort_bucket, sort_micro_batches
 from openrlhf_sagc.actors.optimizer_clock import time_optimizer
+from openrlhf_sagc.actors.step_weights import weigh_steps
 from openrlhf_sagc.actors.streamed_training import join_buckets
 from openrlhf_sagc.actors.weight_sync import announce_weights
 from openrlhf_sagc.advantages.closed_form import group_statistics, token_advantages
 from openrlhf_sagc.argument_checks import data_parallel_actors
+from openrlhf_sagc.decisions.token_weights import PlainSteps
 from openrlhf_sagc.step_savings import why_forward, why_shuffled
 
 # Info key by which a sample carries its place among the step's rewards.
@@ -55,19 +57,22 @@ class RolloutRewards:
         return advantages_N, stds_G[groups_N]
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class StepShare:
-    """The step that samples are of.
+    """The step that samples are of; an object for each step.
 
     Attributes:
         progress: share of the run's prompts used by the steps before, 0 to 1.
         num_samples: of the whole step.
         divisor: of the loss of every bucket, where the step is trained in buckets; else None.
+        plain: what a round of tail batching is weighed by; None for a plain step, and for a bucket that ends no optimizer
+            step.
     """
 
     progress: float
     num_samples: int
     divisor: float | None = None
+    plain: PlainSteps | None = None
 
 
 def receive_rollout(model_actor, step: StepShare, rollout: RolloutRewards) -> None:
@@ -82,8 +87,11 @@ def receive_rollout(model_actor, step: StepShare, rollout: RolloutRewards) -> No
     steps = keep_number_of_steps(model_actor, step.num_samples)
     args, trainer = model_actor.strategy.args, model_actor.trainer
     time_optimizer(trainer)
+    weigh_steps(trainer, step.plain)
     announce_weights(model_actor)
     trainer.training_step = partial(training_step, trainer, rollout)
+    if step.plain is not None or step.divisor is not None:
+        trainer.training_step = partial(counted_step, trainer, trainer.training_step)
     by_length = not why_shuffled(args)
     if by_length or step.divisor is not None:
         trainer.training_step = partial(weighed_step, trainer.training_step)
@@ -106,6 +114,15 @@ def training_step(trainer, rollout: RolloutRewards, experience: Experience, *arg
         return type(trainer).training_step(trainer, experience, *args, **kwargs)
     finally:
         trainer.actor_loss_fn = loss_fn
+
+
+def counted_step(trainer, train, experience: Experience, kl_ctl: float, step: int, loss_batch_info: dict) -> dict:
+    """A training step whose tokens and samples count for the weight and the divisor of their optimizer step."""
+    buffer = trainer.replay_buffer
+    # A rank with fewer dynamic batches than others repeats a sample, with a loss of 0.
+    if not (buffer.dynamic_batch and math.isinf(buffer.dynamic_batch_num_tokens[step])):
+        trainer.step_weights.count(experience)
+    return train(experience, kl_ctl, step, loss_batch_info)
 
 
 def weighed_step(train, experience: Experience, kl_ctl: float, step: int, loss_batch_info: dict) -> dict:

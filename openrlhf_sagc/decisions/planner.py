@@ -11,6 +11,7 @@ Training and the simulator call the same verbs, in this order:
     planner.observe(step, flight.take_lengths())                                    # which chooses the next group size
     trained, unused = flight.close(step, keep=...)
     queue.put_back_unused([group.prompt for group in unused])
+    plain = planner.weigh(step, tokens and samples of the trained groups)
     planner.finish(step, waiting=len(queue))
     planner.timed(seconds)                                                          # of the step; before the next plan
 """
@@ -27,6 +28,7 @@ from openrlhf_sagc.decisions.prompt_queue import PromptQueue
 from openrlhf_sagc.decisions.records import Group, Prompt, Rollout, Round, first_to_finish
 from openrlhf_sagc.decisions.step import Step
 from openrlhf_sagc.decisions.step_model import StepModel
+from openrlhf_sagc.decisions.token_weights import PlainSteps, TokenWeights, Trained
 
 
 class Batcher(Protocol):
@@ -73,6 +75,7 @@ class StepPlanner:
         signal: a rollout's length as the controller sees it, "tokens" or "seconds".
         num_engines: engines to place rollouts on.
         step_model: expects a step's seconds at each size, for a controller whose objective is throughput.
+        token_weights: says what a step counts as; None for a loss that is no mean over tokens.
 
     `steps` is the number of steps that are closed.
     """
@@ -90,12 +93,14 @@ class StepPlanner:
         signal: str,
         num_engines: int,
         step_model: StepModel | None = None,
+        token_weights: TokenWeights | None = None,
     ) -> None:
         self.controller = controller
         self.sampler = sampler
         self.batcher = batcher
         self.predictor = predictor
         self.step_model = step_model
+        self.token_weights = token_weights
         self._hold, self._samples, self._prompts = hold, samples, prompts
         self._signal = signal
         self._num_engines = num_engines
@@ -210,6 +215,10 @@ class StepPlanner:
         if self.step_model:
             self.step_model.timed(seconds)
 
+    def weigh(self, step: Step, groups: Sequence[Trained]) -> PlainSteps | None:
+        """The step trains these groups: what the actors weigh it by, None for a plain step."""
+        return self.token_weights.weigh(groups, step.round.long) if self.token_weights else None
+
     def finish(self, step: Step, waiting: int) -> None:
         """The step is closed, and `waiting` prompts are left behind."""
         self.sampler.observe(step.verdicts)
@@ -225,6 +234,7 @@ class StepPlanner:
             "batcher": self.batcher.state_dict(),
             "predictor": self.predictor.state_dict() if self.predictor else None,
             "step_model": self.step_model.state_dict() if self.step_model else None,
+            "token_weights": self.token_weights.state_dict() if self.token_weights else None,
         }
 
     def load_state_dict(self, state: dict) -> None:
@@ -240,6 +250,8 @@ class StepPlanner:
             self.predictor.load_state_dict(state["predictor"])
         if self.step_model and state["step_model"]:
             self.step_model.load_state_dict(state["step_model"])
+        if self.token_weights and state.get("token_weights"):
+            self.token_weights.load_state_dict(state["token_weights"])
         self.steps = state["steps"]
 
     def _num_groups(self, size: int) -> int:

@@ -13,12 +13,15 @@ from openrlhf_sagc.decisions.step import Step
 
 
 def control_metrics(planner: StepPlanner, step: Step) -> dict[str, float]:
-    """Scalars of the policies after a step: `sagc/*`, and `tail_batching/*` where that is on."""
+    """Scalars of the policies after a step: `sagc/*`, `tail_batching/*` and `token_weight/*` where those are on."""
     control = planner.controller.metrics()
     control |= {"next_group_size": control["group_size"], "group_size": float(step.group_size)}
-    return {f"sagc/{name}": value for name, value in control.items()} | {
-        f"tail_batching/{name}": value for name, value in planner.batcher.metrics().items()
-    }
+    weights = planner.token_weights.metrics() if planner.token_weights else {}
+    return (
+        {f"sagc/{name}": value for name, value in control.items()}
+        | {f"tail_batching/{name}": value for name, value in planner.batcher.metrics().items()}
+        | {f"token_weight/{name}": value for name, value in weights.items()}
+    )
 
 
 def sampling_metrics(

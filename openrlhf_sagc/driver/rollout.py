@@ -20,6 +20,7 @@ from openrlhf_sagc.decisions.planner import MOST_STOPS
 from openrlhf_sagc.decisions.prompt_queue import PromptQueue
 from openrlhf_sagc.decisions.records import ROLLOUT, Group, Prompt, Rollout
 from openrlhf_sagc.decisions.step import Step
+from openrlhf_sagc.decisions.token_weights import Trained
 from openrlhf_sagc.driver.engines import WAIT, Engines
 from openrlhf_sagc.driver.experience import stamped
 from openrlhf_sagc.driver.metrics import control_metrics, control_warnings, rollout_metrics, sampling_metrics
@@ -106,11 +107,13 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
         self._check_shortfall(step)
         trained, unused = self.flight.close(step, keep=self._keep_surplus)
         self.queue.put_back_unused([group.prompt for group in unused])
+        plain = self.planner.weigh(step, [_trained_of(group) for group in trained])
         self.planner.finish(step, waiting=len(self.queue))
         self.trace.write()
         self._log(step, trained, unused, lengths)
         stream = self.stream if self.stream and self.stream.has_sent else None
         share = stream.share if stream else StepShare(progress, sum(group.size for group in trained))
+        share.plain = plain  # which the actors get with the last samples
         samples = stamped(stream.rest(trained) if stream else trained, share)
         consumed = len(trained) + step.dropped.total() + len(step.given_up)
         self._prompts_consumed += consumed
@@ -301,6 +304,11 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
             f"a prompt is given up and not trained, since its group did not come back in {MOST_STOPS + 1} attempts: an agent "
             f"or tool that hangs on it; the prompt is {excerpt(group.prompt.text)}"
         )
+
+
+def _trained_of(group: Group) -> Trained:
+    """What a group that is trained has of the tokens that its loss is a mean over."""
+    return Trained(sum(int(sample.action_mask.sum()) for sample in group.samples), len(group.samples))
 
 
 def raw_score(sample: Experience | None) -> float | None:

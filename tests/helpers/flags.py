@@ -7,9 +7,11 @@ from openrlhf.utils.config import hierarchize
 
 from openrlhf_sagc.arguments import add_arguments
 
+LOSS = {"actor.loss_agg_mode": "token-mean", "actor.policy_loss_type": "ppo"}  # OpenRLHF's defaults
+
 
 def arguments_with(flags: dict) -> SimpleNamespace:
-    """These flags by name, and the defaults of all others of the package."""
+    """These flags by name, and the defaults of all others of the package and of the loss."""
     parser = argparse.ArgumentParser()
     add_arguments(parser)
-    return hierarchize(argparse.Namespace(**vars(parser.parse_args([])) | flags))
+    return hierarchize(argparse.Namespace(**vars(parser.parse_args([])) | LOSS | flags))

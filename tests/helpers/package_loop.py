@@ -2,12 +2,15 @@
 
 Rollouts are made up as there, in groups of n_samples_per_prompt. With `train.stream` not off, each step is trained in random buckets,
 others for another value. A case is trained like one of `ppo_loop.py`; its flags may
-have this package's `train.*` as well. Its result has every weight and, of the first rank, the optimizer's moments.
+have this package's `train.*` as well. Its result has every weight, the sum of the optimizer steps' gradients, each times what
+its step counts as, where the learning rate is 0, and, of the first rank, the optimizer's moments.
 
 Where a rollout has two optimizer steps, the first one trains the first half of each group, and not a random half of the
 samples. Two ranks have every other sample there. So cases can be compared.
 """
 
+import contextlib
+import math
 import random
 from types import SimpleNamespace
 from unittest import mock
@@ -19,10 +22,11 @@ import deepspeed  # isort: skip
 import torch  # isort: skip
 from openrlhf.trainer import ppo_trainer  # isort: skip
 
-from openrlhf_sagc.actors import streamed_training  # isort: skip
+from openrlhf_sagc.actors import step_weights, streamed_training  # isort: skip
 from openrlhf_sagc.actors.mini_batches import deal_at_random  # isort: skip
 from openrlhf_sagc.actors.training import SAMPLE, StepShare  # isort: skip
 from openrlhf_sagc.decisions.records import Group, Prompt  # isort: skip
+from openrlhf_sagc.decisions.token_weights import PlainSteps  # isort: skip
 from openrlhf_sagc.driver import experience  # isort: skip
 from openrlhf_sagc.driver.experience import stamped  # isort: skip
 from openrlhf_sagc.driver.rollout import StepSamples  # isort: skip
@@ -30,6 +34,7 @@ from openrlhf_sagc.driver.streaming import Stream  # isort: skip
 from openrlhf_sagc.driver.trainers import GroupTraining  # isort: skip
 
 OWN = ("train.old_log_probs", "train.micro_batches", "train.stream")
+PLAIN_LENGTH = "train.plain_length"  # a flag of this script alone: mean tokens by which steps are weighed
 
 
 SIZE = 4  # of every group
@@ -84,8 +89,10 @@ class Trainer(GroupTraining, ppo_trainer.PPOTrainer):
                 for number in range(len(samples) // size)
             ]
             self.trained += len(groups)
+            length = self.args.train.plain_length
+            plain = PlainSteps(length, math.inf) if length else None
             if self.args.train.stream == "off" or not groups:
-                return StepSamples(stamped(groups, StepShare(progress, len(samples))), {}), *rest
+                return StepSamples(stamped(groups, StepShare(progress, len(samples), plain=plain)), {}), *rest
             stream = Stream(self.experience_maker, self.kl_ctl)
             stream.begin(SimpleNamespace(num_groups=len(groups), group_size=size), progress)
             draw = random.Random(
@@ -97,6 +104,7 @@ class Trainer(GroupTraining, ppo_trainer.PPOTrainer):
                 count = draw.randint(1, len(groups))
                 stream.send(groups[first : first + count])
                 first += count
+            stream.share.plain = plain
             samples = stamped(stream.rest(groups), stream.share)
             return StepSamples(samples, {"streamed": 1 - len(samples) / (len(groups) * size)}, stream), *rest
 
@@ -114,13 +122,33 @@ class ModelActors(ppo_loop.ModelActors):
 
 
 def parse(flags):
-    args = theirs({name: value for name, value in flags.items() if name not in OWN})
+    args = theirs({name: value for name, value in flags.items() if name not in (*OWN, PLAIN_LENGTH)})
+    args.train.plain_length = flags.get(PLAIN_LENGTH)
     for name in OWN:
         section, key = name.split(".")
         setattr(getattr(args, section), key, flags[name])
     two_steps = args.rollout.batch_size * args.rollout.n_samples_per_prompt == 2 * args.train.batch_size
     experience.deal = deal_in_turns if two_steps else deal
     return args
+
+
+@contextlib.contextmanager
+def recorded(engine, count):
+    """`as_plain_steps`, which adds up the gradients as the optimizer sees them, where weights stay as they are."""
+    engine.counts = [*getattr(engine, "counts", []), count]
+    if engine.optimizer.param_groups[0]["lr"]:
+        with as_plain_steps(engine, count):
+            yield
+        return
+    states = engine.optimizer.optimizer.state
+    for state in states.values():
+        if "exp_avg" in state:
+            state["exp_avg"].zero_()
+    with as_plain_steps(engine, count):
+        decay = engine.optimizer.param_groups[0]["betas"][0]
+        yield
+    means = [state["exp_avg"].double().flatten() for state in states.values() if "exp_avg" in state]
+    engine.update = getattr(engine, "update", 0) + count * torch.cat(means) / (1 - decay)
 
 
 def describe(engine, args):
@@ -132,6 +160,8 @@ def describe(engine, args):
     return {
         "weights": weights,
         **moments,
+        "update": torch.as_tensor(getattr(engine, "update", [])).tolist(),
+        "counts": engine.counts,
         "optimizer_steps": engine.global_steps,
         "micro_batches": engine.micro_steps,
         "loss_scale": engine.optimizer.loss_scale,  # of the next step, and in a checkpoint
@@ -139,12 +169,13 @@ def describe(engine, args):
 
 
 if __name__ == "__main__":
-    theirs, deal = ppo_loop.parse, experience.deal
+    theirs, deal, as_plain_steps = ppo_loop.parse, experience.deal, step_weights.as_plain_steps
     with (
         mock.patch.object(ppo_trainer, "PPOTrainer", Trainer),
         mock.patch.object(ppo_loop, "ModelActors", ModelActors),
         mock.patch.object(ppo_loop, "parse", parse),
         mock.patch.object(ppo_loop, "describe", describe),
+        mock.patch.object(step_weights, "as_plain_steps", recorded),
         mock.patch.object(streamed_training, "deal_at_random", deal_halves),
         mock.patch.object(torch.utils.data, "RandomSampler", HalvesSampler),
     ):

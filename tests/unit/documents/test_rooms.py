@@ -43,6 +43,7 @@ DECISIONS = {
         "prompt_queue",
         "step",
         "step_model",
+        "token_weights",
     },
 }
 EVAL = {

@@ -65,7 +65,12 @@ def test_resumed_generator_goes_on_as_the_uninterrupted_one(make_generator, hold
         return [(40 if prompt % 3 == 0 else 10, 0.0)] + [(10, float(prompt % 5 > 0 or prompt == 0))] * (size - 1)
 
     def take(generator, count):
-        return [(group_sizes_of(generator.generate_samples()[0]), dict(generator.metrics)) for _ in range(count)]
+        steps = [(group_sizes_of(generator.generate_samples()[0]), generator.metrics) for _ in range(count)]
+        # A resumed run begins to collect the shares of its last 100 steps anew.
+        return [
+            (sizes, {name: value for name, value in metrics.items() if "_tenth_" not in name})
+            for sizes, metrics in steps
+        ]
 
     make = lambda: make_generator(11, respond, filtering=True, hold=hold, max_straggler_rate=0.3)  # noqa: E731
     straight, killed, resumed = make(), make(), make()

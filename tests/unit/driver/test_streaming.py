@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 import openrlhf_sagc.driver.streaming as streaming
 from openrlhf_sagc.actors.streamed_training import train_bucket
+from openrlhf_sagc.actors.training import StepShare
 from openrlhf_sagc.decisions.records import Group, Prompt
 from openrlhf_sagc.driver.experience import GROUP, GROUP_SIZE, STEP
 
@@ -111,7 +112,7 @@ class Sent:
     """In the place of a Stream: it sends every group at once."""
 
     def begin(self, step, progress):
-        self.step, self.share, self.sent = step, "share", []
+        self.step, self.share, self.sent = step, StepShare(0.0, 0), []
 
     def send(self, groups):
         self.sent += groups

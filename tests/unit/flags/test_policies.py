@@ -8,6 +8,7 @@ from openrlhf.utils.config import hierarchize
 from openrlhf_sagc.arguments import add_arguments
 from openrlhf_sagc.decisions.length_prediction import LengthPredictor
 from openrlhf_sagc.decisions.tail_batching import NoTailBatching, TailBatcher
+from openrlhf_sagc.decisions.token_weights import Trained
 from openrlhf_sagc.policies import build_batcher, build_controller, build_planner, build_sampler
 
 
@@ -19,6 +20,8 @@ def args_of(*words):
     parser.add_argument("--rollout.n_samples_per_prompt", type=int, default=8)
     parser.add_argument("--train.batch_size", type=int, default=128)
     parser.add_argument("--algo.dynamic_filtering_enable", action="store_true")
+    parser.add_argument("--actor.loss_agg_mode", default="token-mean")
+    parser.add_argument("--actor.policy_loss_type", default="ppo")
     parser.add_argument("--algo.dynamic_filtering_range", type=float, nargs=2, default=(0, 1))
     return hierarchize(parser.parse_args(words))
 
@@ -45,6 +48,29 @@ def test_every_flag_reaches_its_policy():
     assert (round.prompt_ratio, round.rollouts) == (1.5, 16)
     planner = build_planner(args_of("--rollout.length_aware_dispatch", "--rollout.sagc.signal", "seconds"), 3)
     assert isinstance(planner.predictor, LengthPredictor)
+
+
+TAIL = "--rollout.tail_batching.enable"
+
+
+@pytest.mark.parametrize(
+    "words, weighed",
+    [
+        ("", False),
+        (TAIL, True),
+        (f"{TAIL} --rollout.tail_batching.token_weight round", False),
+        (f"{TAIL} --rollout.tail_batching.prompt_ratio 1", False),  # no prompt is left behind: plain steps
+        (f"{TAIL} --actor.loss_agg_mode seq-mean-token-mean", None),
+        (f"{TAIL} --actor.policy_loss_type gspo", None),
+    ],
+)
+def test_rounds_of_tail_batching_are_weighed_where_the_loss_is_a_mean_over_tokens(words, weighed):
+    planner = build_planner(args_of(*words.split()), 1)
+    if weighed is None:
+        assert planner.token_weights is None and planner.weigh(None, [Trained(1, 1)]) is None
+    else:
+        plain = planner.token_weights.weigh([Trained(20, 2)], False)
+        assert plain == ((10, 1) if weighed else None)
 
 
 @pytest.mark.parametrize("switch, reason", [((), None), (("--algo.dynamic_filtering_enable",), "all_right")])

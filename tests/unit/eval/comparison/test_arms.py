@@ -50,6 +50,12 @@ def test_tail_batching_and_its_ratio(policy, ratio):
     assert "--rollout.length_aware_dispatch" in flags_of(f"{policy}+lengths", "grpo", 0, CONTROL)[1]
 
 
+def test_rounds_are_weighed_unless_the_policy_says_otherwise():
+    flags = flags_of("fixed:8+tail:1+round", "grpo", 0, CONTROL)[1]
+    assert value_of(flags, "rollout.tail_batching.token_weight") == "round"
+    assert "--rollout.tail_batching.token_weight" not in flags_of("fixed:8+tail:1", "grpo", 0, CONTROL)[1]
+
+
 def test_parts_of_the_faster_step_are_switched():
     flags = flags_of("fixed:8+forward+shuffled+stream", "grpo", 0, CONTROL)[1]
     assert value_of(flags, "train.old_log_probs") == "forward"

@@ -1,0 +1,108 @@
+"""Inside the policy's actors: an optimizer step whose samples are longer than those of plain steps counts as several of them.
+
+docs/tail_batching.md derives what follows for the optimizer.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from openrlhf.trainer.ppo_utils.experience import Experience
+
+from openrlhf_sagc.decisions.token_weights import PlainSteps, step_weight
+
+# A mean over w times as many tokens has 1 / sqrt(w) of the noise. So a norm that is all noise asks for a bound of
+# w ** -0.5, one without noise for w ** 0. Gradients of RL are mostly noise; docs/tail_batching.md has what this gives.
+BOUND_POWER = -1 / 3
+
+
+class StepWeights:
+    """Counts what the actors' optimizer steps train, and lets each count as as many plain steps as its samples ask for.
+
+    Args:
+        trainer: the trainer of OpenRLHF's PolicyModelActor, which from now on makes its optimizer steps through this.
+
+    `plain` is what is known of plain steps; None lets every optimizer step count as one.
+    """
+
+    def __init__(self, trainer: Any) -> None:
+        self.plain: PlainSteps | None = None
+        self._trainer, self._strategy = trainer, trainer.strategy
+        self._optimizer_step, trainer.strategy.optimizer_step = trainer.strategy.optimizer_step, self.optimizer_step
+        self._counts = torch.zeros(2, dtype=torch.float64)
+
+    def count(self, experience: Experience) -> None:
+        """This micro-batch is about to be trained."""
+        tokens_B = experience.action_mask.sum(dim=1)
+        counts = torch.stack([tokens_B.sum(), (tokens_B > 0).sum()])
+        self._counts = self._counts.to(counts.device) + counts
+
+    def tokens_and_samples(self) -> tuple[float, float]:
+        """Of all ranks since the last optimizer step; those of a ring or a tensor-parallel group count several times.
+
+        Every rank has to call this.
+        """
+        tokens, samples = self._strategy.all_reduce(self._counts.clone(), op="sum").tolist()
+        return tokens, samples
+
+    def optimizer_step(self, optimizer: Any, model: Any, *args, **kwargs) -> None:
+        """The strategy's, which does next to nothing in a micro-batch that does not end an optimizer step."""
+        engine = self._trainer.actor.model
+        if not engine.is_gradient_accumulation_boundary():
+            self._optimizer_step(optimizer, model, *args, **kwargs)
+            return
+        weight = 1.0
+        if self.plain is not None:
+            weight = step_weight(*self.tokens_and_samples(), self.plain)
+        self._counts = torch.zeros(2, dtype=torch.float64)
+        with as_plain_steps(engine, weight):
+            self._optimizer_step(optimizer, model, *args, **kwargs)
+
+
+@contextmanager
+def as_plain_steps(engine: Any, count: float) -> Iterator[None]:
+    """While this is entered, an optimizer step of a DeepSpeed engine counts as `count` plain steps.
+
+    Its learning rate, and with it the weight decay, is `count` times as large, moments decay by `count` steps, and the bound
+    of the gradient's norm is that of a gradient with less noise. The gradient and its norm stay as they are.
+    """
+    if count == 1:
+        yield
+        return
+    groups = engine.optimizer.param_groups
+    before = [{name: group[name] for name in ("lr", "betas", "momentum") if name in group} for group in groups]
+    for group, old in zip(groups, before):
+        group["lr"] = old["lr"] * count
+        if "betas" in old:
+            group["betas"] = tuple(beta**count for beta in old["betas"])
+        if "momentum" in old:
+            group["momentum"] = old["momentum"] ** count
+    with _bound_of_norm(engine, count**BOUND_POWER):
+        yield
+    for group, old in zip(groups, before):
+        if group["lr"] != old["lr"] * count:  # the schedule has gone on
+            del old["lr"]
+        group.update(old)
+
+
+@contextmanager
+def _bound_of_norm(engine: Any, factor: float) -> Iterator[None]:
+    """While this is entered, the bound of the gradient's norm is `factor` times as large; 0, which is none, stays 0."""
+    # DeepSpeed's optimizers have a copy of the bound; without ZeRO and mixed precision the engine clips by its own.
+    holders = [(engine._config, "gradient_clipping"), (engine.optimizer, "clip_grad")]
+    before = [(holder, name, getattr(holder, name)) for holder, name in holders if hasattr(holder, name)]
+    for holder, name, bound in before:
+        setattr(holder, name, bound * factor)
+    try:
+        yield
+    finally:
+        for holder, name, bound in before:
+            setattr(holder, name, bound)
+
+
+def weigh_steps(trainer: Any, plain: PlainSteps | None) -> None:
+    """The optimizer steps that the trainer makes next are weighed by this."""
+    if not hasattr(trainer, "step_weights"):
+        trainer.step_weights = StepWeights(trainer)
+    trainer.step_weights.plain = plain

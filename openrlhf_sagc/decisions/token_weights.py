@@ -1,0 +1,126 @@
+"""What a token weighs in the update where rounds of tail batching train short and long prompts apart.
+
+A loss that is a mean over tokens divides by the tokens of its optimizer step. So a token of a long round weighs less than
+one of a short round, and in plain steps all weigh about the same. They do again if a step counts as
+`step_weight` plain steps. docs/tail_batching.md derives it.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+DISCOUNT = 0.75  # of the frames before, with each frame: about four of them count
+WINDOW = 100  # steps whose shares are logged
+
+
+class Trained(NamedTuple):
+    """A group that a step trains: response tokens of all its samples, and how many these are."""
+
+    tokens: int
+    samples: int
+
+
+class PlainSteps(NamedTuple):
+    """What is known of plain steps: mean tokens of a sample, and how many groups a step has."""
+
+    length: float
+    groups: float
+
+
+def step_weight(tokens: float, samples: float, plain: PlainSteps | None) -> float:
+    """How many plain steps an optimizer step counts as: nearly the mean length of its samples over that of plain steps.
+
+    A plain step that has a long group has more tokens to divide by for that, so its tokens weigh a little less. This is
+    the same for a round of such groups.
+
+    Args:
+        tokens, samples: that it trains.
+        plain: None for a plain step, which counts as one, like a step without tokens.
+    """
+    if plain is None or not plain.length or not tokens:
+        return 1.0
+    ratio = tokens / samples / plain.length
+    return ratio / (1 + (ratio - 1) / plain.groups)
+
+
+class TokenWeights:
+    """Learns what a sample of a plain step is long, and accounts for what each prompt has in the update.
+
+    A frame is short rounds and the long rounds after them. Only whole frames have short and long prompts in their true
+    proportion, so the mean is over earlier frames. The first frame has none before it: there it is over the steps so far.
+
+    Args:
+        by_frame: whether steps are rounds; else each of them is a plain step, which counts as one.
+    """
+
+    def __init__(self, *, by_frame: bool):
+        self._by_frame = by_frame
+        self._earlier = np.zeros(2)  # tokens and samples of the frames before, discounted
+        self._frame = np.zeros(2)  # the same of this frame
+        self._was_long = False
+        self._weight = 1.0
+        self._shares: deque[list[tuple[float, float, float]]] = deque(maxlen=WINDOW)
+
+    def weigh(self, groups: Sequence[Trained], long: bool) -> PlainSteps | None:
+        """A step is about to be trained.
+
+        Args:
+            groups: that it trains, at least one.
+            long: whether it is a long round.
+
+        Returns:
+            What `step_weight` needs; None for a plain step.
+        """
+        totals_2 = np.sum(groups, axis=0, dtype=float)
+        plain = PlainSteps(self._plain_length(totals_2, long), len(groups)) if self._by_frame else None
+        tokens, samples = totals_2.tolist()
+        self._weight = step_weight(tokens, samples, plain)
+        self._shares.append(
+            [
+                (group.tokens / group.samples, group.tokens, self._weight * group.tokens / max(tokens, 1))
+                for group in groups
+            ]
+        )
+        return plain
+
+    def _plain_length(self, totals_2: np.ndarray, long: bool) -> float:
+        if self._was_long and not long:
+            self._earlier = DISCOUNT * self._earlier + self._frame
+            self._frame = np.zeros(2)
+        self._was_long = long
+        self._frame = self._frame + totals_2
+        tokens, samples = self._earlier if self._earlier[1] else self._frame
+        return float(tokens / samples)
+
+    def tenths(self) -> tuple[np.ndarray, np.ndarray]:
+        """[10] shares of the tokens and [10] of the update that the last steps' prompts had, by their mean response
+        length, the shortest first; fewer than ten prompts leave a share of 0."""
+        groups_N3 = np.array(sorted(group for step in self._shares for group in step))
+        shares_10_2 = np.array([part[:, 1:].sum(axis=0) for part in np.array_split(groups_N3, 10)])
+        shares_10_2 /= np.maximum(shares_10_2.sum(axis=0), 1e-12)
+        return shares_10_2[:, 0], shares_10_2[:, 1]
+
+    def metrics(self) -> dict[str, float]:
+        """Of the last step `step_weight`; of the last 100 `{longest,shortest}_tenth_{tokens,update}`: the share that the
+        tenth of prompts with the longest or the shortest responses has of all tokens, and of the update."""
+        if not self._shares:
+            return {}
+        tokens_10, update_10 = self.tenths()
+        shares = {
+            f"{name}_tenth_{of}": float(shares_10[place])
+            for name, place in (("longest", -1), ("shortest", 0))
+            for of, shares_10 in (("tokens", tokens_10), ("update", update_10))
+        }
+        return {"step_weight": self._weight, **shares}
+
+    def state_dict(self) -> dict:
+        """What `load_state_dict` needs to go on, between two steps; JSON-serialisable."""
+        return {"earlier": self._earlier.tolist(), "frame": self._frame.tolist(), "was_long": self._was_long}
+
+    def load_state_dict(self, state: dict) -> None:
+        """Go on from `state_dict()`, empty if the run had none; the shares begin anew."""
+        self._earlier = np.array(state.get("earlier", [0.0, 0.0]))
+        self._frame = np.array(state.get("frame", [0.0, 0.0]))
+        self._was_long = state.get("was_long", False)
