@@ -49,19 +49,24 @@ def token_problems(why: str) -> Iterator[str]:
     if _numbers(version) < _numbers(RAY_WITH_TOKENS):
         yield f"{why} needs a token, which Ray {version} does not know: install Ray {RAY_WITH_TOKENS} or later"
         return
-    problem, file = "", Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray/auth_token")
+    problem, make, named = "", MAKE_TOKEN, os.environ.get("RAY_AUTH_TOKEN_PATH")
+    file = Path(named or Path.home() / ".ray/auth_token")
     if os.environ.get("RAY_AUTH_MODE") != "token":
         problem = "RAY_AUTH_MODE is not token"
     elif not os.environ.get("RAY_AUTH_TOKEN"):
         try:
-            problem = "" if file.read_text().strip() else f"{file} is empty"
+            if not file.read_text().strip():
+                problem = f"{file} is empty"
+                make = f"rm {file}; {MAKE_TOKEN}"  # whose mode the new token would have
             if not problem and file.stat().st_mode & 0o077:
                 yield f"{file} has Ray's token, and other users may read it: chmod 600 {file}, in a folder of your own"
         except (OSError, ValueError) as error:
             problem = f"{file} cannot be read: {getattr(error, 'strerror', error)}"
+        if problem and named:  # Ray would look there alone
+            make = f"unset RAY_AUTH_TOKEN_PATH; {MAKE_TOKEN}"
     if problem:
         yield (
-            f"{why} needs a token, else whoever reaches Ray's ports runs jobs as you ({problem}): make one with `{MAKE_TOKEN}`, "
+            f"{why} needs a token, else whoever reaches Ray's ports runs jobs as you ({problem}): make one with `{make}`, "
             "have the same ~/.ray/auth_token on all nodes, and `export RAY_AUTH_MODE=token` there before Ray starts, and here; "
             "or ISOLATED_NETWORK=yes (preflight.py --isolated_network) where a platform lets nobody else reach the nodes"
         )

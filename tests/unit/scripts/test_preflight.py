@@ -224,26 +224,48 @@ def test_what_of_a_run_needs_a_token(preflight, no_token, monkeypatch, flags, cl
     assert preflight.reason_for_token(preflight.settings_of(flags), cluster) == why
 
 
-def test_the_line_of_a_missing_token_makes_one(preflight, no_token, monkeypatch):
-    """Its commands, followed in a shell, leave nothing to complain of, and a file for this user alone."""
-    (line,) = preflight.token_problems("--actor.num_nodes 2")
-    assert line.startswith("--actor.num_nodes 2 needs a token, else whoever reaches Ray's ports runs jobs as you")
-    make, export = [command for command in re.findall("`(.*?)`", line)]
+def follow(line):
+    """The line's commands in a shell."""
+    make, export = re.findall("`(.*?)`", line)
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     script = f"{make} && {export} && printenv RAY_AUTH_MODE"
     shell = subprocess.run(["bash", "-c", script], env={**os.environ, "PATH": path}, capture_output=True, text=True)
     assert shell.returncode == 0 and shell.stdout == "token\n"
+    return shell
+
+
+def test_the_line_of_a_missing_token_makes_one(preflight, no_token, monkeypatch):
+    """Its commands, followed in a shell, leave nothing to complain of, and a file for this user alone."""
+    (line,) = preflight.token_problems("--actor.num_nodes 2")
+    assert line.startswith("--actor.num_nodes 2 needs a token, else whoever reaches Ray's ports runs jobs as you")
+    shell = follow(line)
     token = no_token / ".ray/auth_token"
     assert token.stat().st_mode & 0o777 == 0o600 and token.read_text() not in shell.stdout + shell.stderr
+    (line,) = preflight.token_problems("--actor.num_nodes 2")
+    assert "RAY_AUTH_MODE is not token" in line and " rm " not in line and token.read_text()
     monkeypatch.setenv("RAY_AUTH_MODE", "token")
     assert not list(preflight.token_problems("--actor.num_nodes 2"))
     token.chmod(0o644)
     (line,) = preflight.token_problems("--actor.num_nodes 2")
     assert line.endswith(f"other users may read it: chmod 600 {token}, in a folder of your own")
-    token.write_text(" \n")
-    assert "is empty" in said(preflight.token_problems("--actor.num_nodes 2"))
+
+
+def test_the_line_of_an_unusable_token_makes_another(preflight, no_token, monkeypatch):
+    token = no_token / ".ray/auth_token"
+    token.parent.mkdir()
+    token.touch(0o644)
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    (line,) = preflight.token_problems("--actor.num_nodes 2")
+    assert "is empty" in line
+    follow(line)
+    assert token.stat().st_mode & 0o777 == 0o600 and not list(preflight.token_problems("--actor.num_nodes 2"))
     monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(no_token / "none"))
-    assert f"{no_token}/none cannot be read" in said(preflight.token_problems("--actor.num_nodes 2"))
+    (line,) = preflight.token_problems("--actor.num_nodes 2")
+    assert f"{no_token}/none cannot be read" in line and "make one with `unset RAY_AUTH_TOKEN_PATH; (umask" in line
+
+
+def test_a_token_in_the_shell_needs_no_file(preflight, no_token, monkeypatch):
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
     monkeypatch.setenv("RAY_AUTH_TOKEN", "one")
     assert not list(preflight.token_problems("--actor.num_nodes 2"))
 
