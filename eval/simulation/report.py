@@ -26,7 +26,13 @@ STYLES = {
 }
 
 
+SHARES = {
+    f"{name}_tenth_{of}": f"{name} tenth: {of}" for name in ("longest", "shortest") for of in ("tokens", "update")
+}
+
+
 def print_table(rows: pd.DataFrame) -> None:
+    """The figures of each run, then what the prompts with the longest and the shortest responses have of the update."""
     columns = {
         "gpus": "GPUs",
         "policy": "policy",
@@ -40,7 +46,12 @@ def print_table(rows: pd.DataFrame) -> None:
         "samples_an_hour": "samples an hour",
         "preemptions": "preemptions",
     }
-    table = Table(title=f"{rows['steps'].iloc[0]} simulated steps, means")
+    _print(rows, columns, f"{rows['steps'].iloc[0]} simulated steps, means")
+    _print(rows, {"gpus": "GPUs", "policy": "policy", **SHARES}, "shares of the last 100 steps' tokens and updates")
+
+
+def _print(rows: pd.DataFrame, columns: dict[str, str], title: str) -> None:
+    table = Table(title=title)
     for label in columns.values():
         name = label == "policy"
         table.add_column(label, justify="left" if name else "right", no_wrap=name)

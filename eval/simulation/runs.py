@@ -95,11 +95,12 @@ def simulate(
 
 
 def summary(steps: pd.DataFrame) -> dict[str, float]:
-    """Means over the steps of a run; counts and rates of the whole run."""
+    """Means over the steps of a run; counts and rates of the whole run; at its end the shares of its last 100 steps."""
     hours = steps["seconds"].sum() / 3600
     totals = {"steps": len(steps), "rollouts": int(steps["rollouts"].sum())}
     rates = {f"{unit}_an_hour": steps[unit].sum() / hours for unit in ("prompts", "samples")}
-    return {**totals, **steps.drop(columns="rollouts").mean().to_dict(), **rates}
+    shares = steps.filter(like="_tenth_").iloc[-1].to_dict()
+    return {**totals, **steps.drop(columns="rollouts").mean().to_dict(), **rates, **shares}
 
 
 def _one_step(run: SimulatedTraining, where: str, arguments: Namespace) -> dict[str, float]:

@@ -78,12 +78,14 @@ def as_plain_steps(engine: Any, count: float) -> Iterator[None]:
             group["betas"] = tuple(beta**count for beta in old["betas"])
         if "momentum" in old:
             group["momentum"] = old["momentum"] ** count
-    with _bound_of_norm(engine, count**BOUND_POWER):
-        yield
-    for group, old in zip(groups, before):
-        if group["lr"] != old["lr"] * count:  # the schedule has gone on
-            del old["lr"]
-        group.update(old)
+    try:
+        with _bound_of_norm(engine, count**BOUND_POWER):
+            yield
+    finally:
+        for group, old in zip(groups, before):
+            if group["lr"] != old["lr"] * count:  # the schedule has gone on
+                del old["lr"]
+            group.update(old)
 
 
 @contextmanager

@@ -61,7 +61,8 @@ class TokenWeights:
         self._frame = np.zeros(2)  # the same of this frame
         self._was_long = False
         self._weight = 1.0
-        self._shares: deque[list[tuple[float, float, float]]] = deque(maxlen=WINDOW)
+        # Of each step [3, G]: its groups' mean lengths, tokens and parts of the update.
+        self._shares: deque[np.ndarray] = deque(maxlen=WINDOW)
 
     def weigh(self, groups: Sequence[Trained], long: bool) -> PlainSteps | None:
         """A step is about to be trained.
@@ -73,16 +74,12 @@ class TokenWeights:
         Returns:
             What `step_weight` needs; None for a plain step.
         """
-        totals_2 = np.sum(groups, axis=0, dtype=float)
+        tokens_G, samples_G = np.array(groups, dtype=float).T
+        totals_2 = np.array([tokens_G.sum(), samples_G.sum()])
         plain = PlainSteps(self._plain_length(totals_2, long), len(groups)) if self._by_frame else None
         tokens, samples = totals_2.tolist()
         self._weight = step_weight(tokens, samples, plain)
-        self._shares.append(
-            [
-                (group.tokens / group.samples, group.tokens, self._weight * group.tokens / max(tokens, 1))
-                for group in groups
-            ]
-        )
+        self._shares.append(np.stack([tokens_G / samples_G, tokens_G, self._weight * tokens_G / max(tokens, 1)]))
         return plain
 
     def _plain_length(self, totals_2: np.ndarray, long: bool) -> float:
@@ -97,10 +94,10 @@ class TokenWeights:
     def tenths(self) -> tuple[np.ndarray, np.ndarray]:
         """[10] shares of the tokens and [10] of the update that the last steps' prompts had, by their mean response
         length, the shortest first; fewer than ten prompts leave a share of 0."""
-        groups_N3 = np.array(sorted(group for step in self._shares for group in step))
-        shares_10_2 = np.array([part[:, 1:].sum(axis=0) for part in np.array_split(groups_N3, 10)])
-        shares_10_2 /= np.maximum(shares_10_2.sum(axis=0), 1e-12)
-        return shares_10_2[:, 0], shares_10_2[:, 1]
+        lengths_N, *shares_2_N = np.concatenate(self._shares, axis=1)
+        tenths_10 = np.array_split(np.argsort(lengths_N, kind="stable"), 10)
+        tokens_10, update_10 = (np.array([share_N[places].sum() for places in tenths_10]) for share_N in shares_2_N)
+        return tokens_10 / max(tokens_10.sum(), 1e-12), update_10 / max(update_10.sum(), 1e-12)
 
     def metrics(self) -> dict[str, float]:
         """Of the last step `step_weight`; of the last 100 `{longest,shortest}_tenth_{tokens,update}`: the share that the
