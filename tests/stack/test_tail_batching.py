@@ -35,10 +35,12 @@ def test_slow_prompts_wait_for_a_long_round(make_scheduler, engine):
         prompts, lengths, metrics, _ = take_step(scheduler)
         assert prompts == [5 * step + i for i in (1, 2, 3, 4)] and set(lengths) == {8}
         assert (metrics["tail_batching/long_round"], metrics["queued_prompts"]) == (0, step + 1)
-        assert unfinished(engine) == 0
+        assert unfinished(engine) == 0 and metrics["token_weight/step_weight"] == 1
     prompts, lengths, metrics, _ = take_step(scheduler)
     assert prompts == [0, 5, 10, 15] and set(lengths) == {200}
     assert (metrics["tail_batching/long_round"], metrics["queued_prompts"]) == (1, 0)
+    ratio = 5 * 200 / (200 + 4 * 8)  # to the mean length of these five rounds of 4 groups
+    assert metrics["token_weight/step_weight"] == pytest.approx(ratio / (1 + (ratio - 1) / 4))
 
 
 def test_the_first_rollouts_of_a_prompt_are_trained_and_its_last_one_stopped(make_scheduler, engine):
