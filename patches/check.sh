@@ -98,12 +98,16 @@ check_red() {
 }
 
 # check_later CHECK TREE NAME: CHECK on a copy of TREE as it is now, as many at a time as there are CPUs.
-checks=()
+# Each is waited for once: the number of one that has ended may be another process's by now.
+checks=() waited=0
 rm -f $BUILD/passed
-trap 'for check in "${checks[@]}"; do kill -- "-$check" 2>/dev/null || true; done' EXIT
+trap 'for check in "${checks[@]:waited}"; do kill -- "-$check" 2>/dev/null || true; done' EXIT
 check_later() {
     local copy=$BUILD/trees/${#checks[@]}
-    [ ${#checks[@]} -lt "$(nproc)" ] || wait "${checks[-$(nproc)]}" # and exit as it does
+    if [ $((${#checks[@]} - waited)) -ge "$(nproc)" ]; then
+        wait "${checks[waited]}" # and exit as it does
+        waited=$((waited + 1))
+    fi
     rm -rf "$copy"
     mkdir -p "$BUILD/trees"
     cp -r "$2" "$copy"
@@ -171,6 +175,6 @@ else
     check_alone $BUILD/base
 fi
 check_later check_tree $BUILD/cpu-patched "both series"
-for check in "${checks[@]}"; do wait "$check"; done
+for check in "${checks[@]:waited}"; do wait "$check"; done
 [ "${1:-}" = --locked ] || { checked_files; sort $BUILD/passed; } >$LOCK
 rm -rf $BUILD

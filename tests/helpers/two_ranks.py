@@ -7,9 +7,8 @@ RANKS = 2
 
 
 def all_reduce(data: torch.Tensor, op: str) -> torch.Tensor:
-    """The largest value of all ranks in each place, for op "max", which is the only one."""
-    assert op == "max"
-    dist.all_reduce(data, op=dist.ReduceOp.MAX)
+    """The largest value of all ranks in each place, for op "max", or their sum."""
+    dist.all_reduce(data, op={"max": dist.ReduceOp.MAX, "sum": dist.ReduceOp.SUM}[op])
     return data
 
 

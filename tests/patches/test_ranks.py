@@ -1,4 +1,4 @@
-"""Patches 4 and 5: whatever number of samples a rollout has, all ranks run the same micro-batches over all samples."""
+"""Patches 4, 5 and 15: whatever number of samples a rollout has, all ranks run the same micro-batches over all samples."""
 
 import json
 from argparse import Namespace
@@ -174,7 +174,7 @@ def sample(i):
 def plan(count):
     strategy = N(
         args=N(
-            train=N(batch_size=16, max_tokens_per_gpu=40),
+            train=N(batch_size=16, max_tokens_per_gpu=40, seed=42),
             rollout=N(batch_size=8, n_samples_per_prompt=4),
             ds=N(ring_attn_size=1, tensor_parallel_size=1),
         ),
@@ -183,13 +183,19 @@ def plan(count):
         all_gather=all_gather,
     )
     buffer = NaiveReplayBuffer(1, dynamic_batch=True)
-    buffer.items = [sample(i) for i in range(count)]
+    buffer.items = samples = [sample(i) for i in range(count)]
+    torch.manual_seed(rank)  # of its own
     buffer.setup_dynamic_batch(strategy)
     trained = sum(buffer.dynamic_indices, [])
     assert set(trained) == set(range(max(trained, default=-1) + 1))
     tokens = max(sum(int(buffer.items[i].total_length) for i in batch) for batch in buffer.dynamic_indices or [[]])
     assert tokens <= 40
-    return [len(set(trained)), sum(buffer.dynamic_optimizer_step), len(buffer)]
+    step_of, step = {}, 0
+    for batch, ends_step in zip(buffer.dynamic_indices, buffer.dynamic_optimizer_step):
+        step_of |= {id(buffer.items[i]): step for i in batch}
+        step += ends_step
+    by_length = [step_of.get(id(s), -1) for s in sorted(samples, key=lambda s: -s.total_length)]
+    return [len(set(trained)), sum(buffer.dynamic_optimizer_step), len(buffer), by_length]
 
 
 rank = int(os.fork() == 0)
@@ -215,7 +221,12 @@ def test_dynamic_batches_hold_all_samples(tmp_path, run_in_tree, length):
         output = run_in_tree(tree, "-c", script)
         ranks = [json.loads(line[6:]) for line in output.splitlines() if line.startswith("PLANS ")]
         for plans in zip(*ranks):
-            assert plans[0][1:] == plans[1][1:]  # as many optimizer steps and micro-batches on both ranks
-        trained[tree] = [(sum(samples for samples, _, _ in plans), plans[0][1]) for plans in zip(*ranks)]
+            assert plans[0][1:3] == plans[1][1:3]  # as many optimizer steps and micro-batches on both ranks
+            if tree == "cpu-patched":
+                steps, (one, other) = plans[0][1], sorted((plan[3] for plan in plans), key=len, reverse=True)
+                assert one[: len(other)] == other  # the n-th longest sample of each rank is in the same step
+                blocks = [sorted(one[i : i + steps]) for i in range(0, len(one) - steps + 1, steps)]
+                assert all(block == list(range(steps)) for block in blocks)
+        trained[tree] = [(sum(samples for samples, *_ in plans), plans[0][1]) for plans in zip(*ranks)]
     assert trained["cpu-base"] == [(32, 2), (16, 1), (0, 0), (32, 2), (32, 2), (0, 0)]
     assert trained["cpu-patched"] == [(32, 2), (16, 1), (14, 1), (79, 5), (64, 4), (3, 1)]

@@ -43,8 +43,8 @@ SAME = {
     "ZeRO 1": {"ds.zero_stage": 1, "train.batch_size": 8},
     "ZeRO 3": {"ds.zero_stage": 3, "train.batch_size": 8},
     "dynamic batch": DYNAMIC,
-    "dynamic batches, two steps, critic": {**DYNAMIC, "train.batch_size": 8, "algo.advantage.estimator": "gae"},
-    "dynamic batches, ZeRO 3": {**MANY, "ds.zero_stage": 3, "train.batch_size": 8},
+    "dynamic batch, critic": {**DYNAMIC, "algo.advantage.estimator": "gae"},
+    "dynamic batches, ZeRO 3": {**MANY, "ds.zero_stage": 3},
     "dynamic filtering, KL in the reward": {**FILTER, "algo.kl.init_coef": 0.1},
     "dynamic filtering, REINFORCE": {**FILTER, "algo.advantage.estimator": "reinforce"},
     "dynamic filtering, REINFORCE with a baseline": {**FILTER, "algo.advantage.estimator": "reinforce_baseline"},
@@ -95,6 +95,15 @@ def scheduled_steps(before: int, after: int):
     )
 
 
+def other_samples(before: int, after: int):
+    """As many optimizer steps on the rollout's samples, but each on other ones of them."""
+    return lambda unpatched, patched: (
+        steps(before, after)(unpatched, patched)
+        and unpatched.gradient != patched.gradient
+        and all(unpatched.scalars[0][name] == patched.scalars[0][name] for name in ("reward", "response_length"))
+    )
+
+
 DEFECTS = {
     "groups of equal rewards": Defect(
         "0001",
@@ -121,6 +130,12 @@ DEFECTS = {
         "0005", {**DYNAMIC, "train.batch_size": 32}, steps(0, 3)
     ),
     "dynamic batches, frozen actor": Defect("0005", {**DYNAMIC, **FROZEN}, steps(1, 3)),
+    "dynamic batches, two steps, critic": Defect(
+        "0015", {**DYNAMIC, "train.batch_size": 8, "algo.advantage.estimator": "gae"}, other_samples(6, 6)
+    ),
+    "dynamic batches, two steps, ZeRO 3": Defect(
+        "0015", {**MANY, "ds.zero_stage": 3, "train.batch_size": 8}, other_samples(6, 6)
+    ),
     "dynamic filtering, groups of 0.5": Defect(
         "0008",
         FILTER,
