@@ -34,8 +34,8 @@ class StepWeights:
 
     def count(self, experience: Experience) -> None:
         """This micro-batch is about to be trained."""
-        tokens_B = experience.action_mask.sum(dim=1)
-        counts = torch.stack([tokens_B.sum(), (tokens_B > 0).sum()])
+        mask_BT = experience.action_mask
+        counts = torch.stack([mask_BT.sum(), torch.tensor(len(mask_BT), device=mask_BT.device)])
         self._counts = self._counts.to(counts.device) + counts
 
     def tokens_and_samples(self) -> tuple[float, float]:
@@ -64,28 +64,50 @@ class StepWeights:
 def as_plain_steps(engine: Any, count: float) -> Iterator[None]:
     """While this is entered, an optimizer step of a DeepSpeed engine counts as `count` plain steps.
 
-    Its learning rate, and with it the weight decay, is `count` times as large, moments decay by `count` steps, and the bound
-    of the gradient's norm is that of a gradient with less noise. The gradient and its norm stay as they are.
+    Its learning rate, and with it the weight decay, is `count` times as large, Adam's moments decay by `count` steps, and
+    the bound of the gradient's norm is that of a gradient with less noise. The gradient and its norm stay as they are.
+    Muon's own groups have the rate alone, since DeepSpeed applies their momentum in the backward pass.
     """
     if count == 1:
         yield
         return
-    groups = engine.optimizer.param_groups
-    before = [{name: group[name] for name in ("lr", "betas", "momentum") if name in group} for group in groups]
+    groups, epoch = engine.optimizer.param_groups, _epoch(engine)
+    before = [
+        {name: group[name] for name in ("lr", "betas", "eps", "weight_decay") if name in group} for group in groups
+    ]
+    taken = engine.global_steps - engine.skipped_steps
     for group, old in zip(groups, before):
-        group["lr"] = old["lr"] * count
-        if "betas" in old:
-            group["betas"] = tuple(beta**count for beta in old["betas"])
-        if "momentum" in old:
-            group["momentum"] = old["momentum"] ** count
+        group.update(_settings(old, count, taken + 1) if "betas" in old else {"lr": old["lr"] * count})
+    has_noise = not any(group.get("use_muon") for group in groups)  # Muon's updates all have the same norm
     try:
-        with _bound_of_norm(engine, count**BOUND_POWER):
+        with _bound_of_norm(engine, count**BOUND_POWER if has_noise else 1.0):
             yield
     finally:
         for group, old in zip(groups, before):
-            if group["lr"] != old["lr"] * count:  # the schedule has gone on
+            if _epoch(engine) != epoch:  # the schedule has set the next rate
                 del old["lr"]
             group.update(old)
+
+
+def _settings(old: dict[str, Any], count: float, step: int) -> dict[str, Any]:
+    """Adam's settings for a step that counts as `count`, the `step`-th of the run.
+
+    Adam divides moments by 1 - beta ** step, as if the steps before had had these betas. What they have had is, on average,
+    a count of 1. So rate and epsilon make up for the difference, and the decay of the weights for that of the rate.
+    """
+    betas = tuple(beta**count for beta in old["betas"])
+    first, second = ((1 - beta**step) / (1 - usual**step) for beta, usual in zip(betas, old["betas"]))
+    settings = {**old, "betas": betas, "lr": old["lr"] * count * first / second**0.5}
+    if "eps" in old:
+        settings["eps"] = old["eps"] / second**0.5
+    if "weight_decay" in old:
+        settings["weight_decay"] = old["weight_decay"] * second**0.5 / first
+    return settings
+
+
+def _epoch(engine: Any) -> int | None:
+    """Where the schedule of the rate is; None without one."""
+    return getattr(getattr(engine, "lr_scheduler", None), "last_epoch", None)
 
 
 @contextmanager

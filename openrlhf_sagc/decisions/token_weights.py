@@ -11,7 +11,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-DISCOUNT = 0.75  # of the frames before, with each frame: about four of them count
+DISCOUNT = 0.5  # of the frames before, with each frame: about two of them count
+OTHER_LENGTHS = 1.5  # a frame whose mean differs by more than this factor makes those before it void
+MOST_ROUNDS = 32  # of a frame, where no prompts wait for a long round
 WINDOW = 100  # steps whose shares are logged
 
 
@@ -59,6 +61,7 @@ class TokenWeights:
         self._by_frame = by_frame
         self._earlier = np.zeros(2)  # tokens and samples of the frames before, discounted
         self._frame = np.zeros(2)  # the same of this frame
+        self._rounds = 0  # of this frame
         self._was_long = False
         self._weight = 1.0
         # Of each step [3, G]: its groups' mean lengths, tokens and parts of the update.
@@ -83,13 +86,21 @@ class TokenWeights:
         return plain
 
     def _plain_length(self, totals_2: np.ndarray, long: bool) -> float:
-        if self._was_long and not long:
-            self._earlier = DISCOUNT * self._earlier + self._frame
-            self._frame = np.zeros(2)
+        if self._was_long and not long or self._rounds == MOST_ROUNDS:
+            self._end_frame()
         self._was_long = long
+        self._rounds += 1
         self._frame = self._frame + totals_2
         tokens, samples = self._earlier if self._earlier[1] else self._frame
         return float(tokens / samples)
+
+    def _end_frame(self) -> None:
+        if self._earlier.all() and self._frame.all():
+            ratio = (self._frame[0] / self._frame[1]) / (self._earlier[0] / self._earlier[1])
+            if not 1 / OTHER_LENGTHS < ratio < OTHER_LENGTHS:
+                self._earlier = np.zeros(2)
+        self._earlier = DISCOUNT * self._earlier + self._frame
+        self._frame, self._rounds = np.zeros(2), 0
 
     def tenths(self) -> tuple[np.ndarray, np.ndarray]:
         """[10] shares of the tokens and [10] of the update that the last steps' prompts had, by their mean response
@@ -114,10 +125,15 @@ class TokenWeights:
 
     def state_dict(self) -> dict:
         """What `load_state_dict` needs to go on, between two steps; JSON-serialisable."""
-        return {"earlier": self._earlier.tolist(), "frame": self._frame.tolist(), "was_long": self._was_long}
+        return {
+            "earlier": self._earlier.tolist(),
+            "frame": self._frame.tolist(),
+            "rounds": self._rounds,
+            "was_long": self._was_long,
+        }
 
     def load_state_dict(self, state: dict) -> None:
         """Go on from `state_dict()`, empty if the run had none; the shares begin anew."""
         self._earlier = np.array(state.get("earlier", [0.0, 0.0]))
         self._frame = np.array(state.get("frame", [0.0, 0.0]))
-        self._was_long = state.get("was_long", False)
+        self._rounds, self._was_long = state.get("rounds", 0), state.get("was_long", False)

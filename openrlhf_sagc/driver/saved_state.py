@@ -57,10 +57,10 @@ def resumed_state(state: dict[str, Any], args: SimpleNamespace, prompts: int) ->
 
 
 def _begun_anew(state: dict[str, Any], prompts: int) -> dict[str, Any]:
-    """No prompt of the trainer's episode was drawn yet; policies keep what they have learned."""
+    """No prompt of the trainer's episode was drawn yet; policies keep what they have learned, but for the mean length."""
     before = state["episode"] - 1
     drawn = {"drained": True, "drawn_episode": before, "returned": [], "accepted": []}
-    return {**state, **drawn, "prompts_consumed": before * prompts}
+    return {**state, **drawn, "prompts_consumed": before * prompts, "token_weights": None}
 
 
 def _with_sizes(state: dict[str, Any], sizes: list[int], path: str) -> dict[str, Any]:

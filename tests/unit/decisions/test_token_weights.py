@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from openrlhf_sagc.decisions.token_weights import WINDOW, PlainSteps, TokenWeights, Trained, step_weight
+from openrlhf_sagc.decisions.token_weights import MOST_ROUNDS, WINDOW, PlainSteps, TokenWeights, Trained, step_weight
 
 SHORT, LONG = [Trained(20, 2)] * 4, [Trained(200, 2)] * 4  # 10 and 100 tokens a sample
 FRAME = [(SHORT, False)] * 4 + [(LONG, True)]  # of 28 tokens a sample
@@ -60,7 +60,22 @@ def test_a_drift_of_lengths_is_followed():
             tokens = int(length * scale)
             mean = weights.weigh([Trained(tokens, 1)], long).length
         length *= 1.05
-    assert length / 1.05 * 0.75 < mean < length / 1.05
+    assert length / 1.05 * 0.85 < mean < length / 1.05
+
+
+def test_sudden_other_lengths_make_earlier_frames_void():
+    weights = TokenWeights(by_frame=True)
+    for scale in (100, 1):
+        for _ in range(3):
+            for groups, long in FRAME:
+                weights.weigh([Trained(group.tokens * scale, group.samples) for group in groups], long)
+    assert weights.weigh(SHORT, False).length == 28
+
+
+def test_a_frame_ends_where_no_prompts_wait_for_a_long_round():
+    weights = TokenWeights(by_frame=True)
+    means = [weights.weigh([Trained(100 + step, 1)], False).length for step in range(3 * MOST_ROUNDS)]
+    assert means[0] < means[MOST_ROUNDS] < means[2 * MOST_ROUNDS]
 
 
 def test_the_state_of_a_resumed_run_is_that_of_one_that_went_on():

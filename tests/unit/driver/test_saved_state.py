@@ -27,7 +27,7 @@ ENTRIES = {
     "controller.stopped.entered", "controller.stopped.ended", "controller.virtual_queue", "controller.balance",
     "controller.steps", "controller.rate", "controller.rate_sum", "controller.price",
     "sampler.seen", "sampler.groups", "sampler.right", "sampler.pairs",
-    "token_weights", "token_weights.earlier", "token_weights.frame", "token_weights.was_long",
+    "token_weights", "token_weights.earlier", "token_weights.frame", "token_weights.rounds", "token_weights.was_long",
     "batcher.waited", "batcher.rounds", "predictor.average", "predictor.prompts",
 }
 # fmt: on
