@@ -166,6 +166,18 @@ def test_with_anew_a_later_episode_begins_anew(make_generator):
     assert trained_of(resumed, 3) == Counter((prompt, 2) for prompt in range(12))
 
 
+def test_with_anew_the_mean_length_is_that_of_the_new_data(make_generator):
+    tail = {"rollout__tail_batching__enable": True, "group_sizes": [4]}
+    generator = make_generator(40, respond, data=DATA, **tail)
+    trained_of(generator, 3)
+    saved = json.loads(json.dumps(generator.state_dict()))
+    for rollout__resume_data, kept in (("same", True), ("anew", False)):
+        data = DATA if kept else DATA | {"rows": 12}
+        resumed = make_generator(40, respond, data=data, rollout__resume_data=rollout__resume_data, **tail)
+        resumed.load_state_dict(saved)
+        assert any(resumed.planner.token_weights.state_dict()["frame"]) == kept
+
+
 def test_another_n_samples_per_prompt_goes_on_where_it_is_the_group_size(make_generator):
     saved, trained = saved_after_two_steps(make_generator)
     tail = {"rollout__tail_batching__enable": True, "enable": False, "group_sizes": [8]}
