@@ -4,6 +4,7 @@ import importlib.metadata
 import json
 import os
 import re
+import shlex
 import socket
 import urllib.error
 import urllib.request
@@ -57,9 +58,9 @@ def token_problems(why: str) -> Iterator[str]:
         try:
             if not file.read_text().strip():
                 problem = f"{file} is empty"
-                make = f"rm {file}; {MAKE_TOKEN}"  # whose mode the new token would have
+                make = f"rm {shlex.quote(str(file))}; {MAKE_TOKEN}"  # whose mode the new token would have
             if not problem and file.stat().st_mode & 0o077:
-                yield f"{file} has Ray's token, and other users may read it: chmod 600 {file}, in a folder of your own"
+                yield f"{file} has Ray's token, and other users may read it: chmod 600 {shlex.quote(str(file))}, in a folder of your own"
         except (OSError, ValueError) as error:
             problem = f"{file} cannot be read: {getattr(error, 'strerror', error)}"
         if problem and named:  # Ray would look there alone
