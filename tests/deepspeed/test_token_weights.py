@@ -38,6 +38,11 @@ CASES = {
 }
 AT_ONCE = {"rollout.batch_size": PROMPTS, "train.batch_size": PROMPTS * SIZE, "train.plain_length": None}
 PLAIN = {"train.plain_length": None}
+ONE_ROUND = {
+    "train.plain_length": sum(LENGTHS[:16]) / 16 / 2,
+    "actor.max_norm": 1e-3,
+}  # which counts as two plain steps
+LEARNS = {"actor.adam.lr": 1e-3, "actor.lr_scheduler": "constant"}
 
 
 @pytest.fixture(scope="module")
@@ -45,6 +50,10 @@ def trained(tmp_path_factory, python):
     cases = {name: {"flags": ROUNDS | flags, "prompts": PROMPTS} for name, (flags, _) in CASES.items()}
     for stage in (1, 2, 3):
         cases[f"at once, {stage}"] = {"flags": ROUNDS | AT_ONCE | {"ds.zero_stage": stage}, "prompts": PROMPTS}
+        one = ROUNDS | ONE_ROUND | {"ds.zero_stage": stage}
+        cases[f"one round, {stage}"] = {"flags": one, "prompts": 4}
+        cases[f"one round learns, {stage}"] = {"flags": one | LEARNS, "prompts": 4}
+        cases[f"one plain step learns, {stage}"] = {"flags": one | LEARNS | PLAIN, "prompts": 4}
     cases["as rounds"] = {"flags": ROUNDS | PLAIN, "prompts": PROMPTS}
     return run_package_loop(python, tmp_path_factory.mktemp("weights"), {1: cases, 2: cases})
 
@@ -68,3 +77,27 @@ def test_without_a_mean_length_every_step_counts_as_one_and_the_update_is_anothe
     run, expected = trained[ranks]["as rounds"], mean_update(trained[ranks]["at once, 2"])
     assert set(run["actor"]["counts"]) == {1.0}
     assert (mean_update(run) - expected).abs().max() > 1e-2 * expected.abs().max()
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_the_engine_takes_the_rate_and_the_decays(trained, stage, ranks):
+    """Adam's first step moves a weight by the rate, whatever its gradient; here by what decays and corrections make of two."""
+    start, plain, two = (
+        torch.tensor(trained[ranks][f"{case}, {stage}"]["actor"]["weights"], dtype=torch.float64)
+        for case in ("one round", "one plain step learns", "one round learns")
+    )
+    (count,) = trained[ranks][f"one round learns, {stage}"]["actor"]["counts"]
+    assert count == pytest.approx(2)
+    expected = 2 * (1 - 0.9**2) / (1 - 0.9) * ((1 - 0.95) / (1 - 0.95**2)) ** 0.5
+    moved = (plain - start).abs() > 0.9e-3  # others have a gradient as small as Adam's epsilon
+    assert moved.double().mean() > 0.5
+    ratios = ((two - start) / (plain - start))[moved]
+    assert ratios.median().item() == pytest.approx(expected, rel=1e-3)
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_the_engine_takes_the_bound_of_the_norm(trained, stage):
+    actor = trained[1][f"one round, {stage}"]["actor"]
+    norm = torch.tensor(actor["update"], dtype=torch.float64).norm().item() / 2
+    assert norm == pytest.approx(1e-3 * 2 ** (-1 / 3), rel=1e-3)
