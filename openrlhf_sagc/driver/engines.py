@@ -10,21 +10,20 @@ from itertools import groupby
 from operator import attrgetter
 from queue import Empty, SimpleQueue
 from types import SimpleNamespace
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import ray
 from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 from openrlhf.trainer.ray.vllm_engine import batch_vllm_engine_call
 from openrlhf.utils.logging_utils import init_logger
 
+from openrlhf_sagc.actors.engine_core import end_with_the_core
 from openrlhf_sagc.actors.rollouts import keep_first, stop_rollouts, watch_rollouts
 from openrlhf_sagc.decisions.records import ROLLOUT, Group, Labelled, Rollout
 from openrlhf_sagc.driver.group_parts import GroupParts
 from openrlhf_sagc.driver.step_seconds import RunningRollouts
-from openrlhf_sagc.redaction import without_secrets
 
 logger = init_logger(__name__)
-T = TypeVar("T")
 
 WAIT = 10.0  # seconds to wait for a group before looking around
 STOP_WAIT = 1.0  # seconds to wait for stopped rollouts before stopping again
@@ -79,6 +78,7 @@ class Engines:
         limits = {"timeout": reward.timeout, "retries": reward.retries}
         limits["agent_timeout"] = self._args.rollout.agent_timeout
         self._watching = self._call(watch_rollouts, tokenizer=tokenizer, **limits)
+        self._call(end_with_the_core)
 
     def wake(self) -> None:
         """Bring engines back that sleep between steps."""
@@ -91,9 +91,9 @@ class Engines:
         Of the rollouts of a prompt that is dispatched from now on, the first `keep_first_rollouts` to finish with a
         reward stop the others; None lets all of them finish.
         """
-        self._get(self._watching)
+        ray.get(self._watching)
         if keep_first_rollouts != self._keep_first:
-            self._get(self._call(keep_first, keep_first_rollouts))
+            ray.get(self._call(keep_first, keep_first_rollouts))
         self._keep_first = keep_first_rollouts
         self.rollouts.begin()
         self.silent_waits = self.idle_waits = 0
@@ -120,7 +120,7 @@ class Engines:
         """Wait for a group: its number and OpenRLHF's responses; nothing if no call came back for WAIT seconds.
 
         Raises:
-            RuntimeError: an engine has died.
+            RayError: an engine has died.
         """
         while (back := self._next(WAIT)) == []:
             self.silent_waits = self.idle_waits = 0
@@ -132,7 +132,8 @@ class Engines:
         """Stop all that runs: the numbers and responses of the groups, some of which may have finished meanwhile.
 
         Raises:
-            RuntimeError: an engine has died, or groups have not come back after STOPS_BEFORE_END stops.
+            RayError: an engine has died.
+            RuntimeError: groups have not come back after STOPS_BEFORE_END stops.
         """
         for held in self._held.values():
             while held:
@@ -141,7 +142,7 @@ class Engines:
         silent = 0
         while self._running:  # again, since a call may reach its engine after the stop
             with suppress(ray.exceptions.GetTimeoutError):
-                self._get(self._call(stop_rollouts), timeout=STOP_WAIT)
+                ray.get(self._call(stop_rollouts), timeout=STOP_WAIT)
             while self._running and (back := self._next(STOP_WAIT)) is not None:
                 silent = 0
                 yield from back
@@ -204,7 +205,7 @@ class Engines:
             return None
         call, future = came
         self._calls[call.engine] -= 1
-        responses = _naming_death(future.result)
+        responses = future.result()
         sent = self.rollouts.take_back((call.group.number, call.place), [response[ROLLOUT] for response in responses])
         whole = self._put(call, responses, sent)
         if self._held[call.engine]:
@@ -268,12 +269,8 @@ class Engines:
         """Whether an engine has a request; one whose event loop is blocked does not answer, and decodes nothing."""
         counts = [engine.get_num_unfinished_requests.remote() for engine in self._engines]
         with suppress(ray.exceptions.GetTimeoutError):
-            return any(self._get(counts, timeout=STOP_WAIT))
+            return any(ray.get(counts, timeout=STOP_WAIT))
         return False
-
-    @staticmethod
-    def _get(refs: list, timeout: float | None = None) -> list:
-        return _naming_death(partial(ray.get, refs, timeout=timeout))
 
 
 class _Chosen:
@@ -292,14 +289,3 @@ def _calls_of(group: Group) -> list[Call]:
     if not group.engines:
         return [Call(group, 0, group.rollouts, -1)]
     return [Call(group, place, 1, engine) for place, engine in enumerate(group.engines)]
-
-
-def _naming_death(call: Callable[[], T]) -> T:
-    """What `call` returns; if an engine has died, one line says so, and how to go on."""
-    try:
-        return call()
-    except ray.exceptions.RayActorError as error:
-        reason = without_secrets(next(iter(str(error).splitlines()), ""))
-        raise RuntimeError(
-            f"a vLLM engine has died: {reason:.300}; its own log says why, start again with --ckpt.load_enable"
-        ) from error

@@ -1,5 +1,6 @@
 """Finds the checkpoint at which a resumed run begins: the one that `latest` names, or else the newest whole one."""
 
+import contextlib
 import json
 import math
 import os
@@ -67,6 +68,13 @@ def choose_checkpoint(args: SimpleNamespace) -> Path | None:
     _refuse_other_layout(newest, args)
     _write(latest, newest.name)
     return newest
+
+
+def is_saved(args: SimpleNamespace) -> bool:
+    """Whether a checkpoint in --ckpt.path was saved to its end."""
+    with contextlib.suppress(OSError):
+        return any(os.path.exists(path / SAVED) for path in Path(args.ckpt.path, "_actor").iterdir())
+    return False
 
 
 def _begin_anew(args: SimpleNamespace, why: str) -> None:

@@ -5,6 +5,7 @@ import os
 import random
 import subprocess
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,11 +53,12 @@ def task(session_folder, python):
 def train(task, tmp_path, run_command, python):
     """Trains: train(tree, **flags) -> Run; flags as for `training`.
 
-    `kill_at`: the run is killed (SIGKILL, all its processes) `grace` seconds after it has printed this text; or only the
-    process that `victim(output)` gives, and the run is to end by itself. `fails`: with exit code 1.
+    `kill_at`: the run is killed (SIGKILL, all its processes) `grace` seconds after it has printed this text, or after
+    `kill_at(output)`; or only the process that `victim(output)` gives, and the run is to end by itself. `fails`: with exit
+    code 1.
     """
 
-    def run(tree: str, *, kill_at: str | None = None, grace=0.0, victim=None, fails: bool = False, **flags) -> Run:
+    def run(tree: str, *, kill_at=None, grace=0.0, victim=None, fails: bool = False, **flags) -> Run:
         from common.logs import read_run
 
         name = f"{tree}-{len(list(tmp_path.iterdir()))}"
@@ -88,7 +90,7 @@ def run_command(tmp_path):
         command: list,
         timeout: float = TIMEOUT,
         log: Path | None = None,
-        kill_at: str | None = None,
+        kill_at: str | Callable[[str], bool] | None = None,
         grace=0.0,
         victim=None,
     ):
@@ -103,7 +105,7 @@ def run_command(tmp_path):
             deadline, kill_time = time.monotonic() + timeout, None
             while process.poll() is None:
                 output = log.read_text(errors="replace")
-                if kill_at and kill_time is None and kill_at in output:
+                if kill_at and kill_time is None and (kill_at(output) if callable(kill_at) else kill_at in output):
                     kill_time = time.monotonic() + grace
                 if kill_time is not None and time.monotonic() >= kill_time:
                     if victim is None:

@@ -1,4 +1,4 @@
-"""Reward server of the drills, `python logging_reward_server.py LOG`: it prints its port, and appends every prompt to LOG.
+"""Reward server of the drills, `python logging_reward_server.py LOG`: it prints its port, and appends every training prompt to LOG.
 
 A reward is 0 or 1 by a checksum. A prompt is one line, its own checksum.
 """
@@ -13,8 +13,9 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self):
         sample = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         (query,), (prompt,) = sample["query"], sample["prompts"]
-        with open(sys.argv[1], "a") as log:
-            log.write(f"{zlib.crc32(prompt.encode())}\n")
+        if sample["labels"] != ["evaluation"]:
+            with open(sys.argv[1], "a") as log:
+                log.write(f"{zlib.crc32(prompt.encode())}\n")
         reward = [float(zlib.crc32(query.encode()) % 2)]
         body = json.dumps({"rewards": reward, "scores": reward, "extra_logs": {}}).encode()
         self.send_response(200)

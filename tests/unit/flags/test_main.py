@@ -11,7 +11,6 @@ import pytest
 from cpu_stack import ROOT
 from openrlhf.trainer.ppo_trainer import PPOTrainer
 from openrlhf.trainer.ppo_trainer_async import PPOTrainerAsync
-from ray.exceptions import RayActorError, RayTaskError
 from train_command import FLAGS
 
 from openrlhf_sagc.driver.trace import HEADER, RunTrace
@@ -204,19 +203,3 @@ def test_a_resume_with_other_data_ends_before_ray_starts(run_main, tmp_path, sav
     run_main(training, *resume, "--data.max_samples", "150", "--rollout.resume_data", "anew", "--train.seed", "9")
     said = capsys.readouterr().out
     assert "has 150: the episode begins anew with these\n" in said and "goes on with --train.seed 9 (was 42)\n" in said
-
-
-@pytest.mark.parametrize("wrapped", [False, True], ids=["the trainer", "an actor that the trainer waited for"])
-def test_a_process_that_dies_is_named_in_one_line(run_main, wrapped):
-    error = RayActorError(error_msg="The actor died.\n\tclass_name: PolicyModelActor\n\tpid: 12")
-    if wrapped:
-        error = RayTaskError("GroupTrainer.fit", "a long traceback", error).as_instanceof_cause()
-    dies = mock.Mock(side_effect=error)
-    with pytest.raises(SystemExit) as ended:
-        run_main(dies, "--rollout.sagc.enable")
-    assert str(ended.value) == (
-        "openrlhf_sagc: a process of the run has died: The actor died. class_name: PolicyModelActor pid: 12; its log says "
-        "why, start again with --ckpt.load_enable"
-    )
-    with pytest.raises(RayActorError):
-        run_main(dies)
