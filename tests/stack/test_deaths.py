@@ -1,6 +1,6 @@
 """A part of a run dies while others wait for it: the run ends soon, in one line that names the part.
 
-Two of the seven deaths are drawn, or all with DEATHS=all.
+One of the deaths is drawn, or all are with DEATHS=all.
 """
 
 import os
@@ -17,7 +17,7 @@ DEATHS = {
     f"{who} {when}": name
     for who, name in (("engine", "RolloutRayActor"), ("core", "RolloutRayActor"), ("policy", "PolicyModelActor"))
     for when in ("rendezvous", "sync")
-}
+} | {"error rendezvous": "RolloutRayActor"}
 DRAWN = sorted(DEATHS) if os.environ.get("DEATHS") == "all" else random.SystemRandom().sample(sorted(DEATHS), 1)
 FLAGS = {
     "reward__remote_url": AGENTS / "dying_reward.py",

@@ -1,17 +1,18 @@
 """Reward of the tests of deaths, loaded in an engine's actor: it kills a part of the run, as DIES says, "WHO WHEN".
 
-WHO is the engine's actor, its core or the policy's actor; WHEN is the creation of the engine, the rendezvous of the weights'
+WHO is the engine's actor, its core or the policy's actor, or an error that is raised instead; WHEN is the creation of the engine, the rendezvous of the weights'
 group, or their second sync. The moment goes into the file KILLED, as seconds since the epoch.
 """
 
 import os
+import signal
 import time
 import zlib
 from pathlib import Path
 
-import psutil
 import torch
 import vllm
+from ray._private.state import actors
 
 WHO, WHEN = os.environ["DIES"].split()
 if WHEN == "creation":
@@ -19,21 +20,22 @@ if WHEN == "creation":
 begin = vllm.AsyncLLMEngine.collective_rpc
 
 
-def victim() -> psutil.Process:
-    """The process that dies; the policy's actor is a child of the same raylet."""
-    me = psutil.Process()
+def victim(llm) -> int:
+    """The id of the process that dies. Its title does not tell: processes of the tests are forks of one."""
     if WHO == "engine":
-        return me
-    family = me.children(recursive=True) if WHO == "core" else me.parent().children()
-    name = {"core": "EngineCore", "policy": "ray::PolicyModelActor"}[WHO]
-    return next(process for process in family if name in " ".join(process.cmdline()))
+        return os.getpid()
+    if WHO == "core":
+        return llm.engine_core.resources.engine_manager.processes[0].pid
+    return next(actor["Pid"] for actor in actors().values() if actor["ActorClassName"] == "PolicyModelActor")
 
 
 async def collective_rpc(self, method, *args, **kwargs):
     moment = {"init_process_group": "rendezvous", "update_weights": "sync"}.get(getattr(method, "__name__", method))
     if moment == WHEN:
         Path(os.environ["KILLED"]).write_text(str(time.time()))
-        victim().kill()
+        if WHO == "error":
+            raise ConnectionError("the port is taken")
+        os.kill(victim(self), signal.SIGKILL)
     return await begin(self, method, *args, **kwargs)
 
 

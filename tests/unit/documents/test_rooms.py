@@ -22,7 +22,7 @@ PACKAGE = {
     "policies": {"argument_checks", "decisions"},
     "arguments": {"argument_checks", "decisions", "policies", "redaction", "step_savings"},
     "driver": {"decisions", "actors", "advantages", "argument_checks", "policies", "redaction", "run", "step_savings"},
-    "run": {"argument_checks"},
+    "run": {"argument_checks", "redaction"},
     "__main__": {"arguments", "driver", "redaction", "run"},
     "controller": {"decisions"},  # the contract's path
     "__init__": set(),
