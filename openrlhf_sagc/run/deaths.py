@@ -65,7 +65,9 @@ def _interrupt_after_a_death(over: threading.Event, args: SimpleNamespace) -> No
             return
     if over.wait(GRACE):
         return
-    signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)  # which a sleep in C hears of as well
+    main = threading.main_thread().ident
+    assert main is not None
+    signal.pthread_kill(main, signal.SIGINT)  # which a sleep in C hears of as well
     if over.wait(STUCK) or (death := first_death()) is None:
         return
     print(_line(death, args), file=sys.stderr, flush=True)
