@@ -23,7 +23,9 @@ PACKAGE = {
     "arguments": {"argument_checks", "decisions", "policies", "redaction", "step_savings"},
     "driver": {"decisions", "actors", "advantages", "argument_checks", "policies", "redaction", "run", "step_savings"},
     "run": {"argument_checks"},
-    "__main__": {"arguments", "driver", "redaction", "run"},
+    "config": {"arguments", "redaction"},
+    "migrate": {"config"},
+    "__main__": {"arguments", "config", "driver", "redaction", "run"},
     "controller": {"decisions"},  # the contract's path
     "__init__": set(),
 }
