@@ -24,7 +24,7 @@ PACKAGE = {
     "driver": {"decisions", "actors", "advantages", "argument_checks", "policies", "redaction", "run", "step_savings"},
     "run": {"argument_checks"},
     "config": {"arguments", "redaction"},
-    "migrate": {"config"},
+    "migrate": {"config", "redaction"},
     "__main__": {"arguments", "config", "driver", "redaction", "run"},
     "controller": {"decisions"},  # the contract's path
     "__init__": set(),
