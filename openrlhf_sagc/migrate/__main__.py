@@ -76,7 +76,7 @@ def migrate(script: Path, output: Path, overwrite: bool, parser: CommandParser) 
     def shown(line: str) -> str:
         for key in keys:
             line = line.replace(key, HIDDEN)
-        return without_secrets(line)
+        return without_secrets(line.encode(errors="replace").decode())
 
     for line in difflib.unified_diff(old, new, str(script), str(output)):
         print(shown(line.rstrip("\r\n")))

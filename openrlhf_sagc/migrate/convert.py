@@ -8,6 +8,7 @@ from openrlhf_sagc.config.renamed_flags import RenamedFlag, closest_flag, rename
 from openrlhf_sagc.migrate.shell import MODULE, NAMES, Training, Word, find_training
 
 FLAG = re.compile(rb"--[A-Za-z][\w.-]*(?:=.*)?", re.DOTALL)
+BYTES = "surrogateescape"  # a script may be of any encoding
 LONGEST = 1024  # OpenRLHF's default of prompt_max_len and of generate_max_len
 GROUPS = ("rloo", "reinforce_baseline", "group_norm", "dr_grpo")  # estimators without a critic, beside reinforce
 CORRECTIONS = {"tis": "token clip", "icepop": "token mask", "seq-mask-tis": "seq mask", "mis": "seq mask"}
@@ -28,7 +29,7 @@ class Flag:
     @property
     def texts(self) -> list[str]:
         """The values as they stand in the script."""
-        return [self.value] if self.value is not None else [word.text.decode() for word in self.values]
+        return [self.value] if self.value is not None else [word.text.decode(errors=BYTES) for word in self.values]
 
 
 @dataclass
@@ -132,7 +133,8 @@ class _Converter:
     def _describe_foreign(self, name: str, closest: str) -> str:
         successors = renamed_flags()[closest].successors if closest in renamed_flags() else (closest,)
         like = f"; if {closest} is meant, add {' '.join(successors)}" if closest and successors else ""
-        return f"{name} {'is dropped' if self.drops else 'stays'}: no version of OpenRLHF has it{like}"
+        why = f"no version of OpenRLHF has it{like}"
+        return f"{name} is dropped: {why}" if self.drops else f"{name} stays: {why}"
 
     def _note_dropped(self, flag: Flag, why: str) -> None:
         self.notes.append(f"{flag.name} is dropped: {why}")
@@ -142,7 +144,8 @@ class _Converter:
         kinds = [flag for words in self.flags for flag in words if flag.renamed and flag.renamed.flag in TYPES]
         kind = "tis"
         for flag in kinds:
-            kind = "icepop" if flag.renamed and flag.renamed.flag == "--use_icepop" else flag.texts[0].strip("\"'\\")
+            given = flag.texts[0] if flag.texts else "without a value"
+            kind = "icepop" if flag.renamed and flag.renamed.flag == "--use_icepop" else given.strip("\"'\\")
         if kind not in CORRECTIONS:
             self.notes.append(f"{kinds[-1].name} {kind} is taken for tis: set level and mode by hand if it is another")
         level, mode = CORRECTIONS.get(kind, CORRECTIONS["tis"]).split()
@@ -185,7 +188,7 @@ def _flags(words: list[Word], today: set[str], holders: set[bytes]) -> list[Flag
                 flags[-1].values.append(word)
             continue
         ended = False
-        name, equals, value = bare.decode(errors="replace").partition("=")
+        name, equals, value = bare.decode(errors=BYTES).partition("=")
         renamed = None if _known(name, today) else renamed_flag(name)
         flags.append(Flag(word, name, value if equals else None, [], renamed))
     for flag in flags:
@@ -227,7 +230,7 @@ def _replace(flag: Flag, new: list[tuple[str, list[str]]]) -> list[tuple[int, in
     for name, values in new:
         words += ["=".join([name, *values])] if flag.value is not None else [name, *values]
     end = flag.values[-1].end if flag.values else flag.word.end
-    return [(flag.word.start, end, " ".join(map(quoted, words)).encode())]
+    return [(flag.word.start, end, " ".join(map(quoted, words)).encode(errors=BYTES))]
 
 
 def _remove(flag: Flag) -> list[tuple[int, int, bytes]]:

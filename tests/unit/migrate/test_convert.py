@@ -199,6 +199,14 @@ def test_a_variable_that_holds_flags_is_no_value_of_the_flag_before_it():
     assert converted(script).splitlines()[2] == 'python -m openrlhf_sagc $MORE "$MORE" --rollout.top_p 1'
 
 
+def test_other_encodings_and_missing_values_are_no_error():
+    conversion = convert(
+        f"{RUN}--l2 \xe9 --enable_vllm_is_correction --vllm_is_correction_type".encode("latin-1"), TODAY
+    )
+    assert b"--actor.adam.weight_decay \xe9 --critic.adam.weight_decay \xe9 --algo" in conversion.script
+    assert "without a value is taken for tis" in conversion.notes[0]
+
+
 def test_a_correction_whose_type_is_a_variable_is_said():
     conversion = convert(f"{RUN}--enable_vllm_is_correction --vllm_is_correction_type $T".encode(), TODAY)
     assert "--vllm_is_correction_type $T is taken for tis: set level and mode by hand" in conversion.notes[0]
