@@ -199,6 +199,12 @@ def test_a_variable_that_holds_flags_is_no_value_of_the_flag_before_it():
     assert converted(script).splitlines()[2] == 'python -m openrlhf_sagc $MORE "$MORE" --rollout.top_p 1'
 
 
+def test_arithmetic_in_a_text_is_one_value():
+    script = f'bash -c "{RUN}--l2 $((N - 1)) --seed 1"'
+    new = 'bash -c "python -m openrlhf_sagc --actor.adam.weight_decay $((N - 1)) --critic.adam.weight_decay $((N - 1)) --train.seed 1"'
+    assert converted(script) == new
+
+
 def test_other_encodings_and_missing_values_are_no_error():
     conversion = convert(
         f"{RUN}--l2 \xe9 --enable_vllm_is_correction --vllm_is_correction_type".encode("latin-1"), TODAY
