@@ -1,29 +1,29 @@
 """`python -m openrlhf_sagc`: OpenRLHF's train_ppo_ray with the flags of this package, which does nothing without them."""
 
-from openrlhf.cli import train_ppo_ray
+import sys
 
-from openrlhf_sagc.arguments import add_arguments, check_arguments, enabled
+from openrlhf_sagc.arguments import check_arguments, enabled
+from openrlhf_sagc.config.flags import parse_flags
 from openrlhf_sagc.redaction import redact_output
 from openrlhf_sagc.run.checkpoints import choose_checkpoint
 from openrlhf_sagc.run.data import check_data
-from openrlhf_sagc.run.deaths import ended_by_deaths
 from openrlhf_sagc.run.earlier_outputs import set_earlier_outputs_aside
 from openrlhf_sagc.run.output_folders import held_folders
 
 
 def main() -> None:
-    if not hasattr(train_ppo_ray, "build_parser"):
-        raise SystemExit(
-            f"openrlhf_sagc: {train_ppo_ray.__file__} is not of the patched OpenRLHF: install build/dist/openrlhf-*.whl"
-        )
-    parser = train_ppo_ray.build_parser()
-    add_arguments(parser)
-    args = train_ppo_ray.validate_args(parser.parse_args())
+    flags = parse_flags(sys.argv[1:])
+    # Behind the flags, since these imports take 9 s.
+    from openrlhf.cli import train_ppo_ray
+    from ray.exceptions import NodeDiedError, ObjectLostError, RayActorError
+
+    args = train_ppo_ray.validate_args(flags)
     check_arguments(args)
     if not enabled(args):
         return train_ppo_ray.train(args)
     from openrlhf_sagc.driver import trainers
     from openrlhf_sagc.driver.trace import held_trace
+    from openrlhf_sagc.run.deaths import ended_by_deaths
 
     # In this order: nothing is moved before it is held, and no folder is held for flags that cannot work.
     with held_folders(args) as held, held_trace(args):

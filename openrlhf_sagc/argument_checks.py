@@ -7,7 +7,6 @@ the value and what would work.
 import math
 from types import SimpleNamespace
 
-from openrlhf_sagc.advantages.closed_form import GROUP_ESTIMATORS
 from openrlhf_sagc.redaction import without_secrets
 
 PREFIX = "--rollout.sagc."
@@ -92,6 +91,8 @@ def _check_replaced_parts(args: SimpleNamespace) -> None:
 
 
 def _check_estimator(args: SimpleNamespace) -> None:
+    from openrlhf_sagc.advantages.closed_form import GROUP_ESTIMATORS  # with torch, for which no flag waits
+
     estimator, freezing, gamma = args.algo.advantage.estimator, args.critic.freezing_steps, args.algo.advantage.gamma
     refuse(
         estimator not in GROUP_ESTIMATORS,

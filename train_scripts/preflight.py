@@ -87,28 +87,32 @@ def module_problems(module: str, settings: dict[str, list[str]]) -> Iterator[str
 
 def flag_problems(module: str, flags: list[str]) -> Iterator[str]:
     """What the training's own parser and checks say of the flags; OpenRLHF without patches has no parser to ask."""
-    from openrlhf.cli import train_ppo_ray
-
-    build_parser = getattr(train_ppo_ray, "build_parser", None)
-    if build_parser is None:
-        if module == "openrlhf_sagc":
-            yield f"{train_ppo_ray.__file__} is not of the patched OpenRLHF: install build/dist/openrlhf-*.whl"
-        return
-    parser = build_parser()
     said = io.StringIO()
     try:
         with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
             if module == "openrlhf_sagc":
-                from openrlhf_sagc.arguments import add_arguments, check_arguments
-
-                add_arguments(parser)
-                check_arguments(train_ppo_ray.validate_args(parser.parse_args(flags)))
+                _check_flags(flags)
             else:
-                train_ppo_ray.validate_args(parser.parse_args(flags))
+                from openrlhf.cli import train_ppo_ray
+
+                if hasattr(train_ppo_ray, "build_parser"):
+                    train_ppo_ray.validate_args(train_ppo_ray.build_parser().parse_args(flags))
     except AssertionError as error:
         yield str(error)
     except SystemExit as error:  # of argparse with a number, and its line printed
-        yield (said.getvalue().strip().splitlines() or [""])[-1] if isinstance(error.code, int) else str(error.code)
+        lines = said.getvalue().strip().splitlines()[-1:] if isinstance(error.code, int) else error.code.splitlines()
+        yield from lines
+
+
+def _check_flags(flags: list[str]) -> None:
+    """As `python -m openrlhf_sagc` checks them."""
+    from openrlhf_sagc.arguments import check_arguments
+    from openrlhf_sagc.config.flags import parse_flags
+
+    values = parse_flags(flags)
+    from openrlhf.cli import train_ppo_ray  # takes 9 s, so behind the flags
+
+    check_arguments(train_ppo_ray.validate_args(values))
 
 
 def file_problems(settings: dict[str, list[str]]) -> Iterator[str]:

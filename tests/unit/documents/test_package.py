@@ -142,8 +142,9 @@ def test_wheel_holds_the_package_alone(built):
         (license_file,) = [name for name in names if name.startswith(info) and name.endswith("LICENSE")]
         assert wheel.read(license_file) == (ROOT / "LICENSE").read_bytes()
     assert built[1].name == f"openrlhf_sagc-{VERSION}-py3-none-any.whl"
-    modules = {str(path.relative_to(ROOT)) for path in ROOT.glob("openrlhf_sagc/**/*.py")}
-    assert {name for name in names if not name.startswith(info)} == modules
+    kinds = ("py", "csv")
+    files = {str(path.relative_to(ROOT)) for kind in kinds for path in ROOT.glob(f"openrlhf_sagc/**/*.{kind}")}
+    assert {name for name in names if not name.startswith(info)} == files
     assert (metadata["Name"], metadata["Version"]) == ("openrlhf_sagc", VERSION)
     assert metadata["License-Expression"] == "Apache-2.0"
 

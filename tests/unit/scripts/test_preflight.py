@@ -147,7 +147,7 @@ def test_a_cluster_that_runs_here_is_not_joined_by_chance(preflight, monkeypatch
 @pytest.mark.parametrize(
     ("flags", "line"),
     [
-        (["--rollout.sagc.enabled"], "unrecognized arguments: --rollout.sagc.enabled"),
+        (["--rollout.sagc.enabled"], "--rollout.sagc.enabled is no flag; the closest one is --rollout.sagc.enable"),
         (["--rollout.sagc.enable"], "--algo.advantage.estimator gae has no groups"),
         (["--train.partial_rollout_enable"], "--train.partial_rollout_enable requires --train.async_enable."),
     ],
@@ -156,6 +156,14 @@ def test_wrong_flags(preflight, flags, line):
     fitting = ["--reward.remote_url", "reward.py", "--rollout.n_samples_per_prompt", "8", "--vllm.num_engines", "1"]
     (problem,) = preflight.flag_problems("openrlhf_sagc", [*fitting, *flags])
     assert line in problem and "\n" not in problem
+
+
+def test_old_flags_have_a_line_each_as_in_the_command(preflight):
+    assert list(preflight.flag_problems("openrlhf_sagc", ["--pretrain", "m", "--bf16"])) == [
+        "openrlhf_sagc: --pretrain is --actor.model_name_or_path since 0.10.2",
+        "openrlhf_sagc: --bf16 is --ds.param_dtype bf16 since 0.9.2",
+        "openrlhf_sagc: python -m openrlhf_sagc.migrate SCRIPT writes an old script anew",
+    ]
 
 
 def test_missing_modules(preflight):

@@ -1,0 +1,1 @@
+"""What a run is told, looked at before Ray starts."""

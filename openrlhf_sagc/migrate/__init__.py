@@ -1,0 +1,1 @@
+"""Writes old launch scripts anew: `python -m openrlhf_sagc.migrate SCRIPT`."""

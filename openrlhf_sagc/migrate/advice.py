@@ -1,0 +1,88 @@
+"""What a person should know of a converted script: defaults that are others today, and what this package needs."""
+
+import csv
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from openrlhf_sagc.config import renamed_flags
+from openrlhf_sagc.migrate.convert import ENABLES, GROUPS, Conversion
+
+DEFAULTS = Path(renamed_flags.__file__).with_name("changed_defaults.csv")
+ENTRY = re.compile(rb"openrlhf\.cli\.(\w+)")
+
+
+def advice(conversion: Conversion, defaults: dict[str, object]) -> Iterator[str]:
+    """Lines for whoever starts the script.
+
+    Args:
+        conversion: the script.
+        defaults: those of today's flags, by their names.
+    """
+    if conversion.old:
+        yield from _changed_defaults(conversion, defaults)
+    if conversion.trainings:
+        yield from _recommended(conversion)
+    for name in sorted(set(ENTRY.findall(conversion.script))):
+        yield _entry_point(name.decode())
+
+
+def _changed_defaults(conversion: Conversion, defaults: dict[str, object]) -> Iterator[str]:
+    """Flags that the script leaves at a default which has changed since the version that it may be of."""
+    given = _given(conversion)
+    first = max(_number(flag.renamed.first) for flag in conversion.flags if flag.renamed)
+    needed = {"": True, "critic": conversion.has_critic, "correction": bool(given.keys() & {*ENABLES})}
+    with DEFAULTS.open(newline="") as file:
+        for row in csv.DictReader(file):
+            flags = {row["flag"], *row["earlier"].split()}
+            if given.keys() & flags or first >= _number(row["since"]) or not needed[row["note"]]:
+                continue
+            today = defaults[row["flag"]]
+            shown = " ".join(map(str, today)) if isinstance(today, list) else "no limit" if today is None else today
+            yield (
+                f"{row['flag']} is not given: its default was {row['default']} before {row['since']} and is {shown} today; "
+                f"to keep it add {row['flag']} {row['default']}"
+            )
+
+
+def _recommended(conversion: Conversion) -> Iterator[str]:
+    """What --algo.dynamic_filtering_enable, --rollout.tail_batching.enable and --rollout.sagc.enable need."""
+    given = _given(conversion)
+
+    def value(name: str, default: str) -> str:
+        return given.get(name, [default])[-1:][0] if given.get(name, [default]) else default
+
+    estimator = value("--algo.advantage.estimator", "gae")
+    if estimator not in (*GROUPS, "median") and "$" not in estimator:
+        yield (
+            f"the recommended flags need groups: --algo.advantage.estimator {estimator} has none, group_norm, dr_grpo, rloo and "
+            "reinforce_baseline have"
+        )
+    samples = value("--rollout.n_samples_per_prompt", "1")
+    if samples in ("0", "1"):
+        yield f"the recommended flags need groups: --rollout.n_samples_per_prompt {samples} is none, use 2 or more"
+    if not given.keys() & {"--reward.remote_url", "--train.agent_func_path"}:
+        yield (
+            "--algo.dynamic_filtering_enable needs the scores of --reward.remote_url or --train.agent_func_path, beside a "
+            "reward model too"
+        )
+
+
+def _given(conversion: Conversion) -> dict[str, list[str]]:
+    """Flags of the script under their names of today and of then, with their values."""
+    given: dict[str, list[str]] = {}
+    for flag in conversion.flags:
+        texts = [text.strip("\"'\\") for text in flag.texts]
+        names = [flag.renamed.flag, *flag.renamed.successors[:1]] if flag.renamed else [flag.name]
+        given.update(dict.fromkeys(names, texts))
+    return given
+
+
+def _entry_point(name: str) -> str:
+    if name == "train_ppo":
+        return "openrlhf.cli.train_ppo stays: it trained without Ray, which OpenRLHF gave up in 0.6.1; write for train_ppo_ray"
+    return f"openrlhf.cli.{name} stays: this converts openrlhf.cli.train_ppo_ray alone"
+
+
+def _number(version: str) -> tuple[int, ...]:
+    return tuple(map(int, re.findall(r"\d+", version)))

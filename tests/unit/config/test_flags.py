@@ -1,0 +1,153 @@
+"""What the command takes: OpenRLHF's flags as OpenRLHF takes them, this package's, and a line for anything else."""
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+from cpu_stack import ROOT
+from openrlhf.cli import train_ppo_ray
+
+from openrlhf_sagc.arguments import add_arguments
+from openrlhf_sagc.config.flags import CommandParser, openrlhf_parser, parse_flags
+
+THEIRS = train_ppo_ray.build_parser()
+
+
+def lines_of(*words: str) -> list[str]:
+    with pytest.raises(SystemExit) as ended:
+        parse_flags(words)
+    lines = str(ended.value).splitlines()
+    assert all(line.startswith("openrlhf_sagc: ") for line in lines)
+    return [line.removeprefix("openrlhf_sagc: ") for line in lines]
+
+
+def matching(option: str, parser: argparse.ArgumentParser) -> list[str]:
+    return [flag for flag in parser._option_string_actions if flag.startswith(option)]
+
+
+def test_the_parser_is_openrlhfs_own():
+    ours = openrlhf_parser()
+    shown = [re.sub(r"ppo_\d+T\d+:\d+", "", repr(parser._actions)) for parser in (ours, THEIRS)]
+    assert shown[0] == shown[1] and len(ours._actions) > 150
+
+
+def test_every_abbreviation_that_openrlhf_takes_is_still_taken():
+    parser = CommandParser(openrlhf_parser())
+    values = {None: ["1"], 2: ["1", "1"], "+": ["1"], "*": ["1"], 0: []}
+    tried = 0
+    for flag, action in THEIRS._option_string_actions.items():
+        given = [action.choices[0]] if action.choices else values[action.nargs]
+        for end in range(3, len(flag)):
+            if matching(flag[:end], THEIRS) != [flag] or action.dest == "help":
+                continue
+            tried += 1
+            theirs, ours = (parser.parse_args([flag[:end], *given]) for parser in (THEIRS, parser))
+            assert vars(ours).items() >= vars(theirs).items(), flag[:end]
+    assert tried > 1000
+
+
+def test_our_flags_have_abbreviations_too_where_openrlhf_has_none():
+    assert parse_flags(["--rollout.tail_batching.prompt_r=1.5"]).__dict__["rollout.tail_batching.prompt_ratio"] == 1.5
+    assert lines_of("--rollout.sagc.") == [
+        "ambiguous option: --rollout.sagc. could match --rollout.sagc.enable, --rollout.sagc.group_sizes, "
+        "--rollout.sagc.straggler_ratio, --rollout.sagc.max_straggler_rate and 5 more"
+    ]
+
+
+def test_values_are_those_that_openrlhfs_parser_returns():
+    words = [
+        "--actor.adam.betas",
+        "0.9",
+        "0.99",
+        "--data.input_template",
+        "--User: {}",
+        "--train.seed=3",
+        "--eval.te",
+        "0",
+    ]
+    together = train_ppo_ray.build_parser()
+    add_arguments(together)
+    ours, theirs = vars(parse_flags(words)), vars(together.parse_args(words))
+    assert ours.pop("logger.wandb.run_name") and theirs.pop("logger.wandb.run_name")
+    assert ours == theirs
+
+
+@pytest.mark.parametrize(
+    "words, lines",
+    [
+        (["--pretrain", "m"], ["--pretrain is --actor.model_name_or_path since 0.10.2"]),
+        (["--pretrain=m"], ["--pretrain is --actor.model_name_or_path since 0.10.2"]),
+        (["--perf"], ["--perf has no successor since 0.10.2 (it had lost its effect): drop it"]),
+        (["--l2", "0"], ["--l2 is --actor.adam.weight_decay and --critic.adam.weight_decay since 0.10.2"]),
+        (["--train.batchsize", "4"], ["--train.batchsize is no flag; the closest one is --train.batch_size"]),
+        (["--rollout.sagc.enabled"], ["--rollout.sagc.enabled is no flag; the closest one is --rollout.sagc.enable"]),
+        (
+            ["--qwerty", "4"],
+            ["--qwerty is no flag of OpenRLHF 0.11.2 or of this package: drop it, or look for another one in --help"],
+        ),
+        (
+            ["--pretrain", "m", "--zero_stage", "3", "--pretrain", "n"],
+            [
+                "--pretrain is --actor.model_name_or_path since 0.10.2",
+                "--zero_stage is --ds.zero_stage since 0.10.2",
+                "python -m openrlhf_sagc.migrate SCRIPT writes an old script anew",
+            ],
+        ),
+        (["--train.batch_size", "x"], ["--train.batch_size: invalid int value: 'x': use a whole number"]),
+        (["--train.batch_size"], ["--train.batch_size: expected one argument"]),
+        (
+            ["--ds.packing_samples", "True"],
+            ["--ds.packing_samples does not take True: drop it, or put quotes around a value with spaces"],
+        ),
+        (
+            ["--ds.packing_samples=True"],
+            ["--ds.packing_samples: ignored explicit argument 'True': the flag takes no value, write it alone"],
+        ),
+        (["word\nword"], ["word word is no flag: drop it, or look for the flag in --help"]),
+        (["-x"], ["-x is no flag: drop it, or look for the flag in --help"]),
+    ],
+)
+def test_what_is_not_taken_is_said_in_a_line_each(words, lines):
+    assert lines_of(*words) == lines
+
+
+def test_a_wrong_choice_names_those_there_are():
+    (line,) = lines_of("--algo.advantage.estimator", "grpo")
+    assert "invalid choice: 'grpo' (choose from" in line and "group_norm" in line and "median" in line
+
+
+def test_the_value_of_an_unknown_flag_is_not_printed():
+    assert "secret" not in "".join(lines_of("--use_wandb=secret", "--wandb_kye=secret"))
+    assert "secret" not in "".join(lines_of("https://user:secret@host/rm"))
+
+
+def test_an_unknown_flag_is_said_before_torch_is_imported():
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT}/build/cpu-patched"}
+    command = [sys.executable, "-X", "importtime", "-m", "openrlhf_sagc", "--pretrain", "m"]
+    result = subprocess.run(command, env=environment, capture_output=True, text=True)
+    imported = {
+        line.rpartition("|")[2].strip() for line in result.stderr.splitlines() if line.startswith("import time:")
+    }
+    said = [line for line in result.stderr.splitlines() if not line.startswith("import time:")]
+    assert said == ["openrlhf_sagc: --pretrain is --actor.model_name_or_path since 0.10.2"] and result.returncode == 1
+    assert imported and not imported & {"torch", "vllm", "ray", "deepspeed", "transformers"}
+
+
+@pytest.mark.parametrize(
+    "files, line",
+    [
+        ({}, "no module openrlhf: install the patched OpenRLHF"),
+        ({"cli/train_ppo_ray.py": "import vllm\n"}, "train_ppo_ray.py is not of the patched OpenRLHF: install"),
+    ],
+)
+def test_an_openrlhf_that_is_missing_or_unpatched_is_said_without_its_import(tmp_path, monkeypatch, files, line):
+    for name, text in files.items():
+        (tmp_path / "openrlhf" / name).parent.mkdir(parents=True)
+        (tmp_path / "openrlhf/__init__.py").touch()
+        (tmp_path / "openrlhf" / name).write_text(text)
+    spec = type("Spec", (), {"submodule_search_locations": [str(tmp_path / "openrlhf")]})
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: spec if files else None)
+    assert line in lines_of()[0]

@@ -1,0 +1,96 @@
+"""What a person is told of a converted script."""
+
+import csv
+
+import pytest
+
+from openrlhf_sagc.config.flags import CommandParser, openrlhf_parser
+from openrlhf_sagc.migrate.advice import DEFAULTS, advice
+from openrlhf_sagc.migrate.convert import convert
+
+PARSER = CommandParser(openrlhf_parser())
+VALUES = {action.option_strings[0]: action.default for action in PARSER._actions}
+RUN = "python -m openrlhf.cli.train_ppo_ray "
+SAME = "--micro_rollout_batch_size 8 --micro_train_batch_size 4 --flash_attn --vllm_gpu_memory_utilization 0.9 "
+GROUPS = "--remote_rm_url r.py --advantage_estimator rloo --n_samples_per_prompt 8 "
+
+
+def said(flags: str, more: str = "") -> list[str]:
+    return list(advice(convert(f"{RUN}{flags}{more}".encode(), list(PARSER._option_string_actions)), VALUES))
+
+
+def test_defaults_that_changed_are_said_with_what_keeps_them():
+    assert said(GROUPS) == [
+        "--rollout.micro_batch_size is not given: its default was 8 before 0.10.0 and is 1 today; to keep it add "
+        "--rollout.micro_batch_size 8",
+        "--train.micro_batch_size is not given: its default was 4 before 0.10.0 and is 1 today; to keep it add "
+        "--train.micro_batch_size 4",
+        "--vllm.gpu_memory_utilization is not given: its default was 0.9 before 0.6.4 and is 0.95 today; to keep it add "
+        "--vllm.gpu_memory_utilization 0.9",
+        "--ds.attn_implementation is not given: its default was eager before 0.8.10 and is flash_attention_2 today; to keep it "
+        "add --ds.attn_implementation eager",
+        "--rollout.max_new_tokens is not given: its default was 1024 before 0.9.8 and is no limit today; to keep it add "
+        "--rollout.max_new_tokens 1024",
+    ]
+
+
+def test_what_is_given_or_came_later_is_not_said():
+    assert said(GROUPS + SAME + "--prompt_max_len 9") == []
+    newer = said(GROUPS + "--param_dtype bf16 --max_new_tokens 9")  # there is --param_dtype since 0.9.2
+    assert [line.split()[0] for line in newer] == ["--rollout.micro_batch_size", "--train.micro_batch_size"]
+    assert (
+        said(
+            "--ds.zero_stage 3 "
+            + "--reward.remote_url r.py --algo.advantage.estimator rloo --rollout.n_samples_per_prompt 8"
+        )
+        == []
+    )
+
+
+def test_defaults_of_a_critic_are_those_of_a_run_with_one():
+    assert not [line for line in said(GROUPS) if "critic" in line]
+    assert [
+        line for line in said("--seed 1") if line.startswith("--critic.value_clip is not given: its default was 0.2")
+    ]
+
+
+def test_defaults_are_flags_of_today_and_the_advice_is_taken():
+    with DEFAULTS.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    for row in rows:
+        PARSER.parse_args([row["flag"], *row["default"].split()])
+        assert str(VALUES[row["flag"]]) != row["default"]
+
+
+@pytest.mark.parametrize(
+    "flags, line",
+    [
+        (
+            "",
+            "the recommended flags need groups: --algo.advantage.estimator gae has none, group_norm, dr_grpo, rloo and",
+        ),
+        ("--advantage_estimator reinforce", "--algo.advantage.estimator reinforce has none"),
+        ("--advantage_estimator rloo", "--rollout.n_samples_per_prompt 1 is none, use 2 or more"),
+        (
+            "--reward_pretrain m",
+            "--algo.dynamic_filtering_enable needs the scores of --reward.remote_url or --train.agent",
+        ),
+    ],
+)
+def test_what_the_recommended_flags_need(flags, line):
+    assert any(line in text for text in said(flags))
+
+
+def test_a_variable_may_be_right():
+    assert not [line for line in said("--advantage_estimator $E --n_samples_per_prompt $N") if "need groups" in line]
+
+
+def test_other_entry_points_are_said_to_stay():
+    lines = said(
+        GROUPS + SAME + "--max_len 9 --param_dtype bf16 --max_new_tokens 9",
+        "\npython -m openrlhf.cli.train_ppo --seed 1\npython -m openrlhf.cli.serve_rm",
+    )
+    assert lines == [
+        "openrlhf.cli.serve_rm stays: this converts openrlhf.cli.train_ppo_ray alone",
+        "openrlhf.cli.train_ppo stays: it trained without Ray, which OpenRLHF gave up in 0.6.1; write for train_ppo_ray",
+    ]
