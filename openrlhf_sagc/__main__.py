@@ -4,6 +4,7 @@ from openrlhf.cli import train_ppo_ray
 from ray.exceptions import NodeDiedError, ObjectLostError, RayActorError
 
 from openrlhf_sagc.arguments import add_arguments, check_arguments, enabled
+from openrlhf_sagc.config.upstream_checks import validated
 from openrlhf_sagc.redaction import redact_output, without_secrets
 from openrlhf_sagc.run.checkpoints import choose_checkpoint
 from openrlhf_sagc.run.data import check_data
@@ -18,7 +19,7 @@ def main() -> None:
         )
     parser = train_ppo_ray.build_parser()
     add_arguments(parser)
-    args = train_ppo_ray.validate_args(parser.parse_args())
+    args = validated(train_ppo_ray.validate_args, parser.parse_args())
     check_arguments(args)
     if not enabled(args):
         return train_ppo_ray.train(args)

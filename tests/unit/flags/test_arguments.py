@@ -176,7 +176,10 @@ CASES = {
         "--ref.num_gpus_per_node 8 x --ref.num_nodes 1",
     ),
     "fewer batches than ranks of the reward model": (
-        ["--reward.num_gpus_per_node", "8", "--train.dynamic_batch_enable", "--reward.remote_url", ""],
+        [
+            *("--reward.num_gpus_per_node", "8", "--train.dynamic_batch_enable"),
+            *("--reward.remote_url", "", "--reward.model_name_or_path", "none"),
+        ],
         "--reward.num_gpus_per_node 8 x --reward.num_nodes 1 gives 8 data-parallel ranks, and a step at group size 4 can have",
         "use as many ranks as the actor has, 1, or a divisor",
     ),
@@ -240,7 +243,7 @@ def test_good_flags_get_as_far_as_ray(run_trainer, flags):
 def test_start_says_once_what_was_chosen(run_trainer, capsys, flags, words):
     with pytest.raises(RayStarted):
         run_trainer("--rollout.sagc.enable", *flags)
-    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("openrlhf_sagc: ")]
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("openrlhf_sagc: every step")]
     for word in ["the first group size is 8", "at most 20 % of the groups", "1 optimizer step", *words]:
         assert word in line
 
@@ -252,7 +255,7 @@ def test_tail_batching_alone_has_the_fixed_group_size(run_trainer, capsys):
     assert "every step has 64 samples" in out and "as prompts x group size 8 x 8; short rounds dispatch" in out
     assert "straggler" not in out
     with pytest.raises(
-        SystemExit, match="--rollout.n_samples_per_prompt 1 is the group size of --rollout.tail_batching"
+        SystemExit, match="--rollout.n_samples_per_prompt 1 makes no group .*: use --rollout.n_samples_per_prompt 8"
     ):
         median = ["--algo.advantage.estimator", "median"]  # of the others OpenRLHF itself says so
         run_trainer("--rollout.tail_batching.enable", "--rollout.n_samples_per_prompt", "1", *median)
