@@ -19,11 +19,12 @@ PACKAGE = {
     "step_savings": {"argument_checks"},
     "actors": {"decisions", "advantages", "argument_checks", "redaction", "step_savings"},
     "argument_checks": {"advantages", "redaction"},
+    "config": {"argument_checks", "redaction"},
     "policies": {"argument_checks", "decisions"},
-    "arguments": {"argument_checks", "decisions", "policies", "redaction", "step_savings"},
+    "arguments": {"argument_checks", "config", "decisions", "policies", "redaction", "step_savings"},
     "driver": {"decisions", "actors", "advantages", "argument_checks", "policies", "redaction", "run", "step_savings"},
-    "run": {"argument_checks"},
-    "__main__": {"arguments", "driver", "redaction", "run"},
+    "run": {"argument_checks", "config"},
+    "__main__": {"arguments", "config", "driver", "redaction", "run"},
     "controller": {"decisions"},  # the contract's path
     "__init__": set(),
 }
