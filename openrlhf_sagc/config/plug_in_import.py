@@ -22,7 +22,9 @@ def problem_of(name: str, module: ModuleType) -> str:
     plug_in = getattr(module, name, None)
     if plug_in is None:
         return f"has no {name}"
-    return _reward_problem(plug_in) if name == REWARD else _agent_problem(plug_in)
+    return (
+        _reward_problem(plug_in) if name == REWARD else _agent_problem(plug_in) or _instance_problem(plug_in, module)
+    )
 
 
 def _reward_problem(function: Any) -> str:
@@ -58,6 +60,28 @@ def _agent_problem(executor: Any) -> str:
             f"has an {AGENT} with execute{_signature(cls.execute)}, which is called with {', '.join(ROLLOUT)} by their names: "
             "take all of them, or **kwargs"
         )
+    return ""
+
+
+def _instance_problem(executor: Any, module: ModuleType) -> str:
+    """Why the module's one class of environments cannot be made for a sample, as MultiTurnAgentExecutor does."""
+    from openrlhf.utils.agent import AgentInstanceBase, MultiTurnAgentExecutor
+
+    classes = [cls for cls in vars(module).values() if inspect.isclass(cls) and cls.__module__ == module.__name__]
+    classes = [cls for cls in classes if issubclass(cls, AgentInstanceBase)]
+    last = [cls for cls in classes if not any(cls in other.__mro__[1:] for other in classes)]
+    if not issubclass(executor, MultiTurnAgentExecutor) or len(last) != 1:
+        return ""
+    cls: Any = last[0]
+    if inspect.isabstract(cls):
+        return f"has a class {cls.__name__} without {', '.join(sorted(cls.__abstractmethods__))}: define it"
+    if inspect.iscoroutinefunction(cls.__init__):
+        return f"has a class {cls.__name__} with an async __init__: use def, and await in reset"
+    if not _takes(cls):
+        return f"has a class {cls.__name__}{_signature(cls)}, which is made without arguments: give each a default"
+    for method in ("reset", "step"):
+        if not inspect.iscoroutinefunction(getattr(cls, method)):
+            return f"has a class {cls.__name__} whose {method} is not async: use async def {method}"
     return ""
 
 

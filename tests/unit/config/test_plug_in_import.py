@@ -42,6 +42,19 @@ AGENTS = {
     ),
 }
 
+MADE = "class AgentExecutor(MultiTurnAgentExecutor):\n    def __init__(self): super().__init__(AgentInstance)\n"
+ENVIRONMENT = "class AgentInstance(AgentInstanceBase):\n    {}\n    {}\n"
+INIT, STEP = "def __init__(self, *arguments): ...", "async def step(self, states, **kwargs): ..."
+AGENTS |= {
+    MADE + ENVIRONMENT.format(INIT, STEP): "",
+    MADE + ENVIRONMENT.format("async " + INIT, STEP): "has a class AgentInstance with an async __init__",
+    MADE
+    + ENVIRONMENT.format("def __init__(self, tokenizer): ...", STEP): "has a class AgentInstance(tokenizer), which is made",
+    MADE + ENVIRONMENT.format(INIT, "x = 1"): "has a class AgentInstance without step: define it",
+    MADE + ENVIRONMENT.format(INIT, STEP.removeprefix("async ")): "whose step is not async",
+    MADE + ENVIRONMENT.format("pass", STEP): "has a class AgentInstance without __init__",
+}
+
 
 @pytest.mark.parametrize("source", REWARDS, ids=range(len(REWARDS)))
 def test_rewards(source):

@@ -165,6 +165,32 @@ CASES = {
         "--algo.dynamic_filtering_max_gen_batches 1 does not allow --rollout.tail_batching.prompt_ratio 1.25",
         "use 2 or more",
     ),
+    "a reward's file that is not there": (
+        ["--reward.remote_url", "/none.py"],
+        "--reward.remote_url /none.py",
+        "is not there",
+    ),
+    "a column that is not there": (
+        ["--data.input_key", "question"],
+        "--data.input_key question: no such column in --data.prompt_dataset",
+        "(there are input): use --data.input_key input",
+    ),
+    "a model that is not there": (
+        ["--actor.model_name_or_path", "/none"],
+        "--actor.model_name_or_path /none is not there",
+        "give the model's folder",
+    ),
+    "braces in a template": (
+        ["--data.input_template", "{} \\boxed{}"],
+        "--data.input_template '{} \\\\boxed{}' does not take the prompt in one place",
+        "write {} once, where the prompt goes",
+    ),
+    "a step of 0": (["--ckpt.save_steps", "0"], "--ckpt.save_steps 0", "use 1 or more, or -1 for never"),
+    "an assertion of OpenRLHF": (
+        ["--algo.dynamic_filtering_enable", "--reward.remote_url", "", "--reward.model_name_or_path", "none"],
+        "--algo.dynamic_filtering_enable needs rewards with the responses",
+        "or drop it for the reward model",
+    ),
     "no engines": (
         ["--vllm.num_engines", "0"],
         "--vllm.num_engines 0 leaves nothing to generate with",
