@@ -2,8 +2,9 @@
 
 import sys
 
-from openrlhf_sagc.arguments import check_arguments, enabled
+from openrlhf_sagc.arguments import add_arguments, check_arguments, enabled
 from openrlhf_sagc.config.flags import parse_flags
+from openrlhf_sagc.config.upstream_checks import validated
 from openrlhf_sagc.redaction import redact_output
 from openrlhf_sagc.run.checkpoints import choose_checkpoint
 from openrlhf_sagc.run.data import check_data
@@ -12,12 +13,10 @@ from openrlhf_sagc.run.output_folders import held_folders
 
 
 def main() -> None:
-    flags = parse_flags(sys.argv[1:])
-    # Behind the flags, since these imports take 9 s.
-    from openrlhf.cli import train_ppo_ray
-    from ray.exceptions import NodeDiedError, ObjectLostError, RayActorError
+    flags = parse_flags(sys.argv[1:], add_arguments)
+    from openrlhf.cli import train_ppo_ray  # takes 9 s, so behind the flags
 
-    args = train_ppo_ray.validate_args(flags)
+    args = validated(train_ppo_ray.validate_args, flags)
     check_arguments(args)
     if not enabled(args):
         return train_ppo_ray.train(args)

@@ -5,6 +5,7 @@ the value and what would work.
 """
 
 import math
+from collections.abc import Sequence
 from types import SimpleNamespace
 
 from openrlhf_sagc.redaction import without_secrets
@@ -17,6 +18,7 @@ LENGTH_AWARE = "--rollout.length_aware_dispatch"
 AGENT_TIMEOUT = "--rollout.agent_timeout"
 TRACE = "--rollout.trace"
 RESUME_DATA = "--rollout.resume_data"
+CHECK_ROWS = "--data.check_rows"
 
 
 def refuse(condition: object, message: str) -> None:
@@ -90,15 +92,44 @@ def _check_replaced_parts(args: SimpleNamespace) -> None:
     )
 
 
-def _check_estimator(args: SimpleNamespace) -> None:
+def check_group(args: SimpleNamespace) -> None:
+    """Rewards are compared in groups of more than one."""
+    estimator, missing = args.algo.advantage.estimator, flags_for_groups(args)
+    size = [flag for flag in missing if "estimator" not in flag]
+    refuse(
+        estimator not in _group_estimators(),
+        f"--algo.advantage.estimator {estimator} has no groups whose size could be chosen: use group_norm, dr_grpo, rloo, "
+        f"reinforce_baseline or median{', with ' + size[0] if size else ''}",
+    )
+    refuse(
+        size,
+        f"--rollout.n_samples_per_prompt {args.rollout.n_samples_per_prompt} makes no group to compare rewards in: use "
+        f"{' '.join(size)}",
+    )
+
+
+def _group_estimators() -> Sequence[str]:
+    """Those that compare the rewards of a group."""
     from openrlhf_sagc.advantages.closed_form import GROUP_ESTIMATORS  # with torch, for which no flag waits
 
+    return GROUP_ESTIMATORS
+
+
+def flags_for_groups(args: SimpleNamespace) -> list[str]:
+    """The flags that a run still needs whose rewards are to be compared in groups."""
+    missing = []
+    if args.algo.advantage.estimator not in _group_estimators():
+        missing.append("--algo.advantage.estimator group_norm")
+    if args.rollout.n_samples_per_prompt < 2:
+        sagc = getattr(args.rollout, "sagc", None)  # OpenRLHF's own command has no such flags
+        sizes = [size for size in sagc.group_sizes if size > 1] if sagc and sagc.enable else []
+        size = 8 if 8 in sizes or not sizes else min(sizes)
+        missing.append(f"--rollout.n_samples_per_prompt {size}")
+    return missing
+
+
+def _check_estimator(args: SimpleNamespace) -> None:
     estimator, freezing, gamma = args.algo.advantage.estimator, args.critic.freezing_steps, args.algo.advantage.gamma
-    refuse(
-        estimator not in GROUP_ESTIMATORS,
-        f"--algo.advantage.estimator {estimator} has no groups whose size could be chosen: use group_norm, dr_grpo, rloo, "
-        "reinforce_baseline or median",
-    )
     refuse(
         freezing >= 0,
         f"--critic.freezing_steps {freezing} holds the policy back while a critic learns, and {estimator} has none: "
@@ -180,15 +211,11 @@ def uneven_share(args: SimpleNamespace, batches: int, ranks: int) -> str:
     return ""
 
 
-def check_prompts(args: SimpleNamespace) -> None:
-    """The dataset has the prompts of a step."""
+def check_prompts(args: SimpleNamespace, prompts: int) -> None:
+    """The dataset, which has so many prompts, has those of a step."""
     samples, product = samples_per_step(args)
     smallest, hold, dataset = min(args.rollout.sagc.group_sizes), args.rollout.sagc.hold, args.data.prompt_dataset
     needed = samples // smallest if hold == "samples" else args.rollout.batch_size
-    try:
-        prompts = count_prompts(args)
-    except Exception as error:
-        raise refusal(f"--data.prompt_dataset {dataset} cannot be loaded: {one_line(error)}") from error
     refuse(
         prompts < needed,
         f"--data.prompt_dataset {dataset} gives {prompts} prompts (at most --data.max_samples {args.data.max_samples}), "
@@ -204,13 +231,6 @@ def check_reward(args: SimpleNamespace) -> None:
         ValueError: a flag is out of its range; the message begins with its name.
     """
     reward = args.reward
-    urls = () if args.train.agent_func_path else reward.remote_url or ()  # OpenRLHF puts a word there for an agent
-    for url in urls:
-        if not url.endswith(".py") and not url.lower().startswith(("http://", "https://")):
-            shown = without_secrets(f"http://{url}", whole=True).removeprefix("http://")
-            raise ValueError(
-                f"remote_url {shown} is neither a .py file nor an address: use http://{shown} or https://{shown}"
-            )
     if not 0 < reward.timeout < math.inf:
         raise ValueError(f"timeout must be a number of seconds above 0, got {reward.timeout}")
     if reward.retries < 0:
@@ -275,32 +295,6 @@ def samples_per_step(args: SimpleNamespace) -> tuple[int, str]:
     return batch_size * n_samples, f"--rollout.batch_size {batch_size} x --rollout.n_samples_per_prompt {n_samples}"
 
 
-def count_prompts(args: SimpleNamespace) -> int:
-    """Number of training prompts."""
-    return len(load_prompts(args))
-
-
-def load_prompts(args: SimpleNamespace):
-    """The rows of the training prompts, in the order in which OpenRLHF has them before it shuffles."""
-    from openrlhf.datasets.utils import blending_datasets
-
-    quiet = SimpleNamespace(args=args, print=lambda *_: None, is_rank_0=lambda: False)
-    data = blending_datasets(
-        args.data.prompt_dataset,
-        args.data.prompt_probs,
-        quiet,
-        args.train.seed,
-        max_count=args.data.max_samples,
-        dataset_split=args.data.prompt_split,
-    )
-    return data.select(range(min(args.data.max_samples, len(data))))
-
-
-def words(sizes: list[int]) -> str:
-    """The sizes as they stand on a command line."""
+def words(sizes: Sequence[float]) -> str:
+    """The sizes, or other numbers, as they stand on a command line."""
     return " ".join(map(str, sizes))
-
-
-def one_line(error: Exception) -> str:
-    """The error's type and message."""
-    return " ".join(f"{type(error).__name__}: {error}".split())

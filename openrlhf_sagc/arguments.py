@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 from openrlhf_sagc.argument_checks import (
     AGENT_TIMEOUT,
+    CHECK_ROWS,
     FILTER,
     LENGTH_AWARE,
     PREFIX,
@@ -19,6 +20,7 @@ from openrlhf_sagc.argument_checks import (
     TRACE,
     check_agent,
     check_batch,
+    check_group,
     check_modes,
     check_prompts,
     check_reward,
@@ -26,6 +28,10 @@ from openrlhf_sagc.argument_checks import (
     refuse,
     samples_per_step,
 )
+from openrlhf_sagc.config.inputs import check_inputs
+from openrlhf_sagc.config.late_flags import check_late_flags
+from openrlhf_sagc.config.prompts import ALL, DRAWN
+from openrlhf_sagc.config.reward_addresses import check_addresses
 from openrlhf_sagc.decisions.objectives import OBJECTIVES
 from openrlhf_sagc.policies import build_batcher, build_controller, build_sampler
 from openrlhf_sagc.redaction import RewardUrl, Secret
@@ -211,6 +217,26 @@ def _add_files(group: argparse._ArgumentGroup) -> None:
         default="same",
         help="a resumed run whose data have changed: end it (same), or begin its episode anew with them (anew)",
     )
+    group.add_argument(
+        CHECK_ROWS,
+        type=_rows_to_check,
+        default=DRAWN,
+        metavar="N",
+        help="prompts, drawn from each dataset, that templates and tokenizer are tried on before Ray starts, or all",
+    )
+
+
+def _rows_to_check(text: str) -> int | str:
+    """The value of --data.check_rows.
+
+    Raises:
+        ArgumentTypeError: it is none.
+    """
+    if text == ALL:
+        return ALL
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is no number of rows: use 1 or more, or {ALL}")
+    return int(text)
 
 
 def check_arguments(args: SimpleNamespace) -> None:
@@ -226,12 +252,10 @@ def check_arguments(args: SimpleNamespace) -> None:
     args.logger.wandb.key = args.logger.wandb.key and Secret(args.logger.wandb.key)
     if not enabled(args):
         return _refuse_idle_flags(args)
+    check_late_flags(args)
+    check_group(args)
+    check_addresses(args)
     if not rollout.sagc.enable:
-        refuse(
-            rollout.n_samples_per_prompt < 2,
-            f"--rollout.n_samples_per_prompt {rollout.n_samples_per_prompt} is the group size of {TAIL}enable: use 2 or "
-            "more",
-        )
         rollout.sagc.group_sizes = [rollout.n_samples_per_prompt]
     builds = ((PREFIX, build_controller), (FILTER, build_sampler), (TAIL, build_batcher), (REWARD, check_reward))
     for prefix, build in builds:
@@ -242,7 +266,7 @@ def check_arguments(args: SimpleNamespace) -> None:
     check_agent(args)
     check_modes(args)
     check_batch(args)
-    check_prompts(args)
+    check_prompts(args, check_inputs(args))
     print(f"openrlhf_sagc: {describe(args)}")
     # A file stays a plain string: Python could not write the bytecode of a module whose path is of another type.
     urls = args.reward.remote_url and [

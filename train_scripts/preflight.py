@@ -29,7 +29,6 @@ GB = 1e9
 LEAST_SHARED_MEMORY_GB = 4  # of /dev/shm, where Ray has its objects; containers begin with 0.06
 FREE_SHARE = 0.9  # of a GPU's memory that nothing else may use
 DEFAULT_REWARD = "math_reward.py"
-LOCAL = ("/", "./", "../", "~")  # how a path begins that is no name on the hub
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -86,66 +85,74 @@ def module_problems(module: str, settings: dict[str, list[str]]) -> Iterator[str
 
 
 def flag_problems(module: str, flags: list[str]) -> Iterator[str]:
-    """What the training's own parser and checks say of the flags; OpenRLHF without patches has no parser to ask."""
+    """What the training's own parser and checks say of the flags, the data and the reward's or agent's file.
+
+    OpenRLHF without patches has no parser to ask, so of its run the file alone is looked at.
+    """
+    sys.path.append(str(HERE.parent))  # the twin of a recipe runs where the package is not installed
     said = io.StringIO()
     try:
         with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
             if module == "openrlhf_sagc":
                 _check_flags(flags)
             else:
-                from openrlhf.cli import train_ppo_ray
-
-                if hasattr(train_ppo_ray, "build_parser"):
-                    train_ppo_ray.validate_args(train_ppo_ray.build_parser().parse_args(flags))
-    except AssertionError as error:
-        yield str(error)
+                _check_flags_of_openrlhf(flags)
     except SystemExit as error:  # of argparse with a number, and its line printed
         lines = said.getvalue().strip().splitlines()[-1:] if isinstance(error.code, int) else error.code.splitlines()
-        yield from lines
+        yield from (line.removeprefix("openrlhf_sagc: ") for line in lines)
 
 
 def _check_flags(flags: list[str]) -> None:
     """As `python -m openrlhf_sagc` checks them."""
-    from openrlhf_sagc.arguments import check_arguments
+    from openrlhf_sagc.arguments import add_arguments, check_arguments, enabled
     from openrlhf_sagc.config.flags import parse_flags
+    from openrlhf_sagc.config.inputs import check_inputs
+    from openrlhf_sagc.config.upstream_checks import validated
 
-    values = parse_flags(flags)
+    values = parse_flags(flags, add_arguments)
     from openrlhf.cli import train_ppo_ray  # takes 9 s, so behind the flags
 
-    check_arguments(train_ppo_ray.validate_args(values))
+    args = validated(train_ppo_ray.validate_args, values)
+    check_arguments(args)
+    if not enabled(args):
+        check_inputs(args)
 
 
-def file_problems(settings: dict[str, list[str]]) -> Iterator[str]:
-    for flag, name in (("--reward.remote_url", "reward_func"), ("--train.agent_func_path", "AgentExecutor")):
-        for file in value(settings, flag).split(","):
-            if file.endswith(".py"):
-                yield from _plug_in_problems(flag, Path(file), name)
-    for flag in ("--data.prompt_dataset", "--eval.dataset", "--actor.model_name_or_path"):
-        for place in value(settings, flag).split(","):
-            if place.startswith(LOCAL) and not Path(place).exists():
-                yield f"{flag} {place} is not there"
-    model = value(settings, "--actor.model_name_or_path")
-    if model and Path(model).is_dir() and not Path(model, "config.json").exists():
-        yield f"--actor.model_name_or_path {model} has no config.json"
+def _check_flags_of_openrlhf(flags: list[str]) -> None:
+    """As OpenRLHF checks them, if it has patches, and what they name."""
+    from openrlhf.cli import train_ppo_ray
+
+    from openrlhf_sagc.config.inputs import check_inputs
+    from openrlhf_sagc.config.upstream_checks import validated
+
+    if not hasattr(train_ppo_ray, "build_parser"):
+        return _look_at_files(settings_of(flags))
+    check_inputs(validated(train_ppo_ray.validate_args, train_ppo_ray.build_parser().parse_args(flags)))
 
 
-def _plug_in_problems(flag: str, file: Path, name: str) -> Iterator[str]:
-    """Load the file as every engine will; the default reward grades an answer that needs math-verify."""
-    if not file.exists():
-        yield f"{flag} {file} is not there"
+def _look_at_files(settings: dict[str, list[str]]) -> None:
+    """The file of the reward or agent alone."""
+    from openrlhf_sagc.config.plug_in_import import AGENT, REWARD
+    from openrlhf_sagc.config.plug_ins import looked_at
+
+    for flag, name in (("--reward.remote_url", REWARD), ("--train.agent_func_path", AGENT)):
+        if value(settings, flag).endswith(".py"):
+            with looked_at(flag, value(settings, flag), name):
+                pass
+
+
+def default_reward_problems(settings: dict[str, list[str]]) -> Iterator[str]:
+    """The default reward grades an answer, which needs math-verify."""
+    file = Path(value(settings, "--reward.remote_url"))
+    if file.name != DEFAULT_REWARD or file.parent.name != "openrlhf_sagc" or not file.exists():
         return
     try:
-        spec = importlib.util.spec_from_file_location("plug_in", file)
-        assert spec and spec.loader
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        function = getattr(module, name)
-        if file.name == DEFAULT_REWARD and file.parent.name == "openrlhf_sagc":
-            rewards = function([r"\boxed{\frac{10}{2}}"], [""], ["5"])["rewards"].tolist()
-            if rewards != [1.0]:
-                yield f"{flag} {file} gives 10/2 for 5 the reward {rewards}"
+        function = runpy.run_path(str(file))["reward_func"]
+        rewards = function([r"\boxed{\frac{10}{2}}"], [""], ["5"])["rewards"].tolist()
+        if rewards != [1.0]:
+            yield f"--reward.remote_url {file} gives 10/2 for 5 the reward {rewards}"
     except Exception as error:
-        yield f"{flag} {file} cannot be used: {type(error).__name__}: {error}"
+        yield f"--reward.remote_url {file} cannot be used: {type(error).__name__}: {error}"
 
 
 def gpus_needed(settings: dict[str, list[str]]) -> int:
@@ -259,7 +266,6 @@ def known_problems(options: argparse.Namespace) -> Iterator[str]:
     settings = settings_of(flags)
     missing = list(module_problems(module, settings))
     yield from missing
-    yield from file_problems(settings)
     yield from room_problems(value(settings, "--ckpt.output_dir", "ckpt"), options.disk_gb, options.memory_gb)
     why = "" if options.isolated_network or missing else reason_for_token(settings, options.cluster)
     if why:
@@ -270,13 +276,23 @@ def known_problems(options: argparse.Namespace) -> Iterator[str]:
             yield from ray_problems()
     if not missing:
         yield from flag_problems(module, flags)
+        yield from default_reward_problems(settings)
+
+
+def all_right(options: argparse.Namespace) -> str:
+    """What was looked at, and is right."""
+    if not options.command:
+        return "ports and Ray's token are as Ray's head needs them"
+    what = "flags, data and files" if _has_parser() else "and the reward's or agent's file"
+    return f"modules, disk, memory, GPUs, {what} are as the run needs them"
 
 
 if __name__ == "__main__":
     found = 0
-    for line in problems(parse_arguments()):
+    options = parse_arguments()
+    for line in problems(options):
         print(f"train_scripts/preflight.py: {without_secrets(line)}", flush=True)
         found += 1
     if found:
         raise SystemExit(2)
-    print("train_scripts/preflight.py: modules, files, disk, memory, GPUs and flags are as the run needs them")
+    print(f"train_scripts/preflight.py: {all_right(options)}")

@@ -4,11 +4,10 @@ import argparse
 import ast
 import importlib.util
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from openrlhf_sagc.arguments import add_arguments
 from openrlhf_sagc.config.renamed_flags import explain, renamed_flag
 from openrlhf_sagc.redaction import without_secrets
 
@@ -21,13 +20,16 @@ NEEDED = {  # by what argparse's message begins with
 }
 
 
-def parse_flags(words: Sequence[str]) -> argparse.Namespace:
-    """The flags' values, as OpenRLHF's parser returns them, with those of this package.
+Declare = Callable[[argparse.ArgumentParser], None]
+
+
+def parse_flags(words: Sequence[str], declare: Declare) -> argparse.Namespace:
+    """The flags' values, as OpenRLHF's parser returns them, with those that `declare` adds to it.
 
     Raises:
         SystemExit: OpenRLHF is missing or not patched, or a flag or value is not taken; a line each.
     """
-    parser = CommandParser(openrlhf_parser())
+    parser = CommandParser(openrlhf_parser(), declare)
     if unknown := list(unknown_flags(words, parser)):
         raise refusal(unknown)
     values, strays = parser.parse_known_args(words)
@@ -64,12 +66,12 @@ def _of_python(node: ast.Import | ast.ImportFrom) -> bool:
 
 
 class CommandParser(argparse.ArgumentParser):
-    """OpenRLHF's flags, then this package's. An abbreviation that OpenRLHF takes without the package is still OpenRLHF's."""
+    """OpenRLHF's flags, then those that are declared. An abbreviation that OpenRLHF takes by itself is still OpenRLHF's."""
 
-    def __init__(self, openrlhf: argparse.ArgumentParser):
+    def __init__(self, openrlhf: argparse.ArgumentParser, declare: Declare):
         super().__init__(prog="python -m openrlhf_sagc", parents=[openrlhf], add_help=False)
         self._openrlhf_actions = set(openrlhf._actions)
-        add_arguments(self)
+        declare(self)
 
     def _get_option_tuples(self, option_string: str) -> list:
         """The flags that begin with these letters; argparse refuses if they are several."""

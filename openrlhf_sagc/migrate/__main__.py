@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
+from openrlhf_sagc.arguments import add_arguments
 from openrlhf_sagc.config.flags import CommandParser, openrlhf_parser
 from openrlhf_sagc.redaction import HIDDEN, without_secrets
 
@@ -38,7 +39,7 @@ def main() -> None:
     arguments = parse_arguments()
     if missing := [name for name in ("tree_sitter", "tree_sitter_bash") if importlib.util.find_spec(name) is None]:
         fail(f"needs {' and '.join(missing)} to read bash: pip install tree-sitter tree-sitter-bash")
-    parser = CommandParser(openrlhf_parser())
+    parser = CommandParser(openrlhf_parser(), add_arguments)
     for script in arguments.script:
         migrate(script, arguments.output or script.with_name(new_name(script)), arguments.overwrite, parser)
 

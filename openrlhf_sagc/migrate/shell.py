@@ -15,7 +15,8 @@ FILE = re.compile(rb"(?:^|[\s=\"'/])train_ppo_ray\.py$")
 NAMES = re.compile(rb"\$\{?[#!]?(\w+|[@*])")
 END = re.compile(rb"^(?:;+|&&?|\|\|?|\d*[<>].*)$")  # of a command within a text
 TOKEN = re.compile(
-    rb"""(?:\$\(\([^()]*\)\)|\$\([^()]*\)|\$\{[^{}]*\}|\\(?!\r?\n).|"(?:\\.|[^"\\])*"|'[^']*'|[^\s"'\\;]|["'])+|;+""", re.DOTALL
+    rb"""(?:\$\(\([^()]*\)\)|\$\([^()]*\)|\$\{[^{}]*\}|\\(?!\r?\n).|"(?:\\.|[^"\\])*"|'[^']*'|[^\s"'\\;]|["'])+|;+""",
+    re.DOTALL,
 )
 TEXTS = ("string", "raw_string", "ansi_c_string", "translated_string", "heredoc_body")
 LINE = re.compile(rb"(?:[^\n\\]|\\.)*", re.DOTALL)

@@ -7,7 +7,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from openrlhf_sagc.argument_checks import RESUME_DATA, load_prompts, refuse
+from openrlhf_sagc.argument_checks import RESUME_DATA, refuse
+from openrlhf_sagc.config.datasets import load_prompts
 from openrlhf_sagc.run.notes import read_note, shown
 from openrlhf_sagc.run.output_folders import needs_checkpoints
 
@@ -51,19 +52,9 @@ def describe_data(args: SimpleNamespace) -> dict[str, Any]:
     """{"rows", "blended", "digest", "template", "flags"}: what a resumed run is compared with; plain data.
 
     The digest is of prompts and labels in their order, wherever they are read from. Images are not read.
-
-    Raises:
-        SystemExit: the rows have no such fields; the message is one line.
     """
     rows = load_prompts(args)
-    fields = {"--data.input_key": args.data.input_key, "--data.label_key": args.data.label_key}
-    for flag, field in fields.items():
-        if field is not None and field not in rows.column_names:
-            raise SystemExit(
-                f"openrlhf_sagc: {flag} {field} is no field of --data.prompt_dataset {args.data.prompt_dataset}, which has "
-                f"{', '.join(rows.column_names)}"
-            )
-    keys = [field for field in fields.values() if field is not None]
+    keys = [field for field in (args.data.input_key, args.data.label_key) if field is not None]
     return {
         "rows": len(rows),
         "blended": bool(args.data.prompt_probs),

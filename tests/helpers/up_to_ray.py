@@ -11,6 +11,13 @@ class RayStarted(Exception):
     pass
 
 
+def reward_file(folder):
+    """A reward that a run can use, in the folder."""
+    path = folder / "a_reward.py"
+    path.write_text("def reward_func(queries, prompts, labels):\n    return {'rewards': [0.0]}\n")
+    return path
+
+
 @pytest.fixture(scope="module")
 def prompts(tmp_path_factory):
     path = tmp_path_factory.mktemp("data") / "prompts.jsonl"
@@ -30,7 +37,7 @@ def run_trainer(prompts, monkeypatch, tmp_path):
             "--actor.model_name_or_path": "none",
             "--actor.num_gpus_per_node": 1,
             "--ref.num_gpus_per_node": 1,
-            "--reward.remote_url": "reward.py",
+            "--reward.remote_url": reward_file(tmp_path),
             "--data.prompt_dataset": prompts,
             "--vllm.num_engines": 1,
             "--ckpt.output_dir": tmp_path / "trained",

@@ -18,7 +18,7 @@ THEIRS = train_ppo_ray.build_parser()
 
 def lines_of(*words: str) -> list[str]:
     with pytest.raises(SystemExit) as ended:
-        parse_flags(words)
+        parse_flags(words, add_arguments)
     lines = str(ended.value).splitlines()
     assert all(line.startswith("openrlhf_sagc: ") for line in lines)
     return [line.removeprefix("openrlhf_sagc: ") for line in lines]
@@ -35,7 +35,7 @@ def test_the_parser_is_openrlhfs_own():
 
 
 def test_every_abbreviation_that_openrlhf_takes_is_still_taken():
-    parser = CommandParser(openrlhf_parser())
+    parser = CommandParser(openrlhf_parser(), add_arguments)
     values = {None: ["1"], 2: ["1", "1"], "+": ["1"], "*": ["1"], 0: []}
     tried = 0
     for flag, action in THEIRS._option_string_actions.items():
@@ -50,7 +50,12 @@ def test_every_abbreviation_that_openrlhf_takes_is_still_taken():
 
 
 def test_our_flags_have_abbreviations_too_where_openrlhf_has_none():
-    assert parse_flags(["--rollout.tail_batching.prompt_r=1.5"]).__dict__["rollout.tail_batching.prompt_ratio"] == 1.5
+    assert (
+        parse_flags(["--rollout.tail_batching.prompt_r=1.5"], add_arguments).__dict__[
+            "rollout.tail_batching.prompt_ratio"
+        ]
+        == 1.5
+    )
     assert lines_of("--rollout.sagc.") == [
         "ambiguous option: --rollout.sagc. could match --rollout.sagc.enable, --rollout.sagc.group_sizes, "
         "--rollout.sagc.straggler_ratio, --rollout.sagc.max_straggler_rate and 5 more"
@@ -70,7 +75,7 @@ def test_values_are_those_that_openrlhfs_parser_returns():
     ]
     together = train_ppo_ray.build_parser()
     add_arguments(together)
-    ours, theirs = vars(parse_flags(words)), vars(together.parse_args(words))
+    ours, theirs = vars(parse_flags(words, add_arguments)), vars(together.parse_args(words))
     assert ours.pop("logger.wandb.run_name") and theirs.pop("logger.wandb.run_name")
     assert ours == theirs
 

@@ -19,12 +19,12 @@ PACKAGE = {
     "step_savings": {"argument_checks"},
     "actors": {"decisions", "advantages", "argument_checks", "redaction", "step_savings"},
     "argument_checks": {"advantages", "redaction"},
+    "config": {"argument_checks", "redaction"},
     "policies": {"argument_checks", "decisions"},
-    "arguments": {"argument_checks", "decisions", "policies", "redaction", "step_savings"},
+    "arguments": {"argument_checks", "config", "decisions", "policies", "redaction", "step_savings"},
     "driver": {"decisions", "actors", "advantages", "argument_checks", "policies", "redaction", "run", "step_savings"},
-    "run": {"argument_checks", "redaction"},
-    "config": {"arguments", "redaction"},
-    "migrate": {"config", "redaction"},
+    "run": {"argument_checks", "config", "redaction"},
+    "migrate": {"arguments", "config", "redaction"},
     "__main__": {"arguments", "config", "driver", "redaction", "run"},
     "controller": {"decisions"},  # the contract's path
     "__init__": set(),
@@ -124,12 +124,7 @@ def test_every_module_of_the_package_has_a_test_of_its_name():
     folders = {"advantages/kernel": "tests/kernels"} | dict.fromkeys(
         ["__main__", "arguments", "argument_checks", "policies"], "tests/unit/flags"
     )
-    names = {
-        "advantages/kernel": "group_advantage",
-        "argument_checks": "arguments",
-        "__main__": "main",
-        "migrate/__main__": "main",
-    }
+    names = {"advantages/kernel": "group_advantage", "argument_checks": "arguments", "__main__": "main"}
     for file in (ROOT / "openrlhf_sagc").rglob("*.py"):
         module = str(file.relative_to(ROOT / "openrlhf_sagc").with_suffix(""))
         if file.name == "__init__.py" or module == "controller":  # the contract's path

@@ -165,6 +165,32 @@ CASES = {
         "--algo.dynamic_filtering_max_gen_batches 1 does not allow --rollout.tail_batching.prompt_ratio 1.25",
         "use 2 or more",
     ),
+    "a reward's file that is not there": (
+        ["--reward.remote_url", "/none.py"],
+        "--reward.remote_url /none.py",
+        "is not there",
+    ),
+    "a column that is not there": (
+        ["--data.input_key", "question"],
+        "--data.input_key question: no such column in --data.prompt_dataset",
+        "(there are input): use --data.input_key input",
+    ),
+    "a model that is not there": (
+        ["--actor.model_name_or_path", "/none"],
+        "--actor.model_name_or_path /none is not there",
+        "give the model's folder",
+    ),
+    "braces in a template": (
+        ["--data.input_template", "{} \\boxed{}"],
+        "--data.input_template '{} \\\\boxed{}' does not take the prompt in one place",
+        "write {} once, where the prompt goes",
+    ),
+    "a step of 0": (["--ckpt.save_steps", "0"], "--ckpt.save_steps 0", "use 1 or more, or -1 for never"),
+    "an assertion of OpenRLHF": (
+        ["--algo.dynamic_filtering_enable", "--reward.remote_url", "", "--reward.model_name_or_path", "none"],
+        "--algo.dynamic_filtering_enable needs rewards with the responses",
+        "or drop it for the reward model",
+    ),
     "no engines": (
         ["--vllm.num_engines", "0"],
         "--vllm.num_engines 0 leaves nothing to generate with",
@@ -176,7 +202,10 @@ CASES = {
         "--ref.num_gpus_per_node 8 x --ref.num_nodes 1",
     ),
     "fewer batches than ranks of the reward model": (
-        ["--reward.num_gpus_per_node", "8", "--train.dynamic_batch_enable", "--reward.remote_url", ""],
+        [
+            *("--reward.num_gpus_per_node", "8", "--train.dynamic_batch_enable"),
+            *("--reward.remote_url", "", "--reward.model_name_or_path", "none"),
+        ],
         "--reward.num_gpus_per_node 8 x --reward.num_nodes 1 gives 8 data-parallel ranks, and a step at group size 4 can have",
         "use as many ranks as the actor has, 1, or a divisor",
     ),
@@ -240,7 +269,7 @@ def test_good_flags_get_as_far_as_ray(run_trainer, flags):
 def test_start_says_once_what_was_chosen(run_trainer, capsys, flags, words):
     with pytest.raises(RayStarted):
         run_trainer("--rollout.sagc.enable", *flags)
-    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("openrlhf_sagc: ")]
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("openrlhf_sagc: every step")]
     for word in ["the first group size is 8", "at most 20 % of the groups", "1 optimizer step", *words]:
         assert word in line
 
@@ -252,7 +281,7 @@ def test_tail_batching_alone_has_the_fixed_group_size(run_trainer, capsys):
     assert "every step has 64 samples" in out and "as prompts x group size 8 x 8; short rounds dispatch" in out
     assert "straggler" not in out
     with pytest.raises(
-        SystemExit, match="--rollout.n_samples_per_prompt 1 is the group size of --rollout.tail_batching"
+        SystemExit, match="--rollout.n_samples_per_prompt 1 makes no group .*: use --rollout.n_samples_per_prompt 8"
     ):
         median = ["--algo.advantage.estimator", "median"]  # of the others OpenRLHF itself says so
         run_trainer("--rollout.tail_batching.enable", "--rollout.n_samples_per_prompt", "1", *median)

@@ -12,6 +12,7 @@ from cpu_stack import ROOT
 from openrlhf.trainer.ppo_trainer import PPOTrainer
 from openrlhf.trainer.ppo_trainer_async import PPOTrainerAsync
 from train_command import FLAGS
+from up_to_ray import reward_file
 
 from openrlhf_sagc.driver.trace import HEADER, RunTrace
 from openrlhf_sagc.driver.trainers import GroupTrainer, GroupTrainerAsync
@@ -71,6 +72,7 @@ def run_main(tmp_path, monkeypatch):
     flags = {
         **FLAGS,
         "--data.prompt_dataset": prompts,
+        "--reward.remote_url": reward_file(tmp_path),
         "--ckpt.output_dir": tmp_path,
         "--ckpt.path": tmp_path / "saved",
     }
@@ -121,6 +123,7 @@ def saved(tmp_path):
     (checkpoint / "metric.json").write_text("{}")
     (checkpoint.parent / "latest").write_text("global_step1")
     (tmp_path / "model.safetensors").write_text("weights")
+    (tmp_path / "config.json").write_text("{}")
     (tmp_path / "run.csv").write_bytes(HEADER + b"a,0-0,7,1,0,1,4,1,0\n" * 1000)
     return checkpoint
 
@@ -141,7 +144,7 @@ def test_a_run_that_begins_anew_keeps_what_was_saved(run_main, tmp_path, saved):
         ([*SAVES, "--rollout.trace", "{}/run.csv"], "--rollout.trace .*run.csv has the rows of another run"),
         ([*SAVES, "--ckpt.load_enable", "--rollout.trace", "{}/prompts.jsonl"], "is not the trace of a run"),
         ([*SAVES, "--rollout.sagc.group_sizes", "3"], "--rollout.sagc.group_sizes 3 do not hold"),
-        ([*SAVES, "--data.label_key", "answer"], "--data.label_key answer is no field of"),
+        ([*SAVES, "--data.label_key", "answer"], "--data.label_key answer: no such column in"),
         ([*SAVES, "--actor.model_name_or_path", "{}"], "is the folder of --actor.model_name_or_path too"),
         (
             [*SAVES, "--ckpt.load_enable", "--actor.num_gpus_per_node", "2"],

@@ -4,11 +4,12 @@ import csv
 
 import pytest
 
+from openrlhf_sagc.arguments import add_arguments
 from openrlhf_sagc.config.flags import CommandParser, openrlhf_parser
 from openrlhf_sagc.migrate.advice import DEFAULTS, advice
 from openrlhf_sagc.migrate.convert import convert
 
-PARSER = CommandParser(openrlhf_parser())
+PARSER = CommandParser(openrlhf_parser(), add_arguments)
 VALUES = {action.option_strings[0]: action.default for action in PARSER._actions}
 RUN = "python -m openrlhf.cli.train_ppo_ray "
 SAME = "--micro_rollout_batch_size 8 --micro_train_batch_size 4 --flash_attn --vllm_gpu_memory_utilization 0.9 "

@@ -3,11 +3,12 @@
 import pytest
 from openrlhf.cli import train_ppo_ray
 
+from openrlhf_sagc.arguments import add_arguments
 from openrlhf_sagc.config.flags import CommandParser, openrlhf_parser
 from openrlhf_sagc.config.renamed_flags import renamed_flags
 from openrlhf_sagc.migrate.convert import convert
 
-TODAY = list(CommandParser(openrlhf_parser())._option_string_actions)
+TODAY = list(CommandParser(openrlhf_parser(), add_arguments)._option_string_actions)
 RUN = "python -m openrlhf.cli.train_ppo_ray "
 
 
@@ -80,7 +81,7 @@ def test_every_old_flag_becomes_flags_that_the_parser_takes():
         action = kinds[old.successors[0]] if old.successors else None
         value = "1" if action is None or not action.choices else action.choices[0]
         words = flags_of(" ".join([old.flag, *[value] * old.values])).split()
-        CommandParser(openrlhf_parser()).parse_args(words)
+        CommandParser(openrlhf_parser(), add_arguments).parse_args(words)
         assert bool(words) == bool(old.successors) or old.flag.endswith(("_type", "icepop")), old.flag
 
 

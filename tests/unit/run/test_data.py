@@ -122,15 +122,6 @@ def test_the_seed_that_blends_datasets_changes_the_data(tmp_path):
     assert other_data(one, two)
 
 
-def test_a_missing_field_is_one_line(tmp_path):
-    path = write(tmp_path / "data.jsonl", ROWS)
-    with pytest.raises(SystemExit) as refused:
-        describe_data(args_of(path, data__label_key="answer"))
-    assert str(refused.value) == (
-        f"openrlhf_sagc: --data.label_key answer is no field of --data.prompt_dataset {path}, which has prompt, label, id"
-    )
-
-
 def test_flags_that_changed_are_named(described):
     now = described | {"flags": described["flags"] | {"train.seed": 2, "rollout.sagc.group_sizes": [4, 8]}}
     assert other_flags(described, now) == (

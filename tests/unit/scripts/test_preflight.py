@@ -62,47 +62,72 @@ def test_gpus(preflight, monkeypatch, tmp_path, lines, visible, line):
     assert line in problems and bool(line) == bool(problems)
 
 
-@pytest.mark.parametrize(
-    ("code", "line"),
-    [
-        ("def reward_func(queries, prompts, labels): pass", ""),
-        ("x = 1", "cannot be used: AttributeError"),
-        ("import no_such_module", "cannot be used: ModuleNotFoundError: No module named 'no_such_module'"),
-        (None, "is not there"),
-    ],
-)
-def test_reward_files(preflight, tmp_path, code, line):
-    file = tmp_path / "reward.py"
-    if code:
-        file.write_text(code)
-    problems = said(preflight.file_problems({"--reward.remote_url": [str(file)]}))
-    assert line in problems and bool(line) == bool(problems)
-    assert not line or problems.startswith(f"--reward.remote_url {file} ")
+GROUPS = [
+    "--algo.advantage.estimator",
+    "group_norm",
+    "--rollout.n_samples_per_prompt",
+    "8",
+    "--rollout.batch_size",
+    "8",
+]
+SIZES = ["--vllm.num_engines", "1", "--actor.num_gpus_per_node", "1", "--train.batch_size", "64"]
+KEYS = ["--data.input_key", "prompt", "--data.label_key", "label", "--actor.model_name_or_path", "none"]
 
 
-def test_files(preflight, tmp_path):
-    (tmp_path / "model").mkdir()
-    settings = {
-        "--reward.remote_url": ["http://host:5000/reward"],
-        "--actor.model_name_or_path": [str(tmp_path / "model")],
-        "--data.prompt_dataset": ["OpenRLHF/dapo-math-17k"],
-        "--eval.dataset": [f"OpenRLHF/aime-2024,{tmp_path}/eval.jsonl"],
-    }
-    assert list(preflight.file_problems(settings)) == [
-        f"--eval.dataset {tmp_path}/eval.jsonl is not there",
-        f"--actor.model_name_or_path {tmp_path}/model has no config.json",
-    ]
+@pytest.fixture
+def fitting(tmp_path):
+    """Flags of a run that can start."""
+    (tmp_path / "data.jsonl").write_text('{"prompt": "What is 1 + 1?", "label": "2"}\n' * 20)
+    (tmp_path / "good.py").write_text("def reward_func(queries, prompts, labels): ...")
+    files = ["--data.prompt_dataset", f"{tmp_path}/data.jsonl", "--reward.remote_url", f"{tmp_path}/good.py"]
+    return [*GROUPS, *SIZES, *KEYS, *files]
+
+
+WRONG = [
+    (["--reward.remote_url", "{}/none.py"], "none.py is not there"),
+    (["--reward.remote_url", "{}/bad.py"], "bad.py has no reward_func (there are score): name the function"),
+    (["--data.input_key", "question"], "--data.input_key question: no such column in "),
+    (["--data.prompt_dataset", "{}/empty.jsonl"], "row 2: the prompt is empty"),
+    (["--eval.dataset", "{}/none.jsonl", "--eval.steps", "5"], "none.jsonl cannot be loaded: FileNotFoundError"),
+    (["--actor.model_name_or_path", "{}"], "has no config.json"),
+]
+
+
+@pytest.mark.parametrize("module", ["openrlhf_sagc", "openrlhf.cli.train_ppo_ray"])
+@pytest.mark.parametrize(("flags", "line"), WRONG)
+def test_what_a_run_reads_is_looked_at_as_the_run_does(preflight, fitting, tmp_path, module, flags, line):
+    """With the package and its switch, and for a recipe's twin."""
+    (tmp_path / "bad.py").write_text("def score(a): ...")
+    (tmp_path / "empty.jsonl").write_text('{"prompt": "a", "label": "1"}\n{"prompt": "", "label": "1"}\n')
+    more = ["--rollout.sagc.enable"] if module == "openrlhf_sagc" else []
+    assert not list(preflight.flag_problems(module, [*fitting, *more]))
+    (problem,) = preflight.flag_problems(module, [*fitting, *more, *(word.format(tmp_path) for word in flags)])
+    assert line in problem and "\n" not in problem and problem.startswith("--")
+
+
+def test_without_patches_the_file_alone_is_looked_at_and_nothing_else_is_claimed(
+    preflight, fitting, tmp_path, monkeypatch
+):
+    from openrlhf.cli import train_ppo_ray
+
+    monkeypatch.delattr(train_ppo_ray, "build_parser")
+    twin = "openrlhf.cli.train_ppo_ray"
+    assert not list(preflight.flag_problems(twin, fitting))
+    (problem,) = preflight.flag_problems(twin, [*fitting, "--reward.remote_url", f"{tmp_path}/none.py"])
+    assert "none.py is not there" in problem
+    said = preflight.all_right(argparse.Namespace(command=[twin]))
+    assert "flags" not in said and "data" not in said
+    assert preflight.all_right(argparse.Namespace(command=[])) == "ports and Ray's token are as Ray's head needs them"
 
 
 def test_the_default_reward_grades_an_answer(preflight):
     from openrlhf_sagc import math_reward
 
     settings = {"--reward.remote_url": [math_reward.__file__]}
-    assert not list(preflight.file_problems(settings))
+    assert not list(preflight.default_reward_problems(settings))
     answer = {"rewards": mock.Mock(tolist=lambda: [0.0])}
-    with mock.patch("importlib.util.module_from_spec", lambda spec: SimpleNamespace(reward_func=lambda *_: answer)):
-        with mock.patch("importlib.util.spec_from_file_location"):
-            assert "gives 10/2 for 5 the reward [0.0]" in said(preflight.file_problems(settings))
+    with mock.patch("runpy.run_path", return_value={"reward_func": lambda *_: answer}):
+        assert "gives 10/2 for 5 the reward [0.0]" in said(preflight.default_reward_problems(settings))
 
 
 def test_ports(preflight):
@@ -149,11 +174,20 @@ def test_a_cluster_that_runs_here_is_not_joined_by_chance(preflight, monkeypatch
     [
         (["--rollout.sagc.enabled"], "--rollout.sagc.enabled is no flag; the closest one is --rollout.sagc.enable"),
         (["--rollout.sagc.enable"], "--algo.advantage.estimator gae has no groups"),
-        (["--train.partial_rollout_enable"], "--train.partial_rollout_enable requires --train.async_enable."),
+        (["--train.partial_rollout_enable"], "--train.partial_rollout_enable needs --train.async_enable: add it"),
     ],
 )
 def test_wrong_flags(preflight, flags, line):
-    fitting = ["--reward.remote_url", "reward.py", "--rollout.n_samples_per_prompt", "8", "--vllm.num_engines", "1"]
+    fitting = [
+        "--actor.model_name_or_path",
+        "none",
+        "--reward.remote_url",
+        "reward.py",
+        "--rollout.n_samples_per_prompt",
+        "8",
+        "--vllm.num_engines",
+        "1",
+    ]
     (problem,) = preflight.flag_problems("openrlhf_sagc", [*fitting, *flags])
     assert line in problem and "\n" not in problem
 
@@ -214,6 +248,6 @@ def test_several_nodes_without_a_token_are_refused(check, no_token, start):
 
 
 def test_a_problem_is_printed_without_secrets(check):
-    flags = ["--reward.remote_url", "x.py", "--eval.dataset", "/none/http://user:s3cret@host/x"]
+    flags = ["--reward.remote_url", "/none/http://user:s3cret@host/x.py"]
     said = check("--device", "cpu", "openrlhf_sagc", *flags)
-    assert "/none/http://host/x is not there" in said and "s3cret" not in said
+    assert "/none/http://host/x.py is not there" in said and "s3cret" not in said

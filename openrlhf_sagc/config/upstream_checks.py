@@ -1,0 +1,195 @@
+"""OpenRLHF's own checks of its flags, whose assertions and crashes become one line with today's names of the flags."""
+
+import argparse
+import re
+from collections.abc import Callable
+from types import SimpleNamespace
+
+from openrlhf_sagc.argument_checks import (
+    data_parallel_actors,
+    flags_for_groups,
+    refusal,
+    refuse,
+    samples_per_step,
+    words,
+)
+from openrlhf_sagc.config.late_flags import DIVISORS, NO_REWARD, no_reward, refuse_values
+
+# Old names that OpenRLHF's messages still have, and the flags of today.
+TODAY = {
+    "actor_num_gpus_per_node": "--actor.num_gpus_per_node",
+    "actor_num_nodes": "--actor.num_nodes",
+    "advantage_estimator": "--algo.advantage.estimator",
+    "agent_func_path": "--train.agent_func_path",
+    "attn_implementation": "--ds.attn_implementation",
+    "colocate_all_models": "--train.colocate_all",
+    "eval_dataset": "--eval.dataset",
+    "micro_rollout_batch_size": "--rollout.micro_batch_size",
+    "n_samples_per_prompt": "--rollout.n_samples_per_prompt",
+    "packing_samples": "--ds.packing_samples",
+    "remote_rm_url": "--reward.remote_url",
+    "reward_clip_range": "--reward.clip_range",
+    "ring_attn_size": "--ds.ring_attn_size",
+    "rollout_batch_size": "--rollout.batch_size",
+    "train_batch_size": "--train.batch_size",
+    "use_dynamic_batch": "--train.dynamic_batch_enable",
+    "vllm_num_engines": "--vllm.num_engines",
+    "vllm_tensor_parallel_size": "--vllm.tensor_parallel_size",
+}
+_OLD = re.compile(rf"`?(?<![\w.])(?:--)?({'|'.join(sorted(TODAY, key=len, reverse=True))})(?![\w.])`?")
+
+
+def _of_group(args: SimpleNamespace) -> str:
+    return (
+        f"--rollout.n_samples_per_prompt {args.rollout.n_samples_per_prompt} makes no group to compare rewards in: use "
+        f"{' '.join(_needed(args))}"
+    )
+
+
+def _needed(args: SimpleNamespace) -> list[str]:
+    """The flags that the run still needs for groups; whether it has an estimator of groups matters to the package alone."""
+    is_on = any(
+        getattr(args.rollout, name, None) and getattr(args.rollout, name).enable for name in ("sagc", "tail_batching")
+    )
+    return [flag for flag in flags_for_groups(args) if is_on or "estimator" not in flag]
+
+
+def _of_filter(args: SimpleNamespace) -> str:
+    needed = _needed(args)
+    more = f"; it also needs {' '.join(needed)}" if needed else ""
+    return (
+        "--algo.dynamic_filtering_enable needs rewards with the responses, from --reward.remote_url or "
+        f"--train.agent_func_path: give one of them, or drop it for the reward model of --reward.model_name_or_path{more}"
+    )
+
+
+def _of_range(args: SimpleNamespace) -> str:
+    low, high = args.algo.dynamic_filtering_range
+    return f"--algo.dynamic_filtering_range {low:g} {high:g}: use the lower number first"
+
+
+def _of_micro_batches(args: SimpleNamespace) -> str:
+    (samples, product), ranks = samples_per_step(args), data_parallel_actors(args)
+    size = args.rollout.micro_batch_size
+    problem = f"--rollout.micro_batch_size {size} cuts the {samples} samples of a step ({product}) into too few batches for the"
+    advice = (
+        f"use at most {samples // ranks}" if samples >= ranks else "use a larger --rollout.batch_size, or fewer GPUs"
+    )
+    return f"{problem} {ranks} data-parallel ranks of the actor: {advice}"
+
+
+def _of_packing(args: SimpleNamespace) -> str:
+    given = "--train.dynamic_batch_enable" if args.train.dynamic_batch_enable else "--ds.packing_samples"
+    return f"{given} packs samples, which works with vLLM alone: use --vllm.num_engines 1 or more"
+
+
+# What an assertion says -> the line instead of it.
+LINES: dict[str, Callable[[SimpleNamespace], str]] = {
+    r"is_correction_threshold takes": lambda args: (
+        f"--algo.advantage.is_correction_threshold {words(args.algo.advantage.is_correction_threshold)}: use LOW HIGH, as "
+        "0.5 5, or HIGH alone"
+    ),
+    r"requires n_samples_per_prompt > 1|n_samples_per_prompt must be greater than 1": _of_group,
+    r"VLM training does not support critic": lambda args: (
+        f"--data.max_images_per_prompt {args.data.max_images_per_prompt} does not work with a critic, which "
+        "--algo.advantage.estimator gae has: use --algo.advantage.estimator group_norm"
+    ),
+    r"VLM training does not support --packing_samples": lambda args: (
+        f"--data.max_images_per_prompt {args.data.max_images_per_prompt} does not work with --ds.packing_samples: drop it, "
+        "and --train.dynamic_batch_enable, which switches it on"
+    ),
+    r"Only support `--packing_samples` with vLLM": _of_packing,
+    r"Async RLHF is not supported with --vllm.enable_sleep": lambda args: (
+        "--train.async_enable does not work with --vllm.enable_sleep, since engines generate while the policy trains: drop "
+        "--vllm.enable_sleep, and give the engines GPUs of their own"
+    ),
+    r"partial_rollout_enable requires": lambda args: "--train.partial_rollout_enable needs --train.async_enable: add it",
+    r"`--eval_dataset` requires": lambda args: (
+        "--eval.dataset needs rewards with the responses, from --reward.remote_url or --train.agent_func_path: give one of "
+        "them, or drop it"
+    ),
+    r"vllm_generate_batch_size > ": lambda args: (
+        f"--rollout.vllm_generate_batch_size {args.rollout.vllm_generate_batch_size} above --rollout.batch_size "
+        f"{args.rollout.batch_size} needs --train.async_enable: drop it"
+    ),
+    r"reward_clip_range\[0\] must be less": _of_range,
+    r"must be specified when using dynamic filtering": _of_filter,
+    r"number of sample batches must be greater": _of_micro_batches,
+}
+
+
+def validated(validate_args: Callable, parsed: argparse.Namespace) -> SimpleNamespace:
+    """OpenRLHF's own checks of the flags.
+
+    Args:
+        validate_args: OpenRLHF's function of this name.
+        parsed: what its parser gives.
+
+    Returns:
+        The arguments that it returns. `data.dropped_template` is a --data.input_template that it does not use.
+
+    Raises:
+        SystemExit: what its assertion or crash comes to, in one line.
+    """
+    from openrlhf.utils.config import hierarchize
+
+    given = getattr(parsed, "data.input_template")
+    try:
+        args = validate_args(parsed)
+        _refuse_unequal_gpus(args)
+    except (AssertionError, AttributeError, TypeError, ZeroDivisionError) as error:
+        raise _explained(error, hierarchize(parsed)) from error
+    args.data.dropped_template = given if args.data.input_template is None else None
+    return args
+
+
+def _explained(error: Exception, args: SimpleNamespace) -> SystemExit:
+    """The end of a run whose flags OpenRLHF has refused with this error."""
+    refuse_values(args, DIVISORS)
+    if isinstance(error, AttributeError) and no_reward(args):
+        return refusal(NO_REWARD)
+    if isinstance(error, TypeError) and args.vllm.num_engines is None:
+        return refusal(_of_packing(args))
+    message = " ".join(str(error).split())
+    for pattern, line in LINES.items():
+        if re.search(pattern, message):
+            return refusal(line(args))
+    return refusal(in_todays_names(message) or f"OpenRLHF refuses the flags: {type(error).__name__}")
+
+
+def in_todays_names(message: str) -> str:
+    """The message with the flags' names of today."""
+    return _OLD.sub(lambda match: TODAY[match[1]], message)
+
+
+def _refuse_unequal_gpus(args: SimpleNamespace) -> None:
+    """Models on the same GPUs need as many; OpenRLHF asserts it once Ray has started."""
+    train, actor, ref, critic, reward = args.train, args.actor, args.ref, args.critic, args.reward
+    gpus = actor.num_nodes * actor.num_gpus_per_node
+    tensor_parallel, engines = args.vllm.tensor_parallel_size, args.vllm.num_engines
+    refuse(
+        (train.colocate_actor_ref or train.colocate_all)
+        and args.algo.kl.init_coef > 0
+        and (actor.num_nodes, actor.num_gpus_per_node) != (ref.num_nodes, ref.num_gpus_per_node),
+        f"{'--train.colocate_all' if train.colocate_all else '--train.colocate_actor_ref'} puts actor and reference on the same "
+        f"GPUs: use --ref.num_nodes {actor.num_nodes} --ref.num_gpus_per_node {actor.num_gpus_per_node}, as for the actor",
+    )
+    if train.colocate_all and not train.async_enable and engines is not None and engines > 0:
+        fitting = (
+            f"--vllm.num_engines {gpus // tensor_parallel}"
+            if tensor_parallel and gpus % tensor_parallel == 0
+            else ("a --vllm.tensor_parallel_size that divides them")
+        )
+        refuse(
+            gpus != engines * tensor_parallel,
+            f"--train.colocate_all puts actor and engines on the same GPUs, and the actor has {gpus} (--actor.num_nodes x "
+            f"--actor.num_gpus_per_node), the engines {engines * tensor_parallel} (--vllm.num_engines x "
+            f"--vllm.tensor_parallel_size): use {fitting}",
+        )
+    refuse(
+        critic.model_name_or_path
+        and train.colocate_critic_reward
+        and (critic.num_nodes, critic.num_gpus_per_node) != (reward.num_nodes, reward.num_gpus_per_node),
+        "--train.colocate_critic_reward puts critic and reward model on the same GPUs: use --reward.num_nodes "
+        f"{critic.num_nodes} --reward.num_gpus_per_node {critic.num_gpus_per_node}, as for the critic",
+    )
