@@ -283,7 +283,10 @@ def all_right(options: argparse.Namespace) -> str:
     """What was looked at, and is right."""
     if not options.command:
         return "ports and Ray's token are as Ray's head needs them"
-    what = "flags, data and files" if _has_parser() else "and the reward's or agent's file"
+    from openrlhf.cli import train_ppo_ray
+
+    has_parser = hasattr(train_ppo_ray, "build_parser")
+    what = "flags, data and files" if has_parser else "and the reward's or agent's file"
     return f"modules, disk, memory, GPUs, {what} are as the run needs them"
 
 
