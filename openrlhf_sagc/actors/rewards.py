@@ -8,7 +8,9 @@ import threading
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from openrlhf_sagc.actors.answers import MISSING, Failure, check_scores, describe
+from openrlhf_sagc.actors.answers import Failure, Missing, check_scores, describe
+from openrlhf_sagc.actors.attempts import own_copy
+from openrlhf_sagc.actors.extra_logs import LOGS, as_logs
 from openrlhf_sagc.actors.reward_server import post
 from openrlhf_sagc.redaction import without_secrets
 
@@ -45,19 +47,19 @@ class Rewards:
         self._slots = asyncio.Semaphore(min(32, (os.cpu_count() or 1) + 4))  # as many threads as asyncio.to_thread has
         self._hung = 0
 
-    async def fetch(self, queries: list, prompts: list, labels: list) -> list[dict]:
-        """Instead of OpenRLHF's methods: one checked answer for each query, or one whose reward is MISSING."""
-        return await asyncio.gather(*map(self._fetch_one, queries, prompts, labels))
+    async def fetch(self, queries_list: list, prompts_list: list, labels_list: list) -> list[dict]:
+        """Instead of OpenRLHF's methods: one checked answer for each query, or one whose reward is `Missing`."""
+        return await asyncio.gather(*map(self._fetch_one, queries_list, prompts_list, labels_list))
 
     async def _fetch_one(self, query, prompt, label) -> dict:
         for attempt in range(self._retries + 1):
             await pause_before(attempt, self._jitter)
             try:
-                return await self._ask({"query": [query], "prompts": [prompt], "labels": [label]})
+                return await self._ask({"query": [query], "prompts": [own_copy(prompt)], "labels": [own_copy(label)]})
             except Exception as error:
                 failure = describe(error)
         self._note_failure(failure)
-        return {"rewards": MISSING}
+        return {"rewards": Missing(failure)}
 
     async def _ask(self, sample: dict) -> dict:
         if self._executor.reward_func:
@@ -67,7 +69,7 @@ class Rewards:
         return await self._answer(f"the reward server {without_secrets(url)}", call)
 
     async def _answer(self, who: str, call: Awaitable) -> dict:
-        """The answer with `rewards`, and `scores` and `extra_logs` if given, as numbers."""
+        """The answer with `rewards` and `scores` as numbers, and `extra_logs` as a dict."""
         try:
             answer = await call
         except asyncio.TimeoutError:
@@ -78,6 +80,7 @@ class Rewards:
             raise Failure(f"{who} returned no 'rewards' but {without_secrets(repr(list(answer)))[:100]}")
         answer = dict(answer)
         check_scores(answer, who, "rewards")
+        answer[LOGS] = as_logs(answer.get(LOGS))
         return answer
 
     async def _call_function(self, sample: dict) -> Any:
