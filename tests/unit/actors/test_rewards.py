@@ -102,25 +102,32 @@ def test_a_function_that_hangs_again_and_again_is_called_no_more(reward_file, mo
     assert len(calls(executor)) == 3
 
 
-def test_stopped_calls_hold_their_threads_so_that_none_are_added(reward_file, monkeypatch):
-    """Five stops within one slow call: neither more threads nor a call that counts as hung; the next rewards come."""
-    monkeypatch.setattr(rewards.os, "cpu_count", lambda: 1)  # 5 threads
-    executor = reward_file("free.wait(20)\n    return dict(rewards=1.0)")
+def test_stopped_calls_leave_their_slots_to_the_next_rewards(reward_file, monkeypatch):
+    """Seven stops while the function hangs: their calls run on in at most as many threads as may hang."""
+    monkeypatch.setattr(rewards.os, "cpu_count", lambda: 1)  # 5 slots
+    monkeypatch.setattr(rewards, "MOST_HUNG", 20)
+    executor = reward_file("labels[0] and free.wait(20)\n    return dict(rewards=1.0)")
+
+    async def stopped(actor):
+        rollouts = [asyncio.create_task(actor.rollout("hangs")) for _ in range(8)]
+        await asyncio.sleep(0.1)
+        await actor.executor.stop()
+        assert all(response[ROLLOUT].stopped for response in await asyncio.gather(*rollouts))
 
     async def check():
         actor = Actor(executor, timeout=60.0)
         others = [thread for thread in threading.enumerate() if thread.name == rewards.THREAD]  # of other tests
-        for _ in range(5):
-            stopped = [asyncio.create_task(actor.rollout()) for _ in range(8)]
-            await asyncio.sleep(0.1)
-            await actor.executor.stop()
-            assert all(response[ROLLOUT].stopped for response in await asyncio.gather(*stopped))
-            running = [thread for thread in threading.enumerate() if thread.name == rewards.THREAD]
-            assert len(set(running) - set(others)) <= 5
+        for _ in range(3):
+            await stopped(actor)
+        answers = [(await actor.rollout(""))["reward"] for _ in range(8)]
+        for _ in range(4):
+            await stopped(actor)
+        running = [thread for thread in threading.enumerate() if thread.name == rewards.THREAD]
+        assert 15 < len(set(running) - set(others)) <= 25
         executor.reward_func.__globals__["free"].set()
-        return [(await actor.rollout())["reward"] for _ in range(8)]
+        return answers + [(await actor.rollout(""))["reward"] for _ in range(8)]
 
-    assert run(check()) == [1.0] * 8
+    assert run(check()) == [1.0] * 16
 
 
 def test_pauses_double_up_to_half_a_minute_and_differ_between_samples(monkeypatch):
