@@ -40,7 +40,8 @@ def describe(error: BaseException, where: str | None = None) -> str:
     """
     message = _message(error)
     if not message and error.__cause__ is not None:
-        error, message = error.__cause__, _message(error.__cause__)
+        error = error.__cause__
+        message = _message(error)
     if isinstance(error, Failure):
         return str(error)
     frames = traceback.extract_tb(error.__traceback__)

@@ -67,15 +67,14 @@ def _tokens(value: Any, who: str, vocabulary: int) -> list[int]:
 def _ranges(value: Any, who: str, num_tokens: int) -> list[tuple[int, int]]:
     """The ranges in order, cut where they overlap or reach beyond the tokens; there may be none left."""
     rows = _as_list(value)
-    pairs = [_as_list(row) for row in rows] if rows is not None else [None]
-    ranges, after = [], 0
-    numbers = [[_whole_number(number) for number in pair] if pair is not None else [] for pair in pairs]
-    for pair in numbers:
-        if len(pair) != 2 or None in pair or not 0 <= pair[0] <= pair[1]:
-            raise Failure(
-                f"{who} returned action_ranges {short(value)}: a range is two whole numbers, its first token and its end"
-            )
-    for start, end in sorted(numbers):
+    pairs = [_range(row) for row in rows] if rows is not None else [None]
+    if None in pairs:
+        raise Failure(
+            f"{who} returned action_ranges {short(value)}: a range is two whole numbers, its first token and its end"
+        )
+    ranges: list[tuple[int, int]] = []
+    after = 0
+    for start, end in sorted(pair for pair in pairs if pair is not None):
         start, end = max(start, after), min(end, num_tokens)
         if start < end:
             ranges.append((start, end))
@@ -128,6 +127,15 @@ def _as_list(value: Any) -> list | None:
     if hasattr(value, "tolist"):
         value = value.tolist()
     return list(value) if isinstance(value, (list, tuple)) else None
+
+
+def _range(row: Any) -> tuple[int, int] | None:
+    """The first token and the end; None if the row is no range."""
+    numbers = [_whole_number(number) for number in _as_list(row) or ()]
+    if len(numbers) != 2:
+        return None
+    start, end = numbers
+    return (start, end) if start is not None and end is not None and 0 <= start <= end else None
 
 
 def _whole_number(value: Any) -> int | None:

@@ -17,7 +17,8 @@ class RewardFailures:
     def __init__(self, args: SimpleNamespace, warn: Callable[[str], None]) -> None:
         reward, agent = args.reward, args.train.agent_func_path
         urls = ",".join(map(without_secrets, reward.remote_url or []))
-        self._source = f"--train.agent_func_path {agent}" if agent else f"--reward.remote_url {urls}"
+        source = f"--reward.remote_url {urls}" if urls else "--data.prompt_dataset"  # with a reward model
+        self._source = f"--train.agent_func_path {agent}" if agent else source
         self._reward = reward
         self._warn: Callable[[str], None] | None = warn
         self.begin()
@@ -25,38 +26,39 @@ class RewardFailures:
     def begin(self) -> None:
         """Forget the failures of the step before."""
         self._failures: list[str] = []
-        self._prompts: set[str] = set()
+        self._groups: set[int] = set()
 
     def __len__(self) -> int:
         return len(self._failures)
 
-    def observe(self, failure: str, prompt: str) -> None:
-        """Count a sample of this prompt without a reward, for this reason."""
+    def observe(self, failure: str, group: int | None) -> None:
+        """Count a sample without a reward, for this reason, of the group with this number; None if no group lacks it."""
         self._failures.append(failure)
-        self._prompts.add(prompt)
+        if group is not None:
+            self._groups.add(group)
 
     @property
     def first(self) -> str:
         """The first failure of the step, behind the flag of the reward that failed; there is one."""
         return f"{self._source} failed first with {self._failures[0]}"
 
-    def check(self, num_samples: int) -> None:
-        """Warn of failures among the step's `num_samples`, or end the run.
+    def check(self, num_groups: int) -> None:
+        """Warn of failures among the step's `num_groups`, or end the run.
 
-        One prompt alone does not end a run whose allowed share is above 0: all its samples may exceed the share, and a run
-        that is resumed would meet it again.
+        One group alone does not end a run whose allowed share is above 0: it may exceed the share, and a run that is
+        resumed would meet its prompt again.
 
         Raises:
-            RuntimeError: more than the allowed share of the samples has no reward.
+            RuntimeError: more than the allowed share of the groups lacks a reward.
         """
         if not self._failures:
             return
-        attempts, max_share = self._reward.retries + 1, self._reward.max_failure_share
+        attempts, max_share, groups = self._reward.retries + 1, self._reward.max_failure_share, len(self._groups)
         message = (
-            f"{self._source}: {len(self)} of {num_samples} samples have no reward after {attempts} attempts, "
-            f"first: {self._failures[0]}"
+            f"{self._source}: {groups} of {num_groups} groups lack a reward after at most {attempts} attempts, first: "
+            f"{self._failures[0]}"
         )
-        if len(self) > max_share * num_samples and (len(self._prompts) > 1 or not max_share):
+        if groups > max_share * num_groups and (groups > 1 or not max_share):
             raise RuntimeError(f"{message}; --reward.max_failure_share {max_share:g} allows fewer")
         if self._warn:
             self._warn(message)

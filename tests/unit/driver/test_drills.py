@@ -118,7 +118,7 @@ def test_the_resumed_run_has_trained_every_prompt_once(make_generator, name, fau
             pass
         except (RuntimeError, RayActorError) as error:
             assert isinstance(error, RayActorError) or "\n" not in str(error)
-            assert {"engine": "a vLLM engine has died", "reward server": "have no reward after", "actor": "died"}[
+            assert {"engine": "a vLLM engine has died", "reward server": "lack a reward after", "actor": "died"}[
                 fault
             ] in str(error)
         resumed = Run(make, 1).go(cut.checkpoint)
