@@ -13,6 +13,7 @@ from vllm.v1.engine.exceptions import EngineDeadError
 
 from openrlhf_sagc.actors.answers import Failure, Missing, check_scores, describe, is_missing
 from openrlhf_sagc.actors.attempts import check_prompt, for_one_attempt
+from openrlhf_sagc.actors.contained_exits import contain_exits
 from openrlhf_sagc.actors.responses import num_action_tokens, plain_response
 from openrlhf_sagc.actors.rewards import Rewards, pause_before
 from openrlhf_sagc.actors.running_rollouts import (
@@ -112,6 +113,8 @@ class RolloutExecutor:
         return self._execute(group, args, kwargs)
 
     async def _execute(self, group: "RunningGroup", args: tuple, kwargs: dict) -> dict:
+        if self.loop is None and not self._single_turn:
+            contain_exits(asyncio.get_running_loop())
         self.loop = asyncio.get_running_loop()
         rollout = RunningRollout(self._agent_timeout, self._engine)
         start = time.perf_counter()

@@ -1,9 +1,12 @@
-"""Rewards that are missing after all attempts: counted, reported once, and the end of a run that has too many."""
+"""Rewards that are missing after all attempts: counted, each reason reported once, and the end of a run that has too many."""
 
+import re
 from collections.abc import Callable
 from types import SimpleNamespace
 
 from openrlhf_sagc.redaction import without_secrets
+
+MOST_REASONS = 20  # that a run is warned of; those that differ by their numbers alone are one
 
 
 class RewardFailures:
@@ -11,7 +14,7 @@ class RewardFailures:
 
     Args:
         args: OpenRLHF's arguments, for the flags that the messages name.
-        warn: called once in a run, with the first message.
+        warn: called with the first message of a run, then with every further reason, up to MOST_REASONS.
     """
 
     def __init__(self, args: SimpleNamespace, warn: Callable[[str], None]) -> None:
@@ -20,7 +23,8 @@ class RewardFailures:
         source = f"--reward.remote_url {urls}" if urls else "--data.prompt_dataset"  # with a reward model
         self._source = f"--train.agent_func_path {agent}" if agent else source
         self._reward = reward
-        self._warn: Callable[[str], None] | None = warn
+        self._warn = warn
+        self._reasons: set[str] = set()  # that the run was warned of
         self.begin()
 
     def begin(self) -> None:
@@ -60,6 +64,8 @@ class RewardFailures:
         )
         if groups > max_share * num_groups and (groups > 1 or not max_share):
             raise RuntimeError(f"{message}; --reward.max_failure_share {max_share:g} allows fewer")
-        if self._warn:
-            self._warn(message)
-        self._warn = None
+        for failure in self._failures:
+            reason = re.sub(r"\d+", "", failure)
+            if reason not in self._reasons and len(self._reasons) < MOST_REASONS:
+                self._warn(f"{self._source}: another reason: {failure}" if self._reasons else message)
+                self._reasons.add(reason)

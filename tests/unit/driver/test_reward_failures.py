@@ -6,6 +6,7 @@ from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 
 import openrlhf_sagc.driver.rollout as rollout
 from openrlhf_sagc.decisions.records import ROLLOUT, Rollout
+from openrlhf_sagc.driver.reward_failures import MOST_REASONS
 
 
 def test_a_group_with_a_failed_reward_is_dropped_counted_and_replaced(make_generator, monkeypatch):
@@ -120,3 +121,26 @@ def test_a_refused_prompt_is_not_the_fault_of_a_reward_that_the_run_does_not_hav
         RuntimeError, match="^--data.prompt_dataset: 2 of 5 groups lack a reward .* the prompt is empty;"
     ):
         make_generator(40, respond, reward__remote_url=None, **ONE_SIZE).generate_samples()
+
+
+def test_every_reason_is_reported_once(make_generator, monkeypatch):
+    warnings = []
+    monkeypatch.setattr(rollout.logger, "warning", warnings.append)
+    reasons = {1: "the prompt is empty", 3: "token 7", 4: "token 8", 5: "the prompt is empty", 6: "TypeError: a"}
+    respond = lambda prompt, size: [(10, 1.0, 1.0, reasons.get(prompt))] * size  # noqa: E731
+    generator = make_generator(40, respond, reward__max_failure_share=1.0, **ONE_SIZE)
+    for _ in range(3):
+        generator.generate_samples()
+    said = [line.split(": ", 1)[1] for line in warnings if "remote_url" in line]
+    first = "1 of 4 groups lack a reward after at most 3 attempts, first: the prompt is empty"
+    assert said == [first, "another reason: token 7", "another reason: TypeError: a"]
+
+
+def test_a_run_with_endless_reasons_is_warned_of_some(make_generator, monkeypatch):
+    warnings = []
+    monkeypatch.setattr(rollout.logger, "warning", warnings.append)
+    respond = lambda prompt, size: [(10, 1.0, 1.0, "x" * (prompt + 1) if prompt % 2 else None)] * size  # noqa: E731
+    generator = make_generator(200, respond, reward__max_failure_share=1.0, **ONE_SIZE)
+    for _ in range(20):
+        generator.generate_samples()
+    assert sum("remote_url" in line for line in warnings) == MOST_REASONS
