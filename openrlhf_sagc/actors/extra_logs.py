@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from itertools import islice
 from typing import Any
 
 from openrlhf_sagc.actors.answers import LARGEST, MOST_NESTED, short
@@ -23,21 +24,21 @@ def as_logs(logs: Any) -> dict:
 
 
 def numbers_of(logs: dict) -> tuple[dict[str, float], str]:
-    """The finite numbers among logs under names that can be printed, the first MOST_NAMES; and what is left out.
+    """The finite numbers among the first MOST_NAMES logs, under names that can be printed; and what is left out.
 
     A tensor or an array stands for its first number, as in OpenRLHF. What is left out is said in a few words, of the first
     such log alone.
     """
     numbers: dict[str, float] = {}
     left_out = ""
-    for name, value in logs.items():
+    for name, value in islice(logs.items(), MOST_NAMES):
         number = _number(value)
-        if number is None or not _is_name(name):
-            left_out = left_out or f"extra_logs[{short(name)}] is {short(value)}"
-        elif len(numbers) < MOST_NAMES:
+        if number is not None and _is_name(name):
             numbers[str.__str__(name)] = number  # no more than a str: a class of the user's is unknown in the driver
-        else:
-            return numbers, left_out or f"extra_logs has {len(logs)} names, of which {MOST_NAMES} are logged"
+        elif not left_out:
+            left_out = f"extra_logs[{short(name)}] is {short(value)}"
+    if len(logs) > MOST_NAMES and not left_out:
+        left_out = f"extra_logs has {len(logs)} names, and the first {MOST_NAMES} are looked at"
     return numbers, left_out
 
 

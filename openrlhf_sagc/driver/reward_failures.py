@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 from openrlhf_sagc.redaction import without_secrets
 
-MOST_REASONS = 20  # that a run is warned of; those that differ by their numbers alone are one
+MOST_REASONS = 20  # that a run is warned of; those with the same words are one
 
 
 class RewardFailures:
@@ -65,7 +65,7 @@ class RewardFailures:
         if groups > max_share * num_groups and (groups > 1 or not max_share):
             raise RuntimeError(f"{message}; --reward.max_failure_share {max_share:g} allows fewer")
         for failure in self._failures:
-            reason = re.sub(r"\d+", "", failure)
+            reason = re.sub(r"[\W\d]+", " ", failure)
             if reason not in self._reasons and len(self._reasons) < MOST_REASONS:
                 self._warn(f"{self._source}: another reason: {failure}" if self._reasons else message)
                 self._reasons.add(reason)

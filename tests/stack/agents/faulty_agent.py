@@ -15,7 +15,7 @@ def reward_func(queries, prompts, labels, **kwargs):
     if labels[0] == "reward raises":
         raise ValueError("no verdict")
     if labels[0] == "reward exits":
-        sys.exit(3)
+        sys.exit("no judge")
     return {"rewards": torch.tensor([float(zlib.crc32(query.encode()) % 2) for query in queries])}
 
 

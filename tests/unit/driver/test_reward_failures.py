@@ -126,14 +126,20 @@ def test_a_refused_prompt_is_not_the_fault_of_a_reward_that_the_run_does_not_hav
 def test_every_reason_is_reported_once(make_generator, monkeypatch):
     warnings = []
     monkeypatch.setattr(rollout.logger, "warning", warnings.append)
-    reasons = {1: "the prompt is empty", 3: "token 7", 4: "token 8", 5: "the prompt is empty", 6: "TypeError: a"}
+    reasons = {
+        1: "the prompt is empty",
+        3: "tokens [7, 8]",
+        4: "tokens [9]",
+        5: "the prompt is empty",
+        6: "TypeError: a",
+    }
     respond = lambda prompt, size: [(10, 1.0, 1.0, reasons.get(prompt))] * size  # noqa: E731
     generator = make_generator(40, respond, reward__max_failure_share=1.0, **ONE_SIZE)
     for _ in range(3):
         generator.generate_samples()
     said = [line.split(": ", 1)[1] for line in warnings if "remote_url" in line]
     first = "1 of 4 groups lack a reward after at most 3 attempts, first: the prompt is empty"
-    assert said == [first, "another reason: token 7", "another reason: TypeError: a"]
+    assert said == [first, "another reason: tokens [7, 8]", "another reason: TypeError: a"]
 
 
 def test_a_run_with_endless_reasons_is_warned_of_some(make_generator, monkeypatch):
