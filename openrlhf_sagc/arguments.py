@@ -173,7 +173,7 @@ def _add_sampling(group: argparse._ArgumentGroup) -> None:
         REWARD + "max_failure_share",
         type=float,
         default=0.1,
-        help="the run ends if more than this share of a step's samples has no reward, unless all are of one prompt",
+        help="the run ends if more than this share of a step's groups lacks a reward; one group alone does not end it",
     )
     group.add_argument(
         AGENT_TIMEOUT,

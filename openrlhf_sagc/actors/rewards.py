@@ -8,7 +8,9 @@ import threading
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from openrlhf_sagc.actors.answers import MISSING, Failure, check_scores, describe
+from openrlhf_sagc.actors.answers import Failure, Missing, check_scores, describe
+from openrlhf_sagc.actors.attempts import own_copy
+from openrlhf_sagc.actors.extra_logs import LOGS, as_logs
 from openrlhf_sagc.actors.reward_server import post
 from openrlhf_sagc.redaction import without_secrets
 
@@ -43,21 +45,23 @@ class Rewards:
         self._jitter = jitter
         self._note_failure = note_failure
         self._slots = asyncio.Semaphore(min(32, (os.cpu_count() or 1) + 4))  # as many threads as asyncio.to_thread has
+        self._running: set[asyncio.Task] = set()  # calls of the function that are in time
+        self._holding: set[asyncio.Task] = set()  # those of them that have a slot
         self._hung = 0
 
-    async def fetch(self, queries: list, prompts: list, labels: list) -> list[dict]:
-        """Instead of OpenRLHF's methods: one checked answer for each query, or one whose reward is MISSING."""
-        return await asyncio.gather(*map(self._fetch_one, queries, prompts, labels))
+    async def fetch(self, queries_list: list, prompts_list: list, labels_list: list) -> list[dict]:
+        """Instead of OpenRLHF's methods: one checked answer for each query, or one whose reward is `Missing`."""
+        return await asyncio.gather(*map(self._fetch_one, queries_list, prompts_list, labels_list))
 
     async def _fetch_one(self, query, prompt, label) -> dict:
         for attempt in range(self._retries + 1):
             await pause_before(attempt, self._jitter)
             try:
-                return await self._ask({"query": [query], "prompts": [prompt], "labels": [label]})
+                return await self._ask({"query": [query], "prompts": [own_copy(prompt)], "labels": [own_copy(label)]})
             except Exception as error:
                 failure = describe(error)
         self._note_failure(failure)
-        return {"rewards": MISSING}
+        return {"rewards": Missing(failure)}
 
     async def _ask(self, sample: dict) -> dict:
         if self._executor.reward_func:
@@ -67,7 +71,7 @@ class Rewards:
         return await self._answer(f"the reward server {without_secrets(url)}", call)
 
     async def _answer(self, who: str, call: Awaitable) -> dict:
-        """The answer with `rewards`, and `scores` and `extra_logs` if given, as numbers."""
+        """The answer with `rewards` and `scores` as numbers, and `extra_logs` as a dict."""
         try:
             answer = await call
         except asyncio.TimeoutError:
@@ -78,25 +82,44 @@ class Rewards:
             raise Failure(f"{who} returned no 'rewards' but {without_secrets(repr(list(answer)))[:100]}")
         answer = dict(answer)
         check_scores(answer, who, "rewards")
+        answer[LOGS] = as_logs(answer.get(LOGS))
         return answer
 
     async def _call_function(self, sample: dict) -> Any:
-        """What the function returns, from a thread; a caller that is cancelled leaves the call its slot."""
+        """What the function returns, from a thread. The call of a caller that is cancelled gives its slot to the next one.
+
+        It keeps the slot where as many calls run without one as may, so that threads do not pile up.
+        """
         await self._slots.acquire()
         if self._hung >= MOST_HUNG:
             self._slots.release()
             raise Failure(f"{MOST_HUNG} calls of the reward function hang, so that no more are made")
-        return await asyncio.shield(asyncio.create_task(self._hold_slot(sample)))
+        call = asyncio.create_task(self._in_time(sample))
+        self._running.add(call)
+        self._holding.add(call)
+        call.add_done_callback(self._running.remove)
+        call.add_done_callback(self._free_slot)
+        try:
+            return await asyncio.shield(call)
+        except asyncio.CancelledError:
+            if self._hung + len(self._running) - len(self._holding) < MOST_HUNG:
+                self._free_slot(call)
+            raise
 
-    async def _hold_slot(self, sample: dict) -> Any:
-        """One call, which has its slot until it returns or its time is over; from then on it counts as hung.
+    def _free_slot(self, call: asyncio.Task) -> None:
+        """The slot of this call, if it still has one, is for another."""
+        if call in self._holding:
+            self._holding.remove(call)
+            self._slots.release()
+
+    async def _in_time(self, sample: dict) -> Any:
+        """One call, which counts as hung from the end of its time until it returns.
 
         Raises:
             TimeoutError: its time is over.
         """
         call = _in_thread(self._executor.reward_func, sample)
         await asyncio.wait([call], timeout=self._timeout)
-        self._slots.release()
         if call.done():
             return call.result()
         self._hung += 1

@@ -9,8 +9,12 @@ from weakref import WeakValueDictionary
 
 from openrlhf.utils.agent import SingleTurnAgentExecutor
 from vllm.envs import enable_envs_cache
+from vllm.v1.engine.exceptions import EngineDeadError
 
-from openrlhf_sagc.actors.answers import Failure, check_log_probs, check_scores, describe, is_missing
+from openrlhf_sagc.actors.answers import Failure, Missing, check_scores, describe, is_missing
+from openrlhf_sagc.actors.attempts import check_prompt, for_one_attempt
+from openrlhf_sagc.actors.contained_exits import contain_exits
+from openrlhf_sagc.actors.responses import num_action_tokens, plain_response
 from openrlhf_sagc.actors.rewards import Rewards, pause_before
 from openrlhf_sagc.actors.running_rollouts import (
     EngineOfAgents,
@@ -74,6 +78,7 @@ class RolloutExecutor:
         self.loop: asyncio.AbstractEventLoop | None = None  # known with the first rollout
         self._llm = engine_actor.llm
         self._tokenizer = tokenizer
+        self._vocabulary = engine_actor.llm.model_config.get_vocab_size()  # rows of the embedding
         self._retries = retries
         self._jitter = random.Random(engine_actor.kwargs["seed"])  # OpenRLHF's, another one for each engine
         self._running: set[RunningRollout] = set()
@@ -96,7 +101,7 @@ class RolloutExecutor:
         label of a rollout that belongs to a group is `Labelled`; what is inside of it is all that others see.
 
         Raises:
-            Exception: of OpenRLHF's own single-turn executor outside of the reward, or any once vLLM is dead.
+            Exception: vLLM is dead.
         """
         # `llm_engine` is the engine's actor, which `_engine` stands for.
         group, label = RunningGroup(None), kwargs.get("label")
@@ -108,6 +113,8 @@ class RolloutExecutor:
         return self._execute(group, args, kwargs)
 
     async def _execute(self, group: "RunningGroup", args: tuple, kwargs: dict) -> dict:
+        if self.loop is None and not self._single_turn:
+            contain_exits(asyncio.get_running_loop())
         self.loop = asyncio.get_running_loop()
         rollout = RunningRollout(self._agent_timeout, self._engine)
         start = time.perf_counter()
@@ -174,36 +181,49 @@ class RolloutExecutor:
             # Again soon: vLLM does not know a request yet that is just being submitted.
             await asyncio.wait([rollout.ended for rollout in running], timeout=0.005)
 
-    async def _sample(self, rollout: "RunningRollout", args: tuple, kwargs: dict) -> dict | None:
-        """The inner executor's response with its reward checked; None if an agent failed."""
+    async def _sample(self, rollout: RunningRollout, args: tuple, kwargs: dict) -> dict | None:
+        """The inner executor's response with its reward checked; None if the request was refused or an agent failed."""
         current_rollout.set(rollout)
+        who = "OpenRLHF's executor" if self._single_turn else "the agent"
+        try:
+            check_prompt(self.executor, kwargs)
+        except Failure as refusal:
+            rollout.failure = str(refusal)
+            return None
         for attempt in range(self._retries + 1):
             await pause_before(attempt, self._jitter)
             rollout.tokens, rollout.failure = 0, None
             try:
+                own = for_one_attempt(kwargs, is_agent=not self._single_turn)
                 with rollout.outside_the_engine():
-                    response = await self.executor.execute(*args, llm_engine=self._engine, **kwargs)
+                    response = await self.executor.execute(*args, llm_engine=self._engine, **own)
                 if rollout.closed:
                     break
-                rollout.tokens = sum(end - start for start, end in response["action_ranges"])
-                if not (self._single_turn or rollout.tokens):
-                    raise Failure(
-                        "the agent returned a response without a token of its own: its action_ranges are empty"
-                    )
-                if self._reward_model:
-                    return response
-                if rollout.failure and is_missing(response.get("reward")):
-                    return response | {"reward": None, "scores": None}
-                check_scores(response, "the agent", "reward")
-                if not self._single_turn:
-                    check_log_probs(response, needed=kwargs["sampling_params"].logprobs is not None)
-                rollout.failure = None  # the agent may do without the reward that could not be fetched
+                response = plain_response(response, kwargs, who=who, vocabulary=self._vocabulary)
+                rollout.tokens = num_action_tokens(response["action_ranges"])
+                if not self._reward_model:
+                    self._check_reward(rollout, response, who)
                 return response
-            except (Exception, asyncio.CancelledError) as error:  # an agent's tool may raise the latter by itself
+            except BaseException as error:  # an agent's tool may raise CancelledError or SystemExit by itself
                 if rollout.closed:
                     break
-                cancelled = rollout.task.cancelling()
-                if cancelled or self._llm.errored or (self._single_turn and not isinstance(error, Failure)):
+                dead = self._llm.errored or isinstance(error, EngineDeadError)
+                if dead or rollout.task.cancelling():
                     raise
                 rollout.failure = describe(error)
+                # A prompt that was refused once is refused again; and one who closes this coroutine waits for no attempt.
+                if self._single_turn or isinstance(error, GeneratorExit):
+                    break
         return None
+
+    @staticmethod
+    def _check_reward(rollout: RunningRollout, response: dict, who: str) -> None:
+        """Make the response's reward a number, or None if all attempts at it have failed."""
+        reward = response["reward"]
+        if isinstance(reward, Missing):
+            rollout.failure = reward.failure
+        if rollout.failure and is_missing(reward):
+            response |= {"reward": None, "scores": None}
+            return
+        check_scores(response, who, "reward")
+        rollout.failure = None  # the agent may do without the reward that could not be fetched

@@ -153,7 +153,10 @@ current_rollout: ContextVar[RunningRollout] = ContextVar("rollout")
 
 
 def note_failure(failure: str) -> None:
-    """The reward of the rollout that this runs for has failed; raised instead, it would cost the response as well."""
-    rollout = current_rollout.get()
-    if not rollout.closed:
+    """The reward of the rollout that this runs for has failed; raised instead, it would cost the response as well.
+
+    In a thread of an agent's own nobody knows which rollout that is: then the `Missing` reward alone says why.
+    """
+    rollout = current_rollout.get(None)
+    if rollout and not rollout.closed:
         rollout.failure = failure

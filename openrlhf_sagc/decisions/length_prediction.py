@@ -69,7 +69,7 @@ class LengthPredictor:
 @lru_cache(2**14)
 def key_of(prompt: str) -> str:
     """16 hexadecimal digits that stand for a prompt."""
-    return hashlib.blake2b(prompt.encode(), digest_size=8).hexdigest()
+    return hashlib.blake2b(prompt.encode(errors="replace"), digest_size=8).hexdigest()
 
 
 def balance(loads_E: Sequence[float], expected_P: Sequence[float], rollouts: int) -> list[tuple[int, tuple[int, ...]]]:

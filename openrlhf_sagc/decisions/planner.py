@@ -119,7 +119,6 @@ class StepPlanner:
             max_dispatched=self.sampler.max_gen_batches * num_groups,
             carried_accepted=len(flight.accepted),
             carried_running=len(flight.running),
-            carried_rollouts=sum(group.rollouts for group in flight.running.values()),
         )
 
     def draw(self, step: Step, flight: GroupsInFlight, queue: PromptQueue) -> list[Prompt]:
@@ -147,7 +146,7 @@ class StepPlanner:
             flight.run(groups)
             return groups
         loads = [flight.loads[engine] for engine in range(self._num_engines)]
-        expected = [round(self.predictor.predict(prompt.text)) for prompt in prompts]
+        expected = [round(self.predictor.predict(str(prompt.text))) for prompt in prompts]
         placed = balance(loads, expected, step.round.rollouts)
         groups = flight.new_groups(step, prompts, [engines for _, engines in sorted(placed)], expected)
         groups = [groups[place] for place, _ in placed]
@@ -168,7 +167,7 @@ class StepPlanner:
         group = flight.take_back(number, lengths)
         tokens, _, _, finished, stopped, _ = zip(*lengths)
         if self.predictor:
-            self.predictor.observe(group.prompt.text, tokens, [not whole for whole in finished])
+            self.predictor.observe(str(group.prompt.text), tokens, [not whole for whole in finished])
         was_stopped = any(stopped)
         if was_stopped:
             step.unused_tokens += sum([rollout.tokens for rollout in rollouts])

@@ -21,7 +21,6 @@ class Step:
         max_dispatched: groups that it may dispatch in all.
         carried_accepted: groups of the step before that were accepted when it began.
         carried_running: groups of the step before that were running when it began.
-        carried_rollouts: rollouts of these.
         dispatched: groups that it has dispatched.
         stopped: groups that were stopped before they could be judged.
         unused_tokens: of rollouts that no judged group has.
@@ -37,7 +36,6 @@ class Step:
     max_dispatched: int
     carried_accepted: int = 0
     carried_running: int = 0
-    carried_rollouts: int = 0
     dispatched: int = 0
     stopped: int = 0
     unused_tokens: int = 0
@@ -55,10 +53,9 @@ class Step:
         return self.group_size if self.round.rollouts > self.group_size else None
 
     @property
-    def rollouts_dispatched(self) -> int:
-        """Rollouts in all, those carried over included; at least as many as a step without any drop has."""
-        rollouts = self.carried_rollouts + self.dispatched * self.round.rollouts
-        return max(rollouts, self.num_groups * self.round.rollouts)
+    def groups_rolled_out(self) -> int:
+        """Groups in all, those carried over included; at least as many as a step without any drop has."""
+        return max(self.carried_running + self.dispatched, self.num_groups)
 
     @property
     def dropped(self) -> Counter[str]:

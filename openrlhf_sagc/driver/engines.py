@@ -42,6 +42,37 @@ class Call(NamedTuple):
     engine: int
 
 
+class HeldCalls:
+    """Calls that wait for room in an engine, in the order of their dispatch; those of a group can be dropped at once."""
+
+    def __init__(self) -> None:
+        self._calls: dict[int, deque[Call]] = {}  # by group number; a group's calls come together
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def add(self, call: Call) -> None:
+        """The call waits behind all others."""
+        self._calls.setdefault(call.group.number, deque()).append(call)
+        self._count += 1
+
+    def take(self) -> Call:
+        """The call that waits longest, which waits no more."""
+        number, calls = next(iter(self._calls.items()))
+        self._count -= 1
+        call = calls.popleft()
+        if not calls:
+            del self._calls[number]
+        return call
+
+    def drop(self, number: int) -> list[Call]:
+        """The calls of this group, none of which waits any more."""
+        calls = list(self._calls.pop(number, ()))
+        self._count -= len(calls)
+        return calls
+
+
 class Engines:
     """All engines of the run.
 
@@ -69,7 +100,7 @@ class Engines:
         self._stopped: set[int] = set()  # numbers of those whose rollouts still run though they have enough
         self._stopped_at = 0.0  # seconds on the clock when these were last told to stop
         self._calls: Counter[int] = Counter()  # that run, by engine
-        self._held: dict[int, deque[Call]] = {}  # to send later, by engine
+        self._held: dict[int, HeldCalls] = {}  # to send later, by engine
         self._back: SimpleQueue[tuple[Call, Future]] = SimpleQueue()
         self._generate_kwargs: dict[str, Any] = {}  # of the groups that are held
         self._keep_first: int | None = None  # as the engines know it
@@ -111,7 +142,7 @@ class Engines:
         for group in groups:
             self._running[group.number] = GroupParts(group, self._keep_first)
             for call in _calls_of(group):
-                self._held.setdefault(call.engine, deque()).append(call)
+                self._held.setdefault(call.engine, HeldCalls()).add(call)
                 engines.add(call.engine)
         for engine in sorted(engines):
             self._send(engine)
@@ -137,7 +168,7 @@ class Engines:
         """
         for held in self._held.values():
             while held:
-                call = held.popleft()
+                call = held.take()
                 yield from self._put(call, [NOT_STARTED] * call.rollouts)
         silent = 0
         while self._running:  # again, since a call may reach its engine after the stop
@@ -179,7 +210,7 @@ class Engines:
         if count <= 0:
             return
         self._calls[engine] += count
-        sent = [held.popleft() for _ in range(count)]
+        sent = [held.take() for _ in range(count)]
         for rollouts, alike in groupby(sent, key=attrgetter("rollouts")):
             calls = list(alike)
             refs = generator._dispatch_prompts_to_vllm(
@@ -259,9 +290,7 @@ class Engines:
     def _drop_held(self, parts: GroupParts) -> None:
         """Rollouts of this group that were not sent will not be."""
         for engine in {parts.group.engines[place] for place in parts.left}:
-            held = self._held[engine]
-            for call in [call for call in held if call.group.number == parts.group.number]:
-                held.remove(call)
+            for call in self._held[engine].drop(parts.group.number):
                 parts.put(call.place, [NOT_STARTED])
                 self._note_back(call.group.number, (call.place,))
 

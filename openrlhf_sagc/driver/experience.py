@@ -3,6 +3,7 @@
 It sends the policy's actors a reward for every sample, and they make the tokens' advantages.
 """
 
+from copy import copy
 from functools import cached_property
 
 import ray
@@ -21,11 +22,12 @@ from openrlhf_sagc.step_savings import why_forward, why_shuffled
 
 logger = init_logger(__name__)
 
-# Info keys by which samples carry the number and the size of their group, and the StepShare of their step. A reward's
-# `extra_logs` are in `info` as well, under names without a slash.
+# Info keys by which samples carry the number and the size of their group, and the StepShare of their step.
 GROUP = "sagc/group"
 GROUP_SIZE = "sagc/group_size"
 STEP = "sagc/step"
+# OpenRLHF's info of a rollout. Actors reduce every key over all ranks, so no sample may have others.
+ROLLOUT_INFO = ("response_clip_ratio", "reward", "score")
 
 
 class GroupExperienceMaker(RemoteExperienceMaker):
@@ -35,7 +37,17 @@ class GroupExperienceMaker(RemoteExperienceMaker):
     _earlier: tuple[StepShare | None, torch.Tensor, list[int]] = None, torch.empty(0), []
 
     def make_experience_batch(self, rollout_samples: list[Experience]) -> list[Experience]:
-        """OpenRLHF's experiences of a step's samples, whose group sizes are noted first."""
+        """OpenRLHF's experiences of a step's samples, or of the last of them; the actors have received their rewards.
+
+        Raises:
+            RayError: an actor could not take the rewards.
+        """
+        experiences = self.make_bucket(rollout_samples)
+        ray.get(self.received)
+        return experiences
+
+    def make_bucket(self, rollout_samples: list[Experience]) -> list[Experience]:
+        """The experiences of some of a step's samples; `received` has what the actors say, who may still train others."""
         self._group_sizes = group_sizes_of(rollout_samples)
         self._step = rollout_samples[0].info[STEP]
         for sample in rollout_samples:
@@ -122,8 +134,6 @@ class GroupExperienceMaker(RemoteExperienceMaker):
             rewards_N, offsets_G1, self.advantage_estimator, clip_range or None, kl_coef, shift, scale
         )
         self.received = self.actor_model_group.async_run_method("__ray_call__", receive_rollout, self._step, rollout)
-        if self._step.divisor is None:  # else the actors may still train the bucket before
-            ray.get(self.received)
         return experiences
 
     def _whitening(
@@ -149,11 +159,18 @@ class GroupExperienceMaker(RemoteExperienceMaker):
 
 
 def stamped(groups: list[Group], step: StepShare) -> list[Experience]:
-    """Samples of the groups as the experience maker wants them: with the number and the size of their group and the step."""
+    """Copies of the groups' samples as the experience maker wants them.
+
+    They have the number and the size of their group, the step, and of their info what the training needs.
+    """
+    samples = []
     for group in groups:
+        stamp = {GROUP: group.number, GROUP_SIZE: len(group.samples), STEP: step}
         for sample in group.samples:
-            sample.info |= {GROUP: group.number, GROUP_SIZE: len(group.samples), STEP: step}
-    return [sample for group in groups for sample in group.samples]
+            info = {name: sample.info[name] for name in ROLLOUT_INFO if name in sample.info}
+            samples.append(copy(sample))
+            samples[-1].info = info | stamp
+    return samples
 
 
 def group_sizes_of(samples: list[Experience]) -> list[int]:

@@ -4,7 +4,8 @@ A step asks the policies for its plan, dispatches prompts, judges every group th
 others still run. It closes with exactly the groups that it needs. The rest is stopped, and its prompts are put back.
 """
 
-from collections.abc import Iterable
+import itertools
+from collections.abc import Iterable, Iterator
 from types import SimpleNamespace
 
 import torch
@@ -13,6 +14,7 @@ from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 from openrlhf.utils.logging_utils import init_logger
 from tqdm import tqdm
 
+from openrlhf_sagc.actors.extra_logs import LEFT_OUT, LOGS
 from openrlhf_sagc.actors.training import StepShare
 from openrlhf_sagc.argument_checks import fewest_batches, forward_ranks, uneven_share
 from openrlhf_sagc.decisions.in_flight import GroupsInFlight
@@ -23,6 +25,7 @@ from openrlhf_sagc.decisions.step import Step
 from openrlhf_sagc.decisions.token_weights import Trained
 from openrlhf_sagc.driver.engines import WAIT, Engines
 from openrlhf_sagc.driver.experience import stamped
+from openrlhf_sagc.driver.extra_logs import SAMPLE_LOGS, step_logs
 from openrlhf_sagc.driver.metrics import control_metrics, control_warnings, rollout_metrics, sampling_metrics
 from openrlhf_sagc.driver.prompt_excerpt import excerpt
 from openrlhf_sagc.driver.prompts import DataloaderPrompts
@@ -73,6 +76,7 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
         self._prompts_of_run = len(self.prompts_dataloader) * self.args.train.num_episodes
         self._prompts_consumed = 0
         self._warned: set[str] = set()
+        self._evaluated_groups: Iterator[int] = iter(())  # the group of each response of an evaluation
 
     @torch.no_grad()
     def generate_samples(self, **generate_kwargs) -> tuple[list[Experience], float | None, int, bool]:
@@ -129,12 +133,13 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
             RuntimeError: too many rewards failed.
         """
         self.failures.begin()
+        size = generate_kwargs.get("n_samples_per_prompt", self.args.rollout.n_samples_per_prompt)
+        self._evaluated_groups = (place // size for place in itertools.count())
         self.engines.resume(None)
         with self.clock.left_out():
             samples = super().generate_eval_samples(**generate_kwargs)
         self.engines.pause()
-        self.failures.check(len(samples))
-        size = generate_kwargs.get("n_samples_per_prompt", self.args.rollout.n_samples_per_prompt)
+        self.failures.check(len(samples) // size)
         groups = [samples[start : start + size] for start in range(0, len(samples), size)]
         return [sample for group in groups if all(sample is not None for sample in group) for sample in group]
 
@@ -229,23 +234,35 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
         group, members, was_stopped = self.planner.receive(step, self.flight, self.queue, number, rollouts)
         self.trace.add(step, group, rollouts, responses)
         for place, rollout in enumerate(rollouts):
-            if rollout.failure and place not in members:
-                self.failures.observe(rollout.failure, group.prompt.text)
+            if rollout.failure:
+                self.failures.observe(rollout.failure, number if place in members else None)
         if was_stopped:
             if len(step.given_up) > given_up:
                 self._warn_of_given_up(group)
             return
-        samples = [self._process_response_into_experience(responses[place], **generate_kwargs) for place in members]
+        samples = [self._sample_of(responses[place], **generate_kwargs) for place in members]
         self.planner.judge(step, self.flight, group, [raw_score(sample) for sample in samples], samples)
-        self.failures.check(step.rollouts_dispatched)
+        self.failures.check(step.groups_rolled_out)
 
     def _process_response_into_experience(self, response: dict, **generate_kwargs) -> Experience | None:
-        """OpenRLHF's sample, or None if the reward failed."""
-        failure = response[ROLLOUT].failure
-        if failure:
-            self.failures.observe(failure, response["prompt"])
+        """The sample of an evaluation's response, or None if its reward failed; a prompt's responses come in a row."""
+        group = next(self._evaluated_groups)
+        if response[ROLLOUT].failure:
+            self.failures.observe(response[ROLLOUT].failure, group)
+        return self._sample_of(response, **generate_kwargs)
+
+    def _sample_of(self, response: dict, **generate_kwargs) -> Experience | None:
+        """OpenRLHF's sample with its logs, or None if the reward failed."""
+        if response[ROLLOUT].failure:
             return None
-        return super()._process_response_into_experience(response, **generate_kwargs)
+        if response.get(LEFT_OUT):
+            self._warn_once(
+                "left out",
+                f"{response[LEFT_OUT]}: of extra_logs only finite numbers under names are logged; no reward is lost",
+            )
+        sample = super()._process_response_into_experience({**response, LOGS: {}}, **generate_kwargs)
+        sample.info[SAMPLE_LOGS] = response[LOGS]
+        return sample
 
     def _stop(self, step: Step, **generate_kwargs) -> None:
         """Stop all groups that run; those that have finished meanwhile are judged like any other."""
@@ -275,7 +292,9 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
     def _log(self, step: Step, trained: list[Group], unused: list[Group], lengths: list[list[Rollout]]) -> None:
         """Make the step's metrics, and warn once of what keeps the controller from doing its work."""
         longest = longest_response(self.args)
+        logs, warnings = step_logs(sample for group in trained for sample in group.samples)
         self.metrics = {
+            **logs,
             **control_metrics(self.planner, step),
             **sampling_metrics(step, trained, unused, self.flight, waiting=len(self.queue)),
             **rollout_metrics(lengths, longest),
@@ -283,13 +302,17 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
             IDLE_TAIL: self.engines.rollouts.idle_tail(),
             **(self.stream.metrics() if self.stream else {}),
         }
-        if not self.args.rollout.sagc.enable:  # tail batching alone
-            return
-        warnings = control_warnings(self.planner.controller, self.args.rollout.sagc.signal, self.metrics, longest)
+        if self.args.rollout.sagc.enable:  # not tail batching alone
+            signal = self.args.rollout.sagc.signal
+            warnings |= control_warnings(self.planner.controller, signal, self.metrics, longest)
         for kind, warning in warnings.items():
-            if kind not in self._warned:
-                logger.warning(warning)
-        self._warned |= warnings.keys()
+            self._warn_once(kind, warning)
+
+    def _warn_once(self, kind: str, warning: str) -> None:
+        """Warn, unless a warning of this kind was given."""
+        if kind not in self._warned:
+            logger.warning(warning)
+        self._warned.add(kind)
 
     def _warn_of_silence(self, step: Step) -> None:
         running = self.flight.running

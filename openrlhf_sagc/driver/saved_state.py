@@ -53,7 +53,7 @@ def resumed_state(state: dict[str, Any], args: SimpleNamespace, prompts: int) ->
         raise ValueError(refusal_of(difference))
     if difference or (anew and not is_described(saved_data)):
         state = _begun_anew(state, prompts)
-    return _with_sizes(state, sorted(set(args.rollout.sagc.group_sizes)), args.ckpt.path)
+    return _with_fitting_groups(_with_sizes(state, sorted(set(args.rollout.sagc.group_sizes)), args.ckpt.path), args)
 
 
 def _begun_anew(state: dict[str, Any], prompts: int) -> dict[str, Any]:
@@ -64,7 +64,7 @@ def _begun_anew(state: dict[str, Any], prompts: int) -> dict[str, Any]:
 
 
 def _with_sizes(state: dict[str, Any], sizes: list[int], path: str) -> dict[str, Any]:
-    """A single size takes the place of the saved one; prompts of groups of other sizes are put back."""
+    """A single size takes the place of the saved one."""
     controller = state["controller"]
     if len(sizes) == 1:
         controller = {**controller, "group_size": sizes[0]}
@@ -73,7 +73,29 @@ def _with_sizes(state: dict[str, Any], sizes: list[int], path: str) -> dict[str,
             f"--ckpt.path {path} was saved at group size {controller['group_size']}, which is none of {PREFIX}group_sizes "
             f"{words(sizes)}: add it, or give a single size to go on with that"
         )
-    others = [group for group in state["accepted"] if len(group[-1]) not in sizes]
-    kept = [group for group in state["accepted"] if len(group[-1]) in sizes]
-    put_back = [list(Prompt(*prompt)._replace(must_finish=True)) for _, _, prompt, _ in others]
-    return {**state, "controller": controller, "accepted": kept, "returned": [*put_back, *state["returned"]]}
+    return {**state, "controller": controller}
+
+
+def _with_fitting_groups(state: dict[str, Any], args: SimpleNamespace) -> dict[str, Any]:
+    """Kept groups that a step of this run could not train beside its own are rolled out again.
+
+    A run that keeps no surplus has groups of one size in a step, which streaming counts on.
+    """
+    keeps = args.algo.dynamic_filtering_surplus == "keep"
+    sizes = args.rollout.sagc.group_sizes if keeps else [state["controller"]["group_size"]]
+    needs_log_probs = args.algo.advantage.is_correction_level != "off"
+    kept, put_back = [], []
+    for group in state["accepted"]:
+        _, _, prompt, samples = group
+        fits = len(samples) in sizes and all(_is_like_new(sample, needs_log_probs) for sample in samples)
+        if fits:
+            kept.append(group)
+        else:
+            put_back.append(list(Prompt(*prompt)._replace(must_finish=True)))
+    return {**state, "accepted": kept, "returned": [*put_back, *state["returned"]]}
+
+
+def _is_like_new(sample: dict[str, Any], needs_log_probs: bool) -> bool:
+    """Whether a saved sample has what the samples of this run have; a micro-batch of both cannot be made else."""
+    has_scores = (sample["scores"] is None) == (sample["rewards"] is None)
+    return has_scores and (sample["rollout_log_probs"] is not None) == needs_log_probs

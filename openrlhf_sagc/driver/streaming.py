@@ -63,7 +63,7 @@ class Stream:
         bucket = self._plan.add(groups) if self._may_send else []
         if not bucket:
             return
-        experiences = self._maker.make_experience_batch(stamped(bucket, self.share))
+        experiences = self._maker.make_bucket(stamped(bucket, self.share))
         self.made += [
             SimpleNamespace(info=made.info, response_length=made.response_length, truncated=made.truncated)
             for made in experiences

@@ -104,8 +104,10 @@ class RunTrace:
         """Compare the file with what the checkpoint knows; if it begins with other rows, none of them are the run's."""
         known, self._saved_digest = self._saved_digest, None
         is_long_enough = file.seek(0, os.SEEK_END) >= self._length
+        file.seek(max(self._length - 1, 0))
+        ends_a_row = not self._length or file.read(1) == b"\n"  # a checkpoint without a digest may be another run's
         self._count(file, self._length)
-        if not is_long_enough or (known and self._digest.hexdigest() != known):
+        if not is_long_enough or not ends_a_row or (known and self._digest.hexdigest() != known):
             self._count(file, 0)
 
     def _count(self, file: BinaryIO, length: int) -> None:

@@ -69,7 +69,7 @@ class GroupTraining(BasePPOTrainer):
             status["timing/ppo_train"] += waited
         timed = sum(seconds for name, seconds in status.items() if name.startswith("timing/"))
         status[OTHER] = max(time.perf_counter() - started - timed, 0.0)  # OpenRLHF adds it to timing/step_total
-        return {**status, **step.metrics}, global_step
+        return {**step.metrics, **status}, global_step  # no log of a reward's takes the place of OpenRLHF's
 
     def _compute_rollout_stats(self, experiences: list[Experience]) -> dict[str, float]:
         """OpenRLHF's scalars, of the samples too that were trained before."""

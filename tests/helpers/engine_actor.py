@@ -11,6 +11,7 @@ from openrlhf_sagc.actors.rollouts import stop_rollouts, watch_rollouts
 from openrlhf_sagc.decisions.records import ROLLOUT, Labelled
 
 ENDLESS = 10**6  # tokens
+VOCABULARY = 1000  # tokens
 UNFINISHED_FIELDS = {"prompt", "label", "images", ROLLOUT}  # of a response
 
 
@@ -24,7 +25,8 @@ class Actor:
         self.executor = executor
         self.submit, self.statistics = submit, statistics
         self.requests = {}
-        self.llm = SimpleNamespace(errored=False, abort=self._abort)
+        model_config = SimpleNamespace(get_vocab_size=lambda: VOCABULARY)
+        self.llm = SimpleNamespace(errored=False, abort=self._abort, model_config=model_config)
         watch_rollouts(self, tokenizer=Tokenizer(), timeout=timeout, retries=retries, **limits)
 
     async def _abort(self, request_ids):
@@ -83,6 +85,12 @@ class Actor:
         return responses
 
 
+def answer_of(output):
+    """An agent's response of a prompt of two tokens and vLLM's output."""
+    tokens = output.outputs[0].token_ids
+    return {"reward": 1.0, "observation_tokens": [1, 2, *tokens], "action_ranges": [(2, 2 + len(tokens))]}
+
+
 class Tokenizer:
     def note(self, text):
         """Is told every text."""
@@ -107,8 +115,7 @@ class Agent:
         attempt = next(self.attempts)
         if isinstance(attempt, BaseException):
             raise attempt
-        tokens = output.outputs[0].token_ids
-        return {"prompt": prompt, "reward": attempt, "action_ranges": [(2, 2 + len(tokens)), (9, 10)]}
+        return answer_of(output) | {"reward": attempt}
 
 
 def run(coroutine):

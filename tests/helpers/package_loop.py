@@ -35,6 +35,7 @@ from openrlhf_sagc.driver.trainers import GroupTraining  # isort: skip
 
 OWN = ("train.old_log_probs", "train.micro_batches", "train.stream")
 PLAIN_LENGTH = "train.plain_length"  # a flag of this script alone: mean tokens by which steps are weighed
+RAGGED = "train.ragged"  # another one: some samples have logs, with names of their own and of OpenRLHF's
 
 
 SIZE = 4  # of every group
@@ -121,8 +122,16 @@ class ModelActors(ppo_loop.ModelActors):
         return theirs
 
 
+def roll_out(prompt, number, rewards):
+    """The response of `ppo_loop.py`, with logs in two of three samples."""
+    response = made_up(prompt, number, rewards)
+    logs = [{}, {"solved": 1.0}, {"kl": 9.0, "timing/tool": 9.0, **{f"{prompt} {i}": 1.0 for i in range(9)}}]
+    return {**response, "extra_logs": logs[number % 3]}
+
+
 def parse(flags):
-    args = theirs({name: value for name, value in flags.items() if name not in (*OWN, PLAIN_LENGTH)})
+    ppo_loop.roll_out = roll_out if flags.get(RAGGED) else made_up
+    args = theirs({name: value for name, value in flags.items() if name not in (*OWN, PLAIN_LENGTH, RAGGED)})
     args.train.plain_length = flags.get(PLAIN_LENGTH)
     for name in OWN:
         section, key = name.split(".")
@@ -169,6 +178,7 @@ def describe(engine, args):
 
 
 if __name__ == "__main__":
+    made_up = ppo_loop.roll_out
     theirs, deal, as_plain_steps = ppo_loop.parse, experience.deal, step_weights.as_plain_steps
     with (
         mock.patch.object(ppo_trainer, "PPOTrainer", Trainer),

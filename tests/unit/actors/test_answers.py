@@ -1,9 +1,11 @@
 """The checks of answers by themselves; test_rewards.py and test_reward_server.py have them on the way of a reward."""
 
+import asyncio
+import warnings
+
 import pytest
 
-from openrlhf_sagc.actors import answers
-from openrlhf_sagc.actors.answers import LARGEST, Failure, describe, finite_number, logged_numbers
+from openrlhf_sagc.actors.answers import LARGEST, Failure, Missing, check_scores, describe, finite_number, kind_of
 
 
 @pytest.mark.parametrize("value", [LARGEST, -LARGEST, 0, True, [[[1]]], (2.5,)])
@@ -21,12 +23,6 @@ def test_anything_else_is_refused_in_one_short_line(value):
     assert "reward" in str(error.value) and len(str(error.value)) < 200
 
 
-@pytest.mark.parametrize("logs", ["text", [1], {"a": 10**400}, {"a": [1, 2]}, {"a": {}}, {None: 1}, {"a": "1"}])
-def test_logs_that_the_driver_cannot_log_are_refused(logs):
-    with pytest.raises(Failure, match="^it returned .*extra_logs"):
-        logged_numbers(logs, "it")
-
-
 def test_an_error_is_described_in_one_line_without_secrets(monkeypatch):
     monkeypatch.setenv("SERVICE_API_KEY", "sk-0123456789")
     try:
@@ -36,10 +32,30 @@ def test_an_error_is_described_in_one_line_without_secrets(monkeypatch):
     assert line.startswith("ValueError: $SERVICE_API_KEY was refused by https://host/path (test_answers.py:")
 
 
-@pytest.mark.parametrize("value", [1, True, [2], [[3.0]]])
-def test_right_logs_have_no_words_made_for_an_error(monkeypatch, value):
-    """An answer may have 40,000 logs, and to leave secrets out of each name takes seconds."""
-    made = []
-    monkeypatch.setattr(answers, "without_secrets", lambda text: made.append(text) or text)
-    assert len(logged_numbers({f"log {i}": value for i in range(100)}, "the reward function")) == 100
-    assert not made
+def test_an_error_without_words_stands_for_its_cause():
+    """As vLLM's EngineGenerateError, whose cause says what the request lacks."""
+    try:
+        try:
+            raise ValueError("no image")
+        except ValueError as cause:
+            raise RuntimeError from cause
+    except RuntimeError as error:
+        assert describe(error).startswith("ValueError: no image (test_answers.py:")
+    assert describe(asyncio.CancelledError()) == "CancelledError: "  # never raised: no place to name
+
+
+@pytest.mark.parametrize("scores", [None, Missing("gone")])
+def test_without_scores_the_reward_is_the_score(scores):
+    answer = {"reward": [2], "scores": scores}
+    check_scores(answer, "it", "reward")
+    assert answer == {"reward": 2.0, "scores": 2.0}
+
+
+def test_a_coroutine_is_named_and_python_does_not_warn_of_it():
+    async def forgotten():
+        pass
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert kind_of(forgotten()) == "a coroutine that was not awaited"
+    assert kind_of([1, 2]) == "a list of 2"

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 import torch
-from engine_actor import UNFINISHED_FIELDS, Actor, Agent, calls, run
+from engine_actor import UNFINISHED_FIELDS, Actor, Agent, answer_of, calls, run
 from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 from openrlhf.utils.agent import SingleTurnAgentExecutor
 
@@ -43,23 +43,18 @@ def test_one_number_of_any_kind_is_a_reward(reward_file, reward):
         ("return dict(rewards=1e39)", "the reward function returned reward 1e+39"),
         ("return dict(rewards=-10**400)", "the reward function returned reward -1" + "0" * 98),
         ("return dict(rewards=0.5, scores=-1e31)", "the reward function returned score -1e+31"),
-        ("return dict(rewards=0.5, extra_logs='0')", "the reward function returned extra_logs '0' instead of a dict"),
-        (
-            "return dict(rewards=0.5, extra_logs={'note': 'good'})",
-            "the reward function returned extra_logs['note'] 'good' instead of a number under a name",
-        ),
-        (
-            "return dict(rewards=0.5, extra_logs={'note': None})",
-            "the reward function returned extra_logs['note'] None instead of a number under a name",
-        ),
-        (
-            "return dict(rewards=0.5, extra_logs={7: 0.5})",
-            "the reward function returned extra_logs[7] 0.5 instead of a number under a name",
-        ),
         ("return dict(rewards=[0.5, 1.0])", "the reward function returned 2 rewards for 1 sample"),
         ("return dict(rewards=torch.tensor([]))", "the reward function returned 0 rewards for 1 sample"),
         ("return dict(rewards=None)", "the reward function returned reward None"),
         ("return dict(rewards='0.5')", "the reward function returned reward '0.5'"),
+        (
+            "class Odd(Exception):\n        def __str__(self):\n            return self.text\n    raise Odd",
+            "Odd: an error whose message cannot be made (reward.py:8)",
+        ),
+        ("return dict(rewards=1j)", "the reward function returned reward 1j"),
+        ("return dict(rewards=(item := [], item.append(item))[0])", "the reward function returned reward [[...]]"),
+        ("raise GeneratorExit", "GeneratorExit:  (reward.py:5)"),
+        ("raise KeyboardInterrupt", "KeyboardInterrupt:  (reward.py:5)"),
         ("return dict(reward=0.5)", "the reward function returned no 'rewards' but ['reward']"),
         ("return [0.5]", "the reward function returned a list instead of a dict"),
         ("free.wait(20)", "the reward function did not answer within 0.3 s"),
@@ -107,25 +102,32 @@ def test_a_function_that_hangs_again_and_again_is_called_no_more(reward_file, mo
     assert len(calls(executor)) == 3
 
 
-def test_stopped_calls_hold_their_threads_so_that_none_are_added(reward_file, monkeypatch):
-    """Five stops within one slow call: neither more threads nor a call that counts as hung; the next rewards come."""
-    monkeypatch.setattr(rewards.os, "cpu_count", lambda: 1)  # 5 threads
-    executor = reward_file("free.wait(20)\n    return dict(rewards=1.0)")
+def test_stopped_calls_leave_their_slots_to_the_next_rewards(reward_file, monkeypatch):
+    """Seven stops while the function hangs: their calls run on in at most as many threads as may hang."""
+    monkeypatch.setattr(rewards.os, "cpu_count", lambda: 1)  # 5 slots
+    monkeypatch.setattr(rewards, "MOST_HUNG", 20)
+    executor = reward_file("labels[0] and free.wait(20)\n    return dict(rewards=1.0)")
+
+    async def stopped(actor):
+        rollouts = [asyncio.create_task(actor.rollout("hangs")) for _ in range(8)]
+        await asyncio.sleep(0.1)
+        await actor.executor.stop()
+        assert all(response[ROLLOUT].stopped for response in await asyncio.gather(*rollouts))
 
     async def check():
         actor = Actor(executor, timeout=60.0)
         others = [thread for thread in threading.enumerate() if thread.name == rewards.THREAD]  # of other tests
-        for _ in range(5):
-            stopped = [asyncio.create_task(actor.rollout()) for _ in range(8)]
-            await asyncio.sleep(0.1)
-            await actor.executor.stop()
-            assert all(response[ROLLOUT].stopped for response in await asyncio.gather(*stopped))
-            running = [thread for thread in threading.enumerate() if thread.name == rewards.THREAD]
-            assert len(set(running) - set(others)) <= 5
+        for _ in range(3):
+            await stopped(actor)
+        answers = [(await actor.rollout(""))["reward"] for _ in range(8)]
+        for _ in range(4):
+            await stopped(actor)
+        running = [thread for thread in threading.enumerate() if thread.name == rewards.THREAD]
+        assert 15 < len(set(running) - set(others)) <= 25
         executor.reward_func.__globals__["free"].set()
-        return [(await actor.rollout())["reward"] for _ in range(8)]
+        return answers + [(await actor.rollout(""))["reward"] for _ in range(8)]
 
-    assert run(check()) == [1.0] * 8
+    assert run(check()) == [1.0] * 16
 
 
 def test_pauses_double_up_to_half_a_minute_and_differ_between_samples(monkeypatch):
@@ -146,7 +148,7 @@ def test_pauses_double_up_to_half_a_minute_and_differ_between_samples(monkeypatc
 
 def test_an_agent_that_recovers_gives_its_response():
     response = run(Actor(Agent(OSError("tool"), float("nan"), torch.tensor([1])), retries=2).rollout())
-    assert (response["reward"], response[ROLLOUT].tokens, response[ROLLOUT].failure) == (1.0, 6, None)
+    assert (response["reward"], response[ROLLOUT].tokens, response[ROLLOUT].failure) == (1.0, 5, None)
     assert response[ROLLOUT].queue_seconds == pytest.approx(0.9)
 
 
@@ -157,6 +159,8 @@ def test_an_agent_that_recovers_gives_its_response():
         (None, "the agent returned reward None"),
         (float("nan"), "the agent returned reward nan"),
         (asyncio.CancelledError("by a tool's client"), "CancelledError: by a tool's client (engine_actor.py:"),
+        (SystemExit(2), "SystemExit: 2 (engine_actor.py:"),
+        (KeyboardInterrupt(), "KeyboardInterrupt:  (engine_actor.py:"),
     ],
 )
 def test_an_agent_without_a_reward_is_a_failure(attempt, failure):
@@ -165,7 +169,7 @@ def test_an_agent_without_a_reward_is_a_failure(attempt, failure):
     assert response[ROLLOUT].failure.startswith(failure)
     assert response.keys() == UNFINISHED_FIELDS and response["label"] == "label"
     assert not response[ROLLOUT].stopped and not response[ROLLOUT].finished  # so that it has no length yet
-    assert response[ROLLOUT].tokens in (5, 6)
+    assert response[ROLLOUT].tokens == 5
     assert next(agent.attempts) == "not tried"
 
 
@@ -195,43 +199,61 @@ def test_an_agent_that_fetches_rewards_in_its_own_way_keeps_it(reward_file):
     assert run(Actor(Own(reward_file("pass").reward_endpoints[0])).rollout())["reward"] == 0.75
 
 
+def test_openrlhf_makes_a_sample_of_every_answer_that_is_let_through(reward_file):
+    response = run(Actor(reward_file("return dict(rewards=-1e30)")).rollout("label"))
+    sample = SamplesGenerator._process_response_into_experience(None, response, max_len=64)
+    assert torch.isfinite(sample.rewards).all() and sample.scores.equal(sample.rewards)
+
+
 @pytest.mark.parametrize(
-    "values, logprobs, failure",
-    [
-        ([0.0] * 5, None, "the agent returned rollout_log_probs [0.0, 0.0, 0.0, 0.0, 0.0] for 7 tokens"),
-        ("seven..", None, "the agent returned rollout_log_probs 'seven..' for 7 tokens"),
-        ([0.0] * 6 + [None], 1, "the agent returned rollout_log_probs with None among them"),
-        ([0.0] * 6 + [float("nan")], 1, "the agent returned rollout_log_probs with nan among them"),
-        (None, 1, "the agent returned no rollout_log_probs, which the training needs"),
-        ([-0.5] * 7, 1, None),
-        (torch.full([7], -0.5), 1, None),
-        (None, None, None),
-    ],
+    "logs",
+    ["'text'", "numpy.ones(0)", "[1, 2]", "{'note': None}", "{7: 0.5}", "{'info': {'steps': 3}}", "{'big': 10**400}"],
 )
-def test_log_probabilities_of_an_agent_fit_its_tokens(values, logprobs, failure):
-    class Own(Agent):
+def test_no_reward_is_lost_because_of_a_log(reward_file, logs):
+    response = run(Actor(reward_file(f"return dict(rewards=0.5, extra_logs={logs})")).rollout())
+    assert (response["reward"], response["extra_logs"], response[ROLLOUT].failure) == (0.5, {}, None)
+    assert response["extra_logs_left_out"].startswith("extra_logs[")
+
+
+def test_neither_siblings_nor_further_attempts_see_what_a_function_does_to_its_label(reward_file):
+    body = "labels[0]['answers'].pop()\n    return dict(rewards=1.0) if len(calls) > 2 else None"
+    executor, label = reward_file(body), {"answers": [1, 2]}
+
+    async def group():
+        actor = Actor(executor, retries=2)
+        return await asyncio.gather(actor.rollout(label), actor.rollout(label))
+
+    assert [response[ROLLOUT].failure for response in run(group())] == [None, None]
+    assert calls(executor) == [[{"answers": [1]}]] * 4 and label == {"answers": [1, 2]}
+
+
+def test_a_subclass_may_ask_for_rewards_by_openrlhfs_names(reward_file):
+    class Named(SingleTurnAgentExecutor):
         async def execute(self, **kwargs):
             response = await super().execute(**kwargs)
-            return {**response, "observation_tokens": [1] * 7, "rollout_log_probs": values}
+            (answer,) = await self._fetch_rewards_via_func(queries_list=[""], prompts_list=[""], labels_list=[""])
+            return {**response, "reward": answer["rewards"] + 1}
 
-    async def rollout():
-        actor = Actor(Own(1.0))
-        request = actor.request()
-        request["sampling_params"].logprobs = logprobs
-        return await actor.executor.execute(**request)
-
-    response = run(rollout())
-    assert response[ROLLOUT].failure == failure
-    if failure is None:
-        assert response["rollout_log_probs"] in (None, [-0.5] * 7)
+    executor = Named(reward_file("return dict(rewards=0.5)").reward_endpoints[0])
+    assert run(Actor(executor).rollout())["reward"] == 1.5
 
 
-def test_openrlhf_makes_a_sample_of_every_answer_that_is_let_through(reward_file):
-    logs = "{'a': 1, 'b': [True], 'c': torch.tensor([2.0, 9.0]), 'd': numpy.float32(4), 'e': float('nan')}"
-    response = run(Actor(reward_file(f"return dict(rewards=-1e30, extra_logs={logs})")).rollout("label"))
-    sample = SamplesGenerator._process_response_into_experience(None, response, max_len=64)
-    assert torch.isfinite(sample.rewards).all() and sample.info["e"].isnan().all()
-    assert [sample.info[name].item() for name in "abcd"] == [1.0, 1.0, 2.0, 4.0]
+def test_the_reason_of_a_reward_that_failed_in_an_agents_own_thread_is_kept(reward_file):
+    class InThread(SingleTurnAgentExecutor):
+        def answer(self):
+            self.answers += asyncio.run(self._fetch_rewards_via_func([""], [""], [""]))
+
+        async def execute(self, llm_engine, sampling_params, **kwargs):
+            self.answers = []
+            thread = threading.Thread(target=self.answer)
+            thread.start()
+            output = await llm_engine.generate([1, 2], sampling_params)
+            await asyncio.to_thread(thread.join)
+            return answer_of(output) | {"reward": self.answers[0]["rewards"]}
+
+    executor = InThread(reward_file("raise ValueError('no parse')").reward_endpoints[0])
+    response = run(Actor(executor).rollout())
+    assert response[ROLLOUT].failure == "ValueError: no parse (reward.py:5)" and response["reward"] is None
 
 
 @pytest.mark.parametrize("estimator", GROUP_ESTIMATORS)

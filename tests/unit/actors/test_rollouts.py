@@ -4,9 +4,13 @@ import asyncio
 from types import SimpleNamespace
 
 import pytest
+import tokenizers
 import torch
-from engine_actor import Actor, Agent, Tokenizer, run
+from engine_actor import UNFINISHED_FIELDS, Actor, Agent, Tokenizer, run
 from openrlhf.utils.agent import AgentInstanceBase, MultiTurnAgentExecutor, SingleTurnAgentExecutor
+from transformers import PreTrainedTokenizerFast
+from vllm.exceptions import VLLMValidationError
+from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
 
 from openrlhf_sagc.actors.rollouts import RolloutExecutor, watch_rollouts
 from openrlhf_sagc.decisions.records import ROLLOUT, Labelled
@@ -20,7 +24,7 @@ def test_rollouts_side_by_side_have_their_own_seconds():
             for _ in range(2):
                 await llm_engine.generate([1], kwargs["sampling_params"], multi_modal_data=None)
                 await asyncio.sleep(label)  # the tool
-            return {"reward": 1.0, "action_ranges": [(1, 6), (9, 14)]}
+            return {"reward": 1.0, "observation_tokens": [1] * 14, "action_ranges": [(1, 6), (9, 14)]}
 
     async def group():
         actor = Actor(TwoTurns())
@@ -100,17 +104,127 @@ def test_watching_twice_is_watching_once():
     assert actor.executor is executor and isinstance(executor, RolloutExecutor)
 
 
-@pytest.mark.parametrize("executor, dead", [(SingleTurnAgentExecutor("http://unused"), False), (Agent(1.0), True)])
-def test_an_error_of_vllm_ends_the_run(executor, dead):
+@pytest.mark.parametrize("executor", [SingleTurnAgentExecutor("http://unused"), Agent(1.0)])
+@pytest.mark.parametrize("errored, error", [(True, ConnectionError("gone")), (False, EngineDeadError())])
+def test_a_dead_vllm_ends_the_run(executor, errored, error):
     actor = Actor(executor, retries=2)
-    actor.llm.errored = dead
+    actor.llm.errored = errored
+    requests = refusing(actor, error)
+    with pytest.raises(type(error)):
+        run(actor.rollout())
+    assert len(requests) == 1
+
+
+def refusing(actor, error):
+    """Let vLLM raise the error for every request; the requests."""
     requests = []
 
     async def generate(*args, **kwargs):
         requests.append(args)
-        raise ConnectionError("EngineCore died")
+        raise error
 
     actor.generate = generate
-    with pytest.raises(ConnectionError, match="EngineCore died"):
-        run(actor.rollout())
-    assert len(requests) == 1
+    return requests
+
+
+def raised_from(cause):
+    error = EngineGenerateError()
+    error.__cause__ = cause
+    return error
+
+
+@pytest.mark.parametrize(
+    "error, line",
+    [
+        (
+            VLLMValidationError("The decoder prompt cannot be empty"),
+            "VLLMValidationError: The decoder prompt cannot be",
+        ),
+        (
+            ValueError("Token id 9999 is out of vocabulary"),
+            "ValueError: Token id 9999 is out of vocabulary (test_roll",
+        ),
+        (raised_from(ValueError("1 placeholder, 2 images")), "ValueError: 1 placeholder, 2 images"),
+    ],
+)
+def test_a_request_that_vllm_refuses_is_a_failure_and_is_not_made_again(error, line):
+    for executor in (SingleTurnAgentExecutor(None), SingleTurnAgentExecutor("http://unused")):
+        actor = Actor(executor, retries=2)
+        requests = refusing(actor, error)
+        response = run(actor.rollout("label"))
+        assert response[ROLLOUT].failure.startswith(line) and response.keys() == UNFINISHED_FIELDS
+        assert not response[ROLLOUT].finished and not response[ROLLOUT].stopped and len(requests) == 1
+
+
+class Turns(AgentInstanceBase):
+    def __init__(self):
+        pass
+
+    async def step(self, states):
+        return {"rewards": torch.tensor(1.0), "environment_feedback": "", "done": True}
+
+
+class Resets(Turns):
+    async def reset(self, states):
+        return {"observation": " ".join(states["observation"])}
+
+
+@pytest.mark.parametrize(
+    "prompt, executor, failure",
+    [
+        ("", SingleTurnAgentExecutor(None), "the prompt is empty"),
+        (" \n", SingleTurnAgentExecutor(None), "the prompt is blank"),
+        (
+            ["a", "b"],
+            SingleTurnAgentExecutor(None),
+            "the prompt is a list instead of a text: --data.apply_chat_template",
+        ),
+        (
+            ["a", "b"],
+            MultiTurnAgentExecutor(Turns),
+            "the prompt is a list instead of a text: --data.apply_chat_template",
+        ),
+        (7, SingleTurnAgentExecutor(None), "the prompt is a int instead of a text"),
+        (None, MultiTurnAgentExecutor(Turns), "the prompt is a NoneType instead of a text"),
+        (["a", "b"], MultiTurnAgentExecutor(Resets), None),  # it makes a text of them
+        ("", Agent(1.0), None),  # an environment may have no prompt
+    ],
+)
+def test_a_prompt_that_openrlhf_would_misread_is_a_failure(prompt, executor, failure):
+    actor = Actor(executor, retries=2)
+
+    async def rollout():
+        request = actor.request() | {"prompt": prompt, "max_length": 30}
+        return await actor.executor.execute(**request)
+
+    response = run(rollout())
+    assert (response[ROLLOUT].failure or "").startswith(failure or "") and bool(failure) != response[ROLLOUT].finished
+    assert response["prompt"] == prompt
+
+
+class Spends(Agent):
+    """An agent that uses up what it gets, and fails in its first attempt."""
+
+    async def execute(self, label, images, sampling_params, hf_tokenizer, **kwargs):
+        self.seen.append((label.pop(), images.pop(), sampling_params.max_tokens, hf_tokenizer.padding_side))
+        sampling_params.max_tokens -= 2
+        hf_tokenizer.padding_side = "left"
+        return await super().execute(sampling_params=sampling_params, **kwargs)
+
+
+def test_neither_siblings_nor_second_attempts_see_what_an_agent_does_to_what_it_gets():
+    agent = Spends(OSError("tool"), OSError("tool"), 1.0, 1.0)
+    agent.seen = []
+    words = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0}, unk_token="a"))
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, padding_side="right")
+
+    async def group():
+        actor = Actor(agent, retries=1)
+        request = actor.request(Labelled(0, ["x", "y"]), tokenizer=tokenizer) | {"images": ["1.png", "2.png"]}
+        return await asyncio.gather(*(actor.executor.execute(**request) for _ in range(2)))
+
+    responses = run(group())
+    assert agent.seen == [("y", "2.png", 5, "right")] * 4
+    assert [(r["label"], r["images"], r[ROLLOUT].tokens) for r in responses] == [
+        (["x", "y"], ["1.png", "2.png"], 3)
+    ] * 2

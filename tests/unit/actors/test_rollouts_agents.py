@@ -5,7 +5,7 @@ import threading
 import time
 
 import pytest
-from engine_actor import ENDLESS, UNFINISHED_FIELDS, Actor, Agent, run, until
+from engine_actor import ENDLESS, UNFINISHED_FIELDS, Actor, Agent, answer_of, run, until
 
 from openrlhf_sagc.actors.rollouts import keep_first, stop_rollouts
 from openrlhf_sagc.decisions.records import ROLLOUT
@@ -21,7 +21,7 @@ class KeepsTheEngine:
     async def execute(self, llm_engine, sampling_params, **kwargs):
         self.engine = self.engine or llm_engine
         output = await self.generate(sampling_params)
-        return {"reward": 1.0, "action_ranges": [(1, 1 + len(output.outputs[0].token_ids))]}
+        return answer_of(output)
 
     async def generate(self, sampling_params):
         return await self.engine.generate([1], sampling_params)
@@ -97,7 +97,7 @@ class Hangs(Agent):
         for _ in range(4 if label == "work" else 0):
             await asyncio.sleep(0.3)
             output = await llm_engine.generate([1], sampling_params)
-        return {"reward": 1.0, "action_ranges": [(1, 1 + len(output.outputs[0].token_ids))]}
+        return answer_of(output)
 
 
 @pytest.mark.parametrize("label", ["hang", "ignore"])
@@ -127,7 +127,7 @@ def test_neither_many_short_tools_nor_a_long_generation_reach_the_deadline():
 
 class SaysNothing(Agent):
     async def execute(self, **kwargs):
-        return {"reward": 1.0, "action_ranges": []}
+        return {"reward": 1.0, "observation_tokens": [1], "action_ranges": []}
 
 
 def test_a_response_without_a_token_of_the_agent_is_a_failure():
@@ -157,7 +157,7 @@ def test_the_deadline_waits_for_requests_that_an_agents_server_makes_in_its_thre
         async def execute(self, llm_engine, sampling_params, **kwargs):
             serve = lambda: asyncio.run(llm_engine.generate([1], sampling_params))  # noqa: E731
             output = await asyncio.get_running_loop().run_in_executor(None, serve)
-            return {"reward": 1.0, "action_ranges": [(1, 1 + len(output.outputs[0].token_ids))]}
+            return answer_of(output)
 
     async def check():
         response = await Actor(Served(), agent_timeout=0.3).rollout(max_tokens=200)

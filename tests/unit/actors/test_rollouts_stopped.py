@@ -5,7 +5,7 @@ import threading
 from types import SimpleNamespace
 
 import pytest
-from engine_actor import ENDLESS, UNFINISHED_FIELDS, Actor, Agent, calls, run, until
+from engine_actor import ENDLESS, UNFINISHED_FIELDS, Actor, Agent, answer_of, calls, run, until
 from openrlhf.utils.agent import SingleTurnAgentExecutor
 
 import openrlhf_sagc.actors.rewards as rewards
@@ -108,7 +108,7 @@ def test_no_agent_turns_a_stop_into_a_response():
                 self.worked_on = True
             with pytest.raises(asyncio.CancelledError):
                 await llm_engine.generate([1], sampling_params)
-            return {"reward": 1.0, "action_ranges": [(1, 2)]}
+            return {"reward": 1.0, "observation_tokens": [1, 2], "action_ranges": [(1, 2)]}
 
     async def check():
         agent = Stubborn()
@@ -210,7 +210,7 @@ def test_the_first_rollouts_of_a_prompt_stop_its_others_alone(submit):
         await asyncio.to_thread(keep_first, actor, 3)
         responses, others = await asyncio.gather(actor.group(0, 9, ENDLESS, 3, ENDLESS, 6), actor.group(1, 40, 50, 60))
         assert [response[ROLLOUT].stopped for response in responses] == [False, True, False, True, False]
-        assert [response[ROLLOUT].tokens for response in others] == [41, 51, 61] and not actor.requests
+        assert [response[ROLLOUT].tokens for response in others] == [40, 50, 60] and not actor.requests
         assert all(9 <= response[ROLLOUT].tokens < 40 for response in responses if response[ROLLOUT].stopped)
         return responses
 
@@ -246,7 +246,7 @@ def test_the_rollouts_of_one_group_are_stopped_alone_whatever_call_brought_them(
 class LabelledAgent:
     async def execute(self, label, sampling_params, llm_engine, **kwargs):
         output = await llm_engine.generate([1], sampling_params)
-        return {"label": label, "reward": 1.0, "action_ranges": [(1, 1 + len(output.outputs[0].token_ids))]}
+        return answer_of(output)
 
 
 def test_a_stop_before_the_first_rollout_is_not_heard():

@@ -77,10 +77,9 @@ def test_every_verdict_is_counted_once(reasons):
     assert step.pass_rate == (pytest.approx(100 * accepted / len(reasons)) if reasons else None)
 
 
-def test_rollouts_dispatched_are_at_least_those_of_a_step_without_a_drop():
-    assert step_of(16, 8, dispatched=3).rollouts_dispatched == 16 * 8
-    assert step_of(16, 8, dispatched=20, carried_running=5, carried_rollouts=20).rollouts_dispatched == 180
-    assert step_of(16, 8, round=Round(False, 1.25, 10)).rollouts_dispatched == 16 * 10
+def test_groups_rolled_out_are_at_least_those_of_a_step_without_a_drop():
+    assert step_of(16, 8, dispatched=3).groups_rolled_out == 16
+    assert step_of(16, 8, dispatched=20, carried_running=5).groups_rolled_out == 25
 
 
 def test_a_shortfall_is_told_by_its_reasons():

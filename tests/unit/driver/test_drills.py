@@ -118,7 +118,7 @@ def test_the_resumed_run_has_trained_every_prompt_once(make_generator, name, fau
             pass
         except (RuntimeError, RayActorError) as error:
             assert isinstance(error, RayActorError) or "\n" not in str(error)
-            assert ("have no reward after" if fault == "reward server" else "died") in str(error)
+            assert ("lack a reward after" if fault == "reward server" else "died") in str(error)
         resumed = Run(make, 1).go(cut.checkpoint)
         assert of_the_run(cut.trained + resumed.trained) == wanted, (seed, cut.moment)
 

@@ -1,6 +1,7 @@
 """What the engines are told, and when: on the engines of fake_engines.py."""
 
 import itertools
+from types import SimpleNamespace
 
 import pytest
 from fake_engines import ONE_SIZE
@@ -11,7 +12,7 @@ from ray.exceptions import RayActorError
 import openrlhf_sagc.driver.engines as engines_module
 from openrlhf_sagc.actors.rollouts import stop_rollouts
 from openrlhf_sagc.decisions.records import ROLLOUT, Prompt
-from openrlhf_sagc.driver.engines import MOST_CALLS
+from openrlhf_sagc.driver.engines import MOST_CALLS, Call, HeldCalls
 
 
 def groups_on(places, generator, step):
@@ -186,6 +187,25 @@ def test_rollouts_that_were_held_back_are_dropped_where_the_group_has_enough(mak
     for responses in back.values():
         assert [response[ROLLOUT].stopped for response in responses].count(False) == 4
     assert list(generator.engines.stop()) == [] and not generator.engines._calls.total()
+
+
+def test_a_group_that_has_enough_does_not_look_at_the_calls_of_others():
+    """Of 20,000 calls that are held back, dropping those of a group looks at its own alone."""
+    held, numbers = HeldCalls(), []
+    group = SimpleNamespace(number=property(lambda self: numbers.append(self) or self.place))
+    Numbered = type(
+        "Numbered", (), {"number": group.number, "__init__": lambda self, place: setattr(self, "place", place)}
+    )
+    for place in range(2500):
+        for rollout in range(8):
+            held.add(Call(Numbered(place), rollout, 1, 0))
+    numbers.clear()
+    assert [call.place for call in held.drop(7)] == list(range(8)) and held.drop(7) == [] and not numbers
+    assert len(held) == 2499 * 8
+    taken = [held.take() for _ in range(len(held))]
+    assert [(call.group.place, call.place) for call in taken] == [
+        (g, r) for g in range(2500) if g != 7 for r in range(8)
+    ]
 
 
 answers = st.tuples(st.integers(1, 99), st.floats(0, 1), st.none(), st.sampled_from([None, None, "E"]))

@@ -11,9 +11,18 @@ from hypothesis import strategies as st
 from openrlhf.trainer.ppo_utils.experience import Experience
 from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
 
+import openrlhf_sagc.driver.experience as driver_experience
 from openrlhf_sagc.actors.training import SAMPLE, StepShare
 from openrlhf_sagc.advantages import GROUP_ESTIMATORS, group_advantages
-from openrlhf_sagc.driver.experience import GROUP, GROUP_SIZE, GroupExperienceMaker, deal, group_sizes_of
+from openrlhf_sagc.decisions.records import Group, Prompt
+from openrlhf_sagc.driver.experience import (
+    GROUP,
+    GROUP_SIZE,
+    GroupExperienceMaker,
+    deal,
+    group_sizes_of,
+    stamped,
+)
 
 
 def by_sample(batches: list[Experience], field: str) -> dict[int, torch.Tensor]:
@@ -182,3 +191,20 @@ def test_batches_are_those_of_openrlhf_with_every_sample_at_its_place(samples, r
             assert batch.total_length.tolist() == [3 + place % 7 for place in batch.index]
         assert sorted(place for batch in batches for place in batch.index) == list(range(samples))
     assert parts["length"] == parts["shuffled"]
+
+
+def test_an_actor_that_could_not_take_the_rewards_ends_a_streamed_step_too(monkeypatch):
+    """Its last part: the actors train nothing else meanwhile, and would train on the rewards of the bucket before."""
+    maker = experience_maker(GroupExperienceMaker)
+    maker.actor_model_group = SimpleNamespace(async_run_method=lambda *_: ["an actor's error"])
+    made = lambda: experiences_of(torch.rand(32), list(range(32)), batch=8)  # noqa: E731
+    theirs = lambda self, samples: self.compute_advantages_and_returns(made())  # noqa: E731
+    monkeypatch.setattr(RemoteExperienceMaker, "make_experience_batch", theirs)
+    fetched = []
+    monkeypatch.setattr(driver_experience.ray, "get", fetched.append)
+    samples = [Experience(info={}) for _ in range(32)]
+    groups = [Group(n, 0, Prompt("", "", None, 1), 8, 8, samples=samples[8 * n : 8 * n + 8]) for n in range(4)]
+    maker.make_experience_batch(stamped(groups, StepShare(0.0, 64, divisor=64.0)))
+    assert fetched == [["an actor's error"]]
+    maker.make_bucket(stamped(groups, StepShare(0.0, 64, divisor=64.0)))
+    assert len(fetched) == 1 and all(sample.info == {} for sample in samples)  # the actors may still train

@@ -11,7 +11,8 @@ from fake_engines import run_episode
 from openrlhf.trainer.ppo_utils.experience import Experience
 from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 
-from openrlhf_sagc.driver.experience import GROUP_SIZE, STEP, group_sizes_of
+import openrlhf_sagc.driver.rollout as rollout
+from openrlhf_sagc.driver.experience import GROUP_SIZE, ROLLOUT_INFO, STEP, group_sizes_of
 from openrlhf_sagc.driver.step_seconds import StepClock
 
 
@@ -112,12 +113,57 @@ def test_groups_are_known_by_their_number_whatever_an_agent_says_its_prompt_was(
     assert group_sizes_of(generator.generate_samples()[0]) == [4] * 4
 
 
-def test_a_rewards_own_logs_keep_their_names(make_generator):
+def test_a_rewards_own_logs_keep_their_names_and_stay_out_of_the_training(make_generator):
     generator = make_generator(12)
     change_responses(generator, lambda response: {"extra_logs": {"group_size": 99.0, "progress": 7.0}})
     samples = generator.generate_samples()[0]
     assert group_sizes_of(samples) == [4] * 4
-    assert {(s.info["group_size"].item(), s.info["progress"].item()) for s in samples} == {(99, 7)}
+    assert {name for sample in samples for name in sample.info if not name.startswith("sagc/")} == set(ROLLOUT_INFO)
+    assert (generator.metrics["group_size"], generator.metrics["progress"]) == (99, 7)
+
+
+def test_logs_that_some_samples_have_are_averaged_over_those_and_survive_a_checkpoint(make_generator, monkeypatch):
+    warnings, numbers = [], itertools.count()
+    monkeypatch.setattr(rollout.logger, "warning", warnings.append)
+
+    def logs(response):
+        number = next(numbers)
+        note = {"extra_logs_left_out": "extra_logs['why'] is 'good'"} if number % 4 else {}
+        return {"extra_logs": {"solved": 3.0} if number % 4 == 0 else {}} | note
+
+    def respond(prompt, size):  # half of the prompts have a signal, until all have one: a step is left with too many
+        signal = prompt % 2 == 0 or prompt >= 60
+        return [(5 + prompt * 37 % 83, float(signal and i % 2)) for i in range(size)]
+
+    flags = {"algo__dynamic_filtering_surplus": "keep", "group_sizes": [4]}
+    generator, resumed = make_generator(200, respond, True, **flags), make_generator(200, respond, True, **flags)
+    change_responses(generator, logs)
+    while not generator.flight.accepted:
+        generator.generate_samples()
+        assert generator.metrics["solved"] == 3.0 and generator.metrics["rollout/reward_failures"] == 0
+    resumed.load_state_dict(generator.state_dict())
+    change_responses(resumed, lambda response: {"extra_logs": {}})
+    resumed.generate_samples()
+    assert resumed.metrics["solved"] == 3.0  # of the groups that were kept
+    (line,) = {warning for warning in warnings if "extra_logs" in warning}
+    assert (
+        line
+        == "extra_logs['why'] is 'good': of extra_logs only finite numbers under names are logged; no reward is lost"
+    )
+    assert warnings.count(line) == 2  # once a run
+
+
+def test_prompts_that_are_no_texts_are_rolled_out_as_they_are(make_generator):
+    """An agent may take chats; whoever cannot loses the group in the engine."""
+    generator = make_generator(12, rollout__length_aware_dispatch=True, group_sizes=[4])
+    take = generator.queue._source.take
+
+    def chats(count):
+        rows, ended = take(count)
+        return [(int(text) if int(text) % 2 else text, *rest) for text, *rest in rows], ended
+
+    generator.queue._source.take = chats
+    assert len(generator.generate_samples()[0]) == 16
 
 
 def test_state_is_plain_data_that_is_read_without_this_package(make_generator):

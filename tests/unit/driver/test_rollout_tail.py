@@ -2,7 +2,6 @@
 
 from collections import Counter
 
-import pytest
 from fake_engines import prompts_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -126,15 +125,12 @@ def test_a_round_that_closes_while_rollouts_could_still_complete_a_group_leaves_
     assert [prompt.text for prompt in generator.queue.waiting] == ["0"]
 
 
-def test_rewards_that_fail_beyond_the_group_count(make_generator):
-    """Of five rollouts a prompt one has no reward: the group has its four, and the share that failed is 0.2."""
+def test_rewards_that_fail_beyond_the_group_cost_nothing(make_generator):
+    """Of five rollouts a prompt one has no reward: the group has its four, and the failures are in the log."""
     respond = lambda prompt, size: [(10, 1.0)] * 4 + [(5, 1.0, None, "E")] * (size - 4)  # noqa: E731
-    generator = make_generator(40, respond, reward__max_failure_share=0.25, **tail(prompt_ratio=1.0))
+    generator = make_generator(40, respond, **tail(prompt_ratio=1.0))
     assert len(generator.generate_samples()[0]) == 16
     assert generator.metrics["rollout/reward_failures"] == 4
-    generator = make_generator(40, respond, reward__max_failure_share=0.1, **tail(prompt_ratio=1.0))
-    with pytest.raises(RuntimeError, match="3 of 20 samples have no reward"):
-        generator.generate_samples()
 
 
 def test_prompts_that_must_finish_are_never_stopped(make_generator):

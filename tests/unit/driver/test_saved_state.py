@@ -193,13 +193,46 @@ def test_kept_groups_of_another_size_are_rolled_out_again(make_generator):
     """Three groups wait for the next step; a run at size 8 trains the one of its size, and draws the others' prompts first."""
     saved, trained = saved_after_two_steps(make_generator)
     state = saved["samples_generator"]
-    kept = [[100 + n, 1, [str(prompt), "", None, 1, False, 0], [{}] * n] for prompt, n in ((8, 4), (9, 8), (10, 4))]
+    kept = [kept_group(prompt, n) for prompt, n in ((8, 4), (9, 8), (10, 4))]
     keep = {"algo__dynamic_filtering_surplus": "keep", "group_sizes": [8], "rollout__n_samples_per_prompt": 8}
     args = make_generator(20, data=DATA, **keep).args
     resumed = resumed_state({**state, "accepted": kept}, args, 20)
     assert [number for number, *_ in resumed["accepted"]] == [108]
     put_back = [["8", "", None, 1, True, 0], ["10", "", None, 1, True, 0]]
     assert resumed["returned"] == put_back + state["returned"] and "accepted" in state
+
+
+def kept_group(prompt, size, **fields):
+    sample = {"rewards": 1.0, "scores": 1.0, "rollout_log_probs": None} | fields
+    return [100 + size, 1, [str(prompt), "", None, 1, False, 0], [sample] * size]
+
+
+def test_without_a_surplus_kept_groups_have_the_size_of_the_next_step(make_generator):
+    """A streamed step counts on it: its first bucket would declare a wrong number of samples."""
+    saved, _ = saved_after_two_steps(make_generator)
+    state = saved["samples_generator"]
+    state = {**state, "accepted": [kept_group(8, 4), kept_group(9, 8)]}
+    state["controller"] = {**state["controller"], "group_size": 4}
+    for surplus, numbers in (("keep", [104, 108]), ("discard", [104])):
+        args = make_generator(20, data=DATA, algo__dynamic_filtering_surplus=surplus).args
+        assert [number for number, *_ in resumed_state(state, args, 20)["accepted"]] == numbers
+
+
+@pytest.mark.parametrize(
+    "level, fields", [("token", {}), ("off", {"rollout_log_probs": [0.5]}), ("off", {"scores": None})]
+)
+def test_kept_groups_without_what_other_samples_have_are_rolled_out_again(make_generator, level, fields):
+    """A checkpoint of another version, or other flags at the resume: no micro-batch can be made of both."""
+    saved, _ = saved_after_two_steps(make_generator)
+    state = {**saved["samples_generator"], "accepted": [kept_group(8, 4, **fields)]}
+    flags = {
+        "algo__dynamic_filtering_surplus": "keep",
+        "group_sizes": [4],
+        "algo__advantage__is_correction_level": level,
+    }
+    args = make_generator(20, data=DATA, **flags).args
+    resumed = resumed_state(state, args, 20)
+    assert not resumed["accepted"] and resumed["returned"][0][0] == "8"
 
 
 def test_a_saved_size_that_is_no_candidate_names_its_flag(make_generator):

@@ -28,7 +28,7 @@ class Maker:
         self.actor_model_group, self.actors_make_old_log_probs = self, True
         self.buckets, self.calls, self.received = [], [], []
 
-    def make_experience_batch(self, samples):
+    def make_bucket(self, samples):
         self.buckets.append(samples)
         self.received = [f"received {len(self.buckets)}"]
         return [SimpleNamespace(info={}, response_length=None, truncated=None, samples=samples)]

@@ -288,3 +288,15 @@ def test_the_simulator_runs_on_a_trace(make_generator, file, tmp_path):
     command += ["--dynamic_sampling", "--json", tmp_path / "out.json"]
     subprocess.run(list(map(str, command)), check=True, capture_output=True)
     assert json.loads((tmp_path / "out.json").read_text())["rows"][0]["steps"] == 2
+
+
+def test_a_checkpoint_without_a_digest_takes_no_part_of_another_runs_row(tmp_path):
+    """One of before format 4 knows how long its rows were; here the flag names another run's file."""
+    path, warnings = tmp_path / "trace.csv", []
+    rows = HEADER + b"aaaaaaaaaa,0-0,5,1,0,1,4,1.5,0\n" * 3
+    path.write_bytes(rows)
+    trace = RunTrace(str(path), warnings.append)
+    trace.load_state_dict({"trace_bytes": len(rows) - 40})  # in the middle of the second one
+    trace.write()
+    assert path.read_bytes() == HEADER and (tmp_path / "trace.before-resume-1.csv").read_bytes() == rows
+    assert len(warnings) == 1
