@@ -5,15 +5,17 @@ import concurrent.futures
 import os
 import random
 import threading
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 from openrlhf_sagc.actors.answers import MISSING, Failure, check_scores, describe
-from openrlhf_sagc.actors.reward_server import post
+from openrlhf_sagc.actors.reward_server import ServerAway, own_error, post, shortened
 from openrlhf_sagc.redaction import without_secrets
 
 PAUSE = 0.5  # seconds before the second attempt; every later pause is twice the one before
 LONGEST_PAUSE = 30.0  # seconds
+PATIENCE = 60.0  # seconds in which a server that is away is asked again, which count as no attempt
 THREAD = "reward"  # name of the threads in which reward functions run
 MOST_HUNG = 96  # calls past their time; with those in time, at most 32, a process has at most 128 such threads
 
@@ -43,6 +45,7 @@ class Rewards:
         self._jitter = jitter
         self._note_failure = note_failure
         self._slots = asyncio.Semaphore(min(32, (os.cpu_count() or 1) + 4))  # as many threads as asyncio.to_thread has
+        self._large = asyncio.Semaphore(1)  # see `post`
         self._hung = 0
 
     async def fetch(self, queries: list, prompts: list, labels: list) -> list[dict]:
@@ -50,12 +53,20 @@ class Rewards:
         return await asyncio.gather(*map(self._fetch_one, queries, prompts, labels))
 
     async def _fetch_one(self, query, prompt, label) -> dict:
-        for attempt in range(self._retries + 1):
-            await pause_before(attempt, self._jitter)
+        attempts = again = 0
+        away_since = None  # seconds on the clock
+        while attempts <= self._retries:
+            await pause_before(attempts + again, self._jitter)  # without a slot
             try:
                 return await self._ask({"query": [query], "prompts": [prompt], "labels": [label]})
             except Exception as error:
                 failure = describe(error)
+                now = time.monotonic()
+                away_since = (away_since or now) if isinstance(error, ServerAway) else None
+                if away_since is not None and now - away_since < PATIENCE:
+                    again += 1
+                else:
+                    attempts += 1
         self._note_failure(failure)
         return {"rewards": MISSING}
 
@@ -63,19 +74,26 @@ class Rewards:
         if self._executor.reward_func:
             return await self._answer("the reward function", self._call_function(sample))
         url = next(self._executor._reward_endpoint_cycle)
-        call = asyncio.wait_for(post(url, sample), self._timeout)
+        call = asyncio.wait_for(post(url, sample, self._large), self._timeout)
         return await self._answer(f"the reward server {without_secrets(url)}", call)
 
     async def _answer(self, who: str, call: Awaitable) -> dict:
-        """The answer with `rewards`, and `scores` and `extra_logs` if given, as numbers."""
+        """The answer with `rewards`, and `scores` and `extra_logs` if given, as numbers.
+
+        Without a dict the answer is the reward itself, as it was before OpenRLHF 0.8.1.
+        """
         try:
             answer = await call
         except asyncio.TimeoutError:
             raise Failure(f"{who} did not answer within {self._timeout:g} s") from None
+        if isinstance(answer, (list, tuple, int, float)) or hasattr(answer, "tolist"):
+            answer = {"rewards": answer}
         if not isinstance(answer, dict):
-            raise Failure(f"{who} returned a {type(answer).__name__} instead of a dict")
+            raise Failure(f"{who} returned a {type(answer).__name__} instead of a number or a dict")
         if "rewards" not in answer:
-            raise Failure(f"{who} returned no 'rewards' but {without_secrets(repr(list(answer)))[:100]}")
+            said = own_error(answer)
+            but = shortened(said) if said else without_secrets(repr(list(answer)))[:100]
+            raise Failure(f"{who} returned no 'rewards' but {but}")
         answer = dict(answer)
         check_scores(answer, who, "rewards")
         return answer

@@ -23,7 +23,13 @@ from openrlhf_sagc.decisions.step import Step
 from openrlhf_sagc.decisions.token_weights import Trained
 from openrlhf_sagc.driver.engines import WAIT, Engines
 from openrlhf_sagc.driver.experience import stamped
-from openrlhf_sagc.driver.metrics import control_metrics, control_warnings, rollout_metrics, sampling_metrics
+from openrlhf_sagc.driver.metrics import (
+    control_metrics,
+    control_warnings,
+    equal_rewards_warning,
+    rollout_metrics,
+    sampling_metrics,
+)
 from openrlhf_sagc.driver.prompt_excerpt import excerpt
 from openrlhf_sagc.driver.prompts import DataloaderPrompts
 from openrlhf_sagc.driver.reward_failures import RewardFailures
@@ -73,6 +79,7 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
         self._prompts_of_run = len(self.prompts_dataloader) * self.args.train.num_episodes
         self._prompts_consumed = 0
         self._warned: set[str] = set()
+        self._first_rewards: list[float] | None = []  # of the first step, until it is closed
 
     @torch.no_grad()
     def generate_samples(self, **generate_kwargs) -> tuple[list[Experience], float | None, int, bool]:
@@ -104,6 +111,7 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
         self.planner.observe(step, lengths)
         self.engines.pause()
         self.engines.sleep()
+        self._warn_of_equal_rewards()
         self._check_shortfall(step)
         trained, unused = self.flight.close(step, keep=self._keep_surplus)
         self.queue.put_back_unused([group.prompt for group in unused])
@@ -236,6 +244,10 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
                 self._warn_of_given_up(group)
             return
         samples = [self._process_response_into_experience(responses[place], **generate_kwargs) for place in members]
+        if self._first_rewards is not None:
+            self._first_rewards += [
+                sample.rewards.item() for sample in samples if sample and sample.rewards is not None
+            ]
         self.planner.judge(step, self.flight, group, [raw_score(sample) for sample in samples], samples)
         self.failures.check(step.rollouts_dispatched)
 
@@ -298,6 +310,12 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
             f"{len(running)} are waited for: very long responses, or an agent or tool that hangs, which --rollout.agent_timeout "
             f"would end; the first prompt is {excerpt(running[min(running)].prompt.text)}"
         )
+
+    def _warn_of_equal_rewards(self) -> None:
+        """Once, after the first step: a reward that says the same of every response is mostly a mistake."""
+        rewards, self._first_rewards = self._first_rewards, None
+        if rewards and len(rewards) > 1 and min(rewards) == max(rewards):
+            logger.warning(equal_rewards_warning(rewards))
 
     def _warn_of_given_up(self, group: Group) -> None:
         logger.warning(
