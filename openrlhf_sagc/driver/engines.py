@@ -221,7 +221,7 @@ class Engines:
             return None
         call, future = came
         self._calls[call.engine] -= 1
-        responses = _naming_death(future.result)
+        responses = naming_death(future.result)
         sent = self.rollouts.take_back((call.group.number, call.place), [response[ROLLOUT] for response in responses])
         whole = self._put(call, responses, sent)
         if self._held[call.engine]:
@@ -290,7 +290,7 @@ class Engines:
 
     @staticmethod
     def _get(refs: list, timeout: float | None = None) -> list:
-        return _naming_death(partial(ray.get, refs, timeout=timeout))
+        return naming_death(partial(ray.get, refs, timeout=timeout))
 
 
 class _Chosen:
@@ -311,7 +311,7 @@ def _calls_of(group: Group) -> list[Call]:
     return [Call(group, place, 1, engine) for place, engine in enumerate(group.engines)]
 
 
-def _naming_death(call: Callable[[], T]) -> T:
+def naming_death(call: Callable[[], T]) -> T:
     """What `call` returns; if an engine has died, one line says so, and how to go on."""
     try:
         return call()

@@ -5,11 +5,13 @@ others still run. It closes with exactly the groups that it needs. The rest is s
 """
 
 from collections.abc import Iterable
+from functools import partial
 from types import SimpleNamespace
 
+import ray
 import torch
 from openrlhf.trainer.ppo_utils.experience import Experience
-from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
+from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator, _collect_prompt_batch
 from openrlhf.utils.logging_utils import init_logger
 from tqdm import tqdm
 
@@ -21,7 +23,8 @@ from openrlhf_sagc.decisions.prompt_queue import PromptQueue
 from openrlhf_sagc.decisions.records import ROLLOUT, Group, Prompt, Rollout
 from openrlhf_sagc.decisions.step import Step
 from openrlhf_sagc.decisions.token_weights import Trained
-from openrlhf_sagc.driver.engines import WAIT, Engines
+from openrlhf_sagc.driver.engines import WAIT, Engines, naming_death
+from openrlhf_sagc.driver.evaluation import evaluation_metrics
 from openrlhf_sagc.driver.experience import stamped
 from openrlhf_sagc.driver.metrics import (
     control_metrics,
@@ -129,9 +132,18 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
         exhausted = self.queue.close_episode(self.flight.prompts)
         return StepSamples(samples, self.metrics, stream), pass_rate, consumed, exhausted
 
+    def evaluate(self, **generate_kwargs) -> dict[str, float]:
+        """The metrics of an evaluation, see `evaluation_metrics`.
+
+        Raises:
+            RuntimeError: too many rewards failed.
+        """
+        samples = self.generate_eval_samples(**generate_kwargs)
+        return evaluation_metrics(samples, self.eval_dataloader, generate_kwargs["n_samples_per_prompt"])
+
     @torch.no_grad()
-    def generate_eval_samples(self, **generate_kwargs) -> list[Experience]:
-        """Samples of the evaluation prompts, without the prompts on which the reward failed.
+    def generate_eval_samples(self, **generate_kwargs) -> list[Experience | None]:
+        """Samples of the evaluation prompts, in the order of these; None where the reward failed.
 
         Raises:
             RuntimeError: too many rewards failed.
@@ -142,9 +154,23 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
             samples = super().generate_eval_samples(**generate_kwargs)
         self.engines.pause()
         self.failures.check(len(samples))
-        size = generate_kwargs.get("n_samples_per_prompt", self.args.rollout.n_samples_per_prompt)
-        groups = [samples[start : start + size] for start in range(0, len(samples), size)]
-        return [sample for group in groups if all(sample is not None for sample in group) for sample in group]
+        return samples
+
+    def _generate_vllm(self, dataloader_iter, num_prompts: int, dynamic_filtering: bool, **generate_kwargs):
+        """OpenRLHF's, for an evaluation: (samples in the order of their prompts, number of prompts, exhausted).
+
+        OpenRLHF gives them as they come back, so that only its text says which prompt a sample is of.
+        """
+        prompts, labels, images, exhausted = _collect_prompt_batch(dataloader_iter, num_prompts)
+        if not prompts:
+            return [], 0, True
+        groups = naming_death(
+            partial(ray.get, self._dispatch_prompts_to_vllm(prompts, labels, images=images, **generate_kwargs))
+        )
+        samples = [
+            self._process_response_into_experience(each, **generate_kwargs) for group in groups for each in group
+        ]
+        return samples, len(prompts), exhausted
 
     def state_dict(self) -> dict:
         """What a resumed run needs, by its keys in the trainer's checkpoint; prompts of running groups are put back.

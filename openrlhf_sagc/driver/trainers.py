@@ -9,14 +9,18 @@ from openrlhf.trainer.ppo_trainer import BasePPOTrainer, PPOTrainer
 from openrlhf.trainer.ppo_trainer_async import GenerateSamplesActor, PPOTrainerAsync, TrainingActor
 from openrlhf.trainer.ppo_utils.experience import Experience
 from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
+from openrlhf.utils.logging_utils import init_logger
 from ray.exceptions import RayTaskError
 
+from openrlhf_sagc.driver.evaluation import FAILED
 from openrlhf_sagc.driver.experience import GroupExperienceMaker
 from openrlhf_sagc.driver.rollout import StepSamples, StragglerAwareSamplesGenerator
 from openrlhf_sagc.driver.step_seconds import OTHER, step_seconds
 from openrlhf_sagc.driver.streaming import Stream
 from openrlhf_sagc.run.notes import write_notes
 from openrlhf_sagc.step_savings import why_not_streamed
+
+logger = init_logger(__name__)
 
 YOUNG_OBJECTS = 100_000  # that are made before Python looks for garbage among them; its default is 700
 
@@ -59,6 +63,10 @@ class GroupTraining(BasePPOTrainer):
             self.strategy,
             self.tokenizer,
         )
+        if self.wandb_logger:
+            log_eval = self.wandb_logger.log_eval
+            # OpenRLHF tells W&B that `eval/epoch` is the axis of an evaluation's metrics, and never logs it.
+            self.wandb_logger.log_eval = lambda step, metrics: log_eval(step, {**metrics, "epoch": step})
 
     def train_step(self, step: StepSamples, global_step: int) -> tuple[dict, int]:
         started = time.perf_counter()
@@ -81,6 +89,13 @@ class GroupTraining(BasePPOTrainer):
         write_notes(self.args.ckpt.path, global_step, self.args.data.described)
 
     def save_best_checkpoint(self, eval_metrics: dict, global_step: int, *args, **kwargs) -> None:
+        """OpenRLHF's, unless rewards of the evaluation failed: its metrics say too little of the weights."""
+        if failed := eval_metrics.get(FAILED):
+            logger.warning(
+                f"the evaluation of step {global_step} has {failed:.0f} samples without a reward, which count as its worst; "
+                "so its checkpoint cannot become the best"
+            )
+            return
         with _named_failure(self.args.ckpt.path, global_step):
             super().save_best_checkpoint(eval_metrics, global_step, *args, **kwargs)
         write_notes(self.args.ckpt.path, global_step, self.args.data.described)
@@ -107,9 +122,30 @@ class GroupTrainer(GroupSampling, GroupTraining, PPOTrainer):
         if not why_not_streamed(self.args):
             self.samples_generator.stream = Stream(self.experience_maker, self.kl_ctl)
 
+    def evaluate(self, global_step: int, **generate_kwargs) -> dict[str, float]:
+        """Evaluate and log: OpenRLHF's, with the scheduler's metrics."""
+        start = time.perf_counter()
+        logger.info(f"⏰ Evaluation start time: {time.strftime('%Y-%m-%d %H:%M:%S')}")
+        metrics = self.samples_generator.evaluate(**generate_kwargs)
+        for tracker in (self.wandb_logger, self.tensorboard_logger):
+            if tracker:
+                tracker.log_eval(global_step, metrics)
+        seconds = f"{time.perf_counter() - start:.0f} s"
+        logger.info(f"✨ Evaluation completed in {seconds}, global_step {global_step}, eval_metrics: {metrics}")
+        return metrics
+
 
 class GroupGenerator(GroupSampling, GenerateSamplesActor):
     """Rolls out beside the training."""
+
+    def evaluate(self) -> dict[str, float]:
+        """OpenRLHF's, with the scheduler's metrics, which the trainer logs; its fit waits meanwhile."""
+        settings = {
+            "temperature": self.args.eval.temperature,
+            "n_samples_per_prompt": self.args.eval.n_samples_per_prompt,
+        }
+        with self._generation_lock:
+            return self.samples_generator.evaluate(**{**self.generate_kwargs, **settings})
 
 
 class GroupTrainingActor(GroupTraining, TrainingActor):
