@@ -52,12 +52,19 @@ PATIENCE = 3.0  # times the longest that the flags let a rollout be outside of t
 class StepSamples(list[Experience]):
     """The samples of a step that are still to be trained, with the scalars that its log is to have.
 
-    `stream` has sent the others to the actors; None if there are none.
+    `stream` has sent the others to the actors; None if there are none. In an asynchronous run `weights` counts the weight
+    syncs before the end of their step, at which the ages in `metrics` are taken; otherwise it is None.
     """
 
-    def __init__(self, samples: Iterable[Experience], metrics: dict[str, float], stream: Stream | None = None):
+    def __init__(
+        self,
+        samples: Iterable[Experience],
+        metrics: dict[str, float],
+        stream: Stream | None = None,
+        weights: int | None = None,
+    ):
         super().__init__(samples)
-        self.metrics, self.stream = metrics, stream
+        self.metrics, self.stream, self.weights = metrics, stream, weights
 
 
 class StragglerAwareSamplesGenerator(SamplesGenerator):
@@ -78,6 +85,10 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
         self.trace = RunTrace(self.args.rollout.trace, logger.warning)
         self.clock = StepClock()
         self.metrics: dict[str, float] = {}
+        self.weights: int | None = (
+            0 if self.args.train.async_enable else None
+        )  # syncs so far, which the trainer counts
+        self._weights_at: dict[int, int] = {}  # by step, at its beginning
         self._keep_surplus = self.args.algo.dynamic_filtering_surplus == "keep"
         self._prompts_of_run = len(self.prompts_dataloader) * self.args.train.num_episodes
         self._prompts_consumed = 0
@@ -101,6 +112,8 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
         seconds = self.clock.next_step()
         if seconds is not None:
             self.planner.timed(seconds)
+        if self.weights is not None:
+            self._weights_at[step.number] = self.weights
         self.failures.begin()
         self.engines.wake()
         self.engines.resume(step.keep_first)
@@ -130,7 +143,7 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
         self._prompts_consumed += consumed
         pass_rate = step.pass_rate if self.args.algo.dynamic_filtering_enable else None
         exhausted = self.queue.close_episode(self.flight.prompts)
-        return StepSamples(samples, self.metrics, stream), pass_rate, consumed, exhausted
+        return StepSamples(samples, self.metrics, stream, self.weights), pass_rate, consumed, exhausted
 
     def evaluate(self, **generate_kwargs) -> dict[str, float]:
         """The metrics of an evaluation, see `evaluation_metrics`.
@@ -315,7 +328,7 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
         longest = longest_response(self.args)
         self.metrics = {
             **control_metrics(self.planner, step),
-            **sampling_metrics(step, trained, unused, self.flight, waiting=len(self.queue)),
+            **sampling_metrics(step, trained, unused, self.flight, len(self.queue), self._ages(step, trained)),
             **rollout_metrics(lengths, longest),
             "rollout/reward_failures": float(len(self.failures)),
             IDLE_TAIL: self.engines.rollouts.idle_tail(),
@@ -328,6 +341,12 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
             if kind not in self._warned:
                 logger.warning(warning)
         self._warned |= warnings.keys()
+
+    def _ages(self, step: Step, trained: list[Group]) -> list[int]:
+        """Weight syncs from the dispatch of each group to the end of the step; groups of before a resume count from there."""
+        if self.weights is None:
+            return [step.number - group.step for group in trained]
+        return [self.weights - self._weights_at.get(group.step, 0) for group in trained]
 
     def _warn_of_silence(self, step: Step) -> None:
         running = self.flight.running

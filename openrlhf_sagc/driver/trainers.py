@@ -4,7 +4,9 @@ import gc
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
+import ray
 from openrlhf.trainer.ppo_trainer import BasePPOTrainer, PPOTrainer
 from openrlhf.trainer.ppo_trainer_async import GenerateSamplesActor, PPOTrainerAsync, TrainingActor
 from openrlhf.trainer.ppo_utils.experience import Experience
@@ -14,6 +16,7 @@ from ray.exceptions import RayTaskError
 
 from openrlhf_sagc.driver.evaluation import FAILED
 from openrlhf_sagc.driver.experience import GroupExperienceMaker
+from openrlhf_sagc.driver.metrics import aged
 from openrlhf_sagc.driver.rollout import StepSamples, StragglerAwareSamplesGenerator
 from openrlhf_sagc.driver.step_seconds import OTHER, step_seconds
 from openrlhf_sagc.driver.streaming import Stream
@@ -52,6 +55,8 @@ def collect_less_garbage() -> None:
 class GroupTraining(BasePPOTrainer):
     """What trains: groups may have any size, and the log has the scheduler's scalars."""
 
+    syncs = 0  # of the weights, in an asynchronous run
+
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
         self.experience_maker = GroupExperienceMaker(
@@ -72,12 +77,13 @@ class GroupTraining(BasePPOTrainer):
         started = time.perf_counter()
         self._streamed = step.stream.made if step.stream else []
         waited = step.stream.join() if step.stream else 0.0
+        behind = 0 if step.weights is None else self.syncs - step.weights
         status, global_step = super().train_step(step, global_step)
         if step.stream:
             status["timing/ppo_train"] += waited
         timed = sum(seconds for name, seconds in status.items() if name.startswith("timing/"))
         status[OTHER] = max(time.perf_counter() - started - timed, 0.0)  # OpenRLHF adds it to timing/step_total
-        return {**status, **step.metrics}, global_step
+        return {**status, **aged(step.metrics, behind)}, global_step
 
     def _compute_rollout_stats(self, experiences: list[Experience]) -> dict[str, float]:
         """OpenRLHF's scalars, of the samples too that were trained before."""
@@ -138,6 +144,10 @@ class GroupTrainer(GroupSampling, GroupTraining, PPOTrainer):
 class GroupGenerator(GroupSampling, GenerateSamplesActor):
     """Rolls out beside the training."""
 
+    def note_sync(self) -> None:
+        """The engines have other weights from now on."""
+        self.samples_generator.weights += 1
+
     def evaluate(self) -> dict[str, float]:
         """OpenRLHF's, with the scheduler's metrics, which the trainer logs; its fit waits meanwhile."""
         settings = {
@@ -148,7 +158,19 @@ class GroupGenerator(GroupSampling, GenerateSamplesActor):
             return self.samples_generator.evaluate(**{**self.generate_kwargs, **settings})
 
 
-class GroupTrainingActor(GroupTraining, TrainingActor):
+class _CountedSyncs(BasePPOTrainer):
+    """Counts weight syncs here and where it is rolled out; behind `TrainingActor`, whose lock keeps rollouts out meanwhile."""
+
+    generator_actor: Any
+    syncs: int
+
+    def broadcast_to_vllm(self) -> None:
+        super().broadcast_to_vllm()
+        self.syncs += 1
+        ray.get(self.generator_actor.note_sync.remote())
+
+
+class GroupTrainingActor(GroupTraining, TrainingActor, _CountedSyncs):
     """Trains beside the rollouts."""
 
 

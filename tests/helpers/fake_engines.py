@@ -27,6 +27,7 @@ FLAGS = {
     "train.seed": 1,
     "train.agent_func_path": None,
     "train.partial_rollout_enable": False,
+    "train.async_enable": False,
     "algo.dynamic_filtering_range": (0, 1),
     "reward.remote_url": ["reward.py"],
     "reward.timeout": 9.0,
