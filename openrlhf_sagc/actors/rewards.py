@@ -5,17 +5,19 @@ import concurrent.futures
 import os
 import random
 import threading
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 from openrlhf_sagc.actors.answers import Failure, Missing, check_scores, describe
 from openrlhf_sagc.actors.attempts import own_copy
 from openrlhf_sagc.actors.extra_logs import LOGS, as_logs
-from openrlhf_sagc.actors.reward_server import post
+from openrlhf_sagc.actors.reward_server import ServerAway, own_error, post, shortened
 from openrlhf_sagc.redaction import without_secrets
 
 PAUSE = 0.5  # seconds before the second attempt; every later pause is twice the one before
 LONGEST_PAUSE = 30.0  # seconds
+PATIENCE = 60.0  # seconds in which a server that is away is asked again, which count as no attempt
 THREAD = "reward"  # name of the threads in which reward functions run
 MOST_HUNG = 96  # calls past their time; with those in time, at most 32, a process has at most 128 such threads
 
@@ -47,6 +49,7 @@ class Rewards:
         self._slots = asyncio.Semaphore(min(32, (os.cpu_count() or 1) + 4))  # as many threads as asyncio.to_thread has
         self._running: set[asyncio.Task] = set()  # calls of the function that are in time
         self._holding: set[asyncio.Task] = set()  # those of them that have a slot
+        self._large = asyncio.Semaphore(1)  # see `post`
         self._hung = 0
 
     async def fetch(self, queries_list: list, prompts_list: list, labels_list: list) -> list[dict]:
@@ -54,12 +57,20 @@ class Rewards:
         return await asyncio.gather(*map(self._fetch_one, queries_list, prompts_list, labels_list))
 
     async def _fetch_one(self, query, prompt, label) -> dict:
-        for attempt in range(self._retries + 1):
-            await pause_before(attempt, self._jitter)
+        attempts = again = 0
+        away_since = None  # seconds on the clock
+        while attempts <= self._retries:
+            await pause_before(attempts + again, self._jitter)  # without a slot
             try:
                 return await self._ask({"query": [query], "prompts": [own_copy(prompt)], "labels": [own_copy(label)]})
             except Exception as error:
                 failure = describe(error)
+                now = time.monotonic()
+                away_since = (away_since or now) if isinstance(error, ServerAway) else None
+                if away_since is not None and now - away_since < PATIENCE:
+                    again += 1
+                else:
+                    attempts += 1
         self._note_failure(failure)
         return {"rewards": Missing(failure)}
 
@@ -67,19 +78,26 @@ class Rewards:
         if self._executor.reward_func:
             return await self._answer("the reward function", self._call_function(sample))
         url = next(self._executor._reward_endpoint_cycle)
-        call = asyncio.wait_for(post(url, sample), self._timeout)
+        call = asyncio.wait_for(post(url, sample, self._large), self._timeout)
         return await self._answer(f"the reward server {without_secrets(url)}", call)
 
     async def _answer(self, who: str, call: Awaitable) -> dict:
-        """The answer with `rewards` and `scores` as numbers, and `extra_logs` as a dict."""
+        """The answer with `rewards` and `scores` as numbers, and `extra_logs` as a dict.
+
+        Without a dict the answer is the reward itself, as it was before OpenRLHF 0.8.1.
+        """
         try:
             answer = await call
         except asyncio.TimeoutError:
             raise Failure(f"{who} did not answer within {self._timeout:g} s") from None
+        if isinstance(answer, (list, tuple, int, float)) or hasattr(answer, "tolist"):
+            answer = {"rewards": answer}
         if not isinstance(answer, dict):
-            raise Failure(f"{who} returned a {type(answer).__name__} instead of a dict")
+            raise Failure(f"{who} returned a {type(answer).__name__} instead of a number or a dict")
         if "rewards" not in answer:
-            raise Failure(f"{who} returned no 'rewards' but {without_secrets(repr(list(answer)))[:100]}")
+            said = own_error(answer)
+            but = shortened(said) if said else without_secrets(repr(list(answer)))[:100]
+            raise Failure(f"{who} returned no 'rewards' but {but}")
         answer = dict(answer)
         check_scores(answer, who, "rewards")
         answer[LOGS] = as_logs(answer.get(LOGS))

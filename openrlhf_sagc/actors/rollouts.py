@@ -4,7 +4,8 @@ import asyncio
 import pickle
 import random
 import time
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
 from weakref import WeakValueDictionary
 
 from openrlhf.utils.agent import SingleTurnAgentExecutor
@@ -25,6 +26,9 @@ from openrlhf_sagc.actors.running_rollouts import (
 )
 from openrlhf_sagc.decisions.records import ROLLOUT, Labelled, Rollout
 
+RESETS = 50  # attempts at resetting the prefix cache
+RESET_PAUSE = 0.2  # seconds between them
+
 
 def watch_rollouts(
     engine_actor, *, tokenizer, timeout: float, retries: int, agent_timeout: float | None = None
@@ -40,7 +44,25 @@ def watch_rollouts(
     """
     enable_envs_cache()  # vLLM's frontend would read the environment for every token
     if not isinstance(engine_actor.executor, RolloutExecutor):
+        engine_actor.llm.reset_prefix_cache = partial(reset_for_sure, engine_actor.llm.reset_prefix_cache)
         engine_actor.executor = RolloutExecutor(engine_actor, tokenizer, timeout, retries, agent_timeout)
+
+
+async def reset_for_sure(reset: Callable[..., Awaitable[bool]], *args, **kwargs) -> bool:
+    """vLLM's `reset_prefix_cache`, again until it has worked: it does nothing while requests hold blocks of the cache.
+
+    Raises:
+        RuntimeError: it has not worked in RESETS attempts. OpenRLHF would go on, and new rollouts on the same prompts
+            would use what the old weights have computed.
+    """
+    for _ in range(RESETS):
+        if await reset(*args, **kwargs) is not False:
+            return True
+        await asyncio.sleep(RESET_PAUSE)
+    raise RuntimeError(
+        f"the prefix cache of a vLLM engine could not be reset in {RESETS * RESET_PAUSE:g} s for the new weights, since "
+        "requests hold it: something besides this run's rollouts decodes there; leave --vllm.enable_prefix_caching out"
+    )
 
 
 def stop_rollouts(engine_actor, groups: Iterable[int] | None = None) -> None:
@@ -53,6 +75,19 @@ def stop_rollouts(engine_actor, groups: Iterable[int] | None = None) -> None:
         stop = executor.stop() if groups is None else executor.stop_groups(groups)
         stopping = asyncio.run_coroutine_threadsafe(stop, executor.loop)
         stopping.add_done_callback(lambda stopping: stopping.result())  # an error is logged from here
+
+
+def stop_left_over(engine_actor) -> int:
+    """Run in an engine's actor after `watch_rollouts`: begin to stop requests of rollouts that are over.
+
+    Returns:
+        The requests that vLLM has; 0 also where rollouts run, since these may be theirs.
+    """
+    executor = engine_actor.executor
+    if not executor.loop or executor.runs:
+        return 0
+    asyncio.run_coroutine_threadsafe(executor.stop_left_over(), executor.loop)
+    return engine_actor.get_num_unfinished_requests()
 
 
 def keep_first(engine_actor, count: int | None) -> None:
@@ -84,7 +119,8 @@ class RolloutExecutor:
         self._running: set[RunningRollout] = set()
         self._groups: WeakValueDictionary[int, RunningGroup] = WeakValueDictionary()  # by number, as long as they run
         self._single_turn = type(executor) is SingleTurnAgentExecutor
-        self._engine = EngineOfAgents(engine_actor, needs_text=not self._single_turn)  # that one decodes by itself
+        # That one decodes by itself.
+        self._engine = EngineOfAgents(engine_actor, needs_text=not self._single_turn, running=self._running)
         self._pickled_tokenizer = b"" if self._single_turn else pickle.dumps(tokenizer)
         self._agent_timeout = None if self._single_turn else agent_timeout
         self._reward_model = self._single_turn and not executor.reward_endpoints
@@ -124,6 +160,9 @@ class RolloutExecutor:
             running.add(rollout)
         try:
             await rollout.ended
+            while rollout.requests:  # which the agent did not wait for; again, since vLLM may not know them yet
+                await self._llm.abort(list(rollout.requests))
+                await asyncio.sleep(0.005)
         except asyncio.CancelledError:
             rollout.task.cancel()
             raise
@@ -153,6 +192,11 @@ class RolloutExecutor:
             group.tokenizer = pickle.loads(self._pickled_tokenizer)
         return group.tokenizer
 
+    @property
+    def runs(self) -> bool:
+        """Whether any rollout runs in this engine."""
+        return bool(self._running)
+
     async def stop(self) -> None:
         """End all rollouts, also those that begin meanwhile. When it returns none is left, and new ones run normally.
 
@@ -165,6 +209,11 @@ class RolloutExecutor:
         while left_over := left_over & self._engine.requests.copy():  # an agent's server changes them in its thread
             await self._llm.abort(left_over)
             await asyncio.sleep(0.005)
+
+    async def stop_left_over(self) -> None:
+        """End what vLLM still decodes though no rollout runs: requests that nobody waits for, however they were made."""
+        if not self._running:
+            await self._llm.abort(list(self._llm.output_processor.external_req_ids))
 
     async def stop_groups(self, numbers: Iterable[int]) -> None:
         """End the rollouts of these groups, as far as they have begun."""

@@ -27,16 +27,17 @@ class EngineOfAgents:
     """The engine as agents see it: one object for all their rollouts, since an agent may keep that of its first call.
 
     Requests made in an agent's own task, or in one that it started, are those of its rollout. `requests` are the others,
-    which an agent makes in a thread of its own, such as a server's. They run as they are. Only `RolloutExecutor.stop`
-    ends them.
+    which an agent makes in a thread of its own, such as a server's. They run as they are while any rollout runs, and end
+    in `RolloutExecutor.stop` and `stop_left_over`. Where no rollout runs nobody waits for them, and they are refused.
 
     Args:
         engine_actor: OpenRLHF's RolloutRayActor.
         needs_text: whether outputs have their text besides their tokens.
+        running: the rollouts that run, as they come and go.
     """
 
-    def __init__(self, engine_actor, needs_text: bool):
-        self._actor, self._needs_text = engine_actor, needs_text
+    def __init__(self, engine_actor, needs_text: bool, running: set["RunningRollout"]):
+        self._actor, self._needs_text, self._running = engine_actor, needs_text, running
         self.requests: set[str] = set()
 
     def __getattr__(self, name):
@@ -56,6 +57,8 @@ class EngineOfAgents:
         rollout = current_rollout.get(None)
         if rollout and not rollout.task.done() and rollout.ended.get_loop() is asyncio.get_running_loop():
             return await rollout.generate(call, request)
+        if not self._running:
+            raise asyncio.CancelledError
         self.requests.add(request)
         try:
             return await call(request_id=request)
@@ -104,7 +107,9 @@ class RunningRollout:
             output = await call(request_id=request)
         finally:
             self.requests.remove(request)
-            self._set_deadline(not self.requests)
+            self._set_deadline(not self.requests and not self.task.done())
+        if self.task.done() and not self.closed:
+            raise asyncio.CancelledError  # nobody has waited for it
         self.tokens += len(output.outputs[0].token_ids)
         stats = output.metrics
         if stats is not None:  # None if vLLM logs no statistics; all 0 if it was aborted before its first token

@@ -8,12 +8,14 @@ import torch
 
 GROUP_ESTIMATORS = ("group_norm", "dr_grpo", "rloo", "reinforce_baseline", "median")
 EPS = 1e-9  # OpenRLHF's guard in group_norm
+ULPS = 8  # a group whose rewards differ by so many ulps of the largest is constant: arithmetic leaves that much
 
 
 def group_advantages(rewards: torch.Tensor, group_sizes: Sequence[int], estimator: str = "group_norm") -> torch.Tensor:
     """Advantage of every sample against its own group.
 
-    A group of equal rewards and a group of one give exactly 0. A group gives the same bits alone and in a batch.
+    A group of equal rewards and a group of one give exactly 0. Equal are rewards that differ by at most ULPS ulps of the
+    largest, in float32 or, for float64 and integers, in float64. A group gives the same bits alone and in a batch.
 
     Args:
         rewards: [N] rewards, samples of a group side by side, any real, bool or integer dtype.
@@ -61,13 +63,16 @@ def group_statistics(
     Returns:
         [N] float32 advantages; [G] float32 standard deviations with Bessel's correction, 0 for a constant group.
     """
+    exact = not rewards_N.is_floating_point() or rewards_N.dtype == torch.float64
+    ulps = ULPS * torch.finfo(torch.float64 if exact else torch.float32).eps
     rewards_N = rewards_N.double()
     # unsafe: torch's own check of the lengths would synchronise.
     over_groups = partial(torch.segment_reduce, lengths=sizes_G, unsafe=True)
     mean_G, least_G, greatest_G = (over_groups(rewards_N, reduction) for reduction in ("mean", "min", "max"))
-    # Rounding may leave the mean of a constant group off by an ulp, which group_norm would divide by 1e-9.
-    constant_G = least_G == greatest_G
-    centred_N = (rewards_N - mean_G[groups_N]).masked_fill(constant_G[groups_N], 0)
+    # group_norm divides by the spread: an ulp between the rewards, or between them and their mean, would become an advantage.
+    constant_G = greatest_G - least_G <= ulps * torch.maximum(greatest_G, -least_G)
+    constant_N = constant_G[groups_N]
+    centred_N = (rewards_N - mean_G[groups_N]).masked_fill(constant_N, 0)
     squares_G = over_groups(centred_N.square(), "sum")
     stds_G = (squares_G / (sizes_G - 1).clamp(min=1)).sqrt()
     if estimator == "group_norm":
@@ -79,7 +84,7 @@ def group_statistics(
         sorted_N = rewards_N[by_reward[groups_N[by_reward].argsort(stable=True)]]  # by group, then by reward
         starts_G = sizes_G.cumsum(0) - sizes_G
         median_G = (sorted_N[starts_G + (sizes_G - 1) // 2] + sorted_N[starts_G + sizes_G // 2]) / 2
-        advantages_N = rewards_N - median_G[groups_N]
+        advantages_N = (rewards_N - median_G[groups_N]).masked_fill(constant_N, 0)
     else:
         advantages_N = centred_N
     return advantages_N.float(), stds_G.float()

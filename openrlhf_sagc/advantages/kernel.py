@@ -9,8 +9,9 @@ import torch
 import triton
 import triton.language as tl
 
-from openrlhf_sagc.advantages.closed_form import EPS, GROUP_ESTIMATORS, group_statistics
+from openrlhf_sagc.advantages.closed_form import EPS, GROUP_ESTIMATORS, ULPS, group_statistics
 
+NOISE = ULPS * torch.finfo(torch.float32).eps  # of the largest reward
 BLOCK_G = 128  # rewards of a group read at a time; fixed, so that a group gives the same bits in any batch
 BLOCK_T = 1024  # tokens of a row read at a time
 ALIGN_T = 16  # rows of the output start at multiples of it, so that stores are 16 bytes wide
@@ -104,6 +105,7 @@ def fused_group_advantages(
                 CLIP=clip_range is not None,
                 LENGTHS=lengths_only,
                 EPS=EPS,
+                NOISE=NOISE,
                 BLOCK_G=BLOCK_G,
                 BLOCK_T=BLOCK_T,
                 **compile_options(estimator),
@@ -218,6 +220,7 @@ def _group_advantage_kernel(
     CLIP: tl.constexpr,
     LENGTHS: tl.constexpr,
     EPS: tl.constexpr,
+    NOISE: tl.constexpr,
     BLOCK_G: tl.constexpr,
     BLOCK_T: tl.constexpr,
 ):
@@ -240,20 +243,27 @@ def _group_advantage_kernel(
 
     if ESTIMATOR == "median":
         median = _median(group_ptr, rewards_stride, size, BLOCK_G)
-    # The float64 sum of equal float32 rewards is exact, so a constant group gives exactly 0.
     sums = tl.zeros([BLOCK_G], tl.float64)
+    greatest = tl.full([BLOCK_G], float("-inf"), tl.float32)
+    least = tl.full([BLOCK_G], float("inf"), tl.float32)
     for at in range(0, size, BLOCK_G):
         samples = at + tl.arange(0, BLOCK_G)
         rewards = tl.load(group_ptr + samples.to(tl.int64) * rewards_stride, mask=samples < size, other=0)
         sums += rewards.to(tl.float64)
+        greatest = tl.where((samples < size) & (rewards > greatest), rewards, greatest)
+        least = tl.where((samples < size) & (rewards < least), rewards, least)
     mean = tl.sum(sums) / size
+    top = tl.max(greatest).to(tl.float64)
+    bottom = tl.min(least).to(tl.float64)
+    # Rewards that differ by ulps alone are equal, unless one is NaN: then the mean is.
+    constant = (top - bottom <= NOISE * tl.maximum(top, -bottom)) & (mean == mean)
     squares = tl.zeros([BLOCK_G], tl.float64)
     for at in range(0, size, BLOCK_G):
         samples = at + tl.arange(0, BLOCK_G)
         rewards = tl.load(group_ptr + samples.to(tl.int64) * rewards_stride, mask=samples < size, other=0)
         centred = tl.where(samples < size, rewards.to(tl.float64) - mean, 0)
         squares += centred * centred
-    std = tl.sqrt(tl.sum(squares) / tl.maximum(size - 1, 1))
+    std = tl.where(constant, 0.0, tl.sqrt(tl.sum(squares) / tl.maximum(size - 1, 1)))
     tl.store(stds_ptr + row, std.to(tl.float32))
 
     reward = tl.load(rewards_ptr + sample * rewards_stride).to(tl.float64)
@@ -265,7 +275,7 @@ def _group_advantage_kernel(
         advantage = reward - median
     else:
         advantage = reward - mean
-    advantage = advantage.to(tl.float32)
+    advantage = tl.where(constant, 0.0, advantage).to(tl.float32)
     if CLIP:
         advantage = tl.clamp(advantage, clip_low, clip_high, propagate_nan=tl.PropagateNan.ALL)
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 REASONS = ("all_right", "all_wrong", "constant", "out_of_range", "reward_missing")
 PRIOR_GROUPS = 8.0  # groups of a size that the model of the success rates weighs as much as
+NOISE = 8 * 2.0**-23  # of the largest score: 8 ulps of a float32, which its arithmetic leaves between equal ones
 MARGIN = 1.0  # standard deviations of the number of kept groups by which a dispatch exceeds the expected need
 
 
@@ -34,7 +35,8 @@ class DynamicSampler:
     probability 1 - E[p^G] - E[(1-p)^G]. At sizes that were seen the measured share counts more.
 
     Args:
-        tolerance: a group whose scores differ by at most this has no signal; None keeps every group with all its scores.
+        tolerance: a group whose scores differ by at most this, or by NOISE of the largest, has no signal; None keeps every
+            group with all its scores.
         score_range: (low, high): equal scores at or below low are all wrong, at or above high all right.
         check_range: drop groups whose mean score is not strictly inside score_range as well.
         max_gen_batches: a step dispatches at most this many times the groups it needs.
@@ -128,7 +130,8 @@ class DynamicSampler:
         if self.tolerance is None:
             return None
         low, high = self.score_range
-        if max(scores) - min(scores) <= self.tolerance:
+        noise = NOISE * max(max(scores), -min(scores))
+        if max(scores) - min(scores) <= max(self.tolerance, noise):
             return "all_right" if min(scores) >= high else "all_wrong" if max(scores) <= low else "constant"
         if self.check_range and not low < math.fsum(scores) / len(scores) < high:
             return "out_of_range"

@@ -18,7 +18,7 @@ from openrlhf.trainer.ray.vllm_engine import batch_vllm_engine_call
 from openrlhf.utils.logging_utils import init_logger
 
 from openrlhf_sagc.actors.engine_core import end_with_the_core
-from openrlhf_sagc.actors.rollouts import keep_first, stop_rollouts, watch_rollouts
+from openrlhf_sagc.actors.rollouts import keep_first, stop_left_over, stop_rollouts, watch_rollouts
 from openrlhf_sagc.decisions.records import ROLLOUT, Group, Labelled, Rollout
 from openrlhf_sagc.driver.group_parts import GroupParts
 from openrlhf_sagc.driver.step_seconds import RunningRollouts
@@ -29,6 +29,7 @@ WAIT = 10.0  # seconds to wait for a group before looking around
 STOP_WAIT = 1.0  # seconds to wait for stopped rollouts before stopping again
 STOPS_BEFORE_WARNING = 60  # stops in a row that no group came back after
 STOPS_BEFORE_END = 600  # of them before the run ends
+LEFT_OVER_WAIT = 60.0  # seconds for the end of requests whose rollouts are over
 MOST_CALLS = 900  # at a time for each engine: of the 1,000 that Ray allows an actor, the rest is for stops
 NOT_STARTED: dict[str, Any] = {ROLLOUT: Rollout(0, 0.0, 0.0, finished=False, stopped=True, failure=None)}
 
@@ -188,10 +189,26 @@ class Engines:
                 logger.warning(message)
 
     def pause(self) -> None:
-        """Generate nothing while the weights change; with partial rollouts the trainer itself sees to that."""
+        """Generate nothing while the weights change; with partial rollouts the trainer itself sees to that.
+
+        Rollouts that go on in the next step are paused. Requests that agents have left behind end.
+
+        Raises:
+            RuntimeError: an engine has died, or such requests do not end.
+        """
         self._is_paused = bool(self._running) and not self._args.train.partial_rollout_enable
         if self._is_paused:
             batch_vllm_engine_call(self._engines, "pause_generation")
+        if self._running or not self._args.train.agent_func_path:
+            return
+        deadline = time.perf_counter() + LEFT_OVER_WAIT
+        while left := sum(ray.get(self._call(stop_left_over))):
+            if time.perf_counter() > deadline:
+                raise RuntimeError(
+                    f"{left} requests that --train.agent_func_path {self._args.train.agent_func_path} has left behind do not "
+                    f"end, and would decode under new weights: await what the agent asks for, or stop asking when it returns"
+                )
+            time.sleep(0.01)
 
     def sleep(self) -> None:
         """Let the engines free their memory for the training, if the run has them do that."""

@@ -25,7 +25,12 @@ def control_metrics(planner: StepPlanner, step: Step) -> dict[str, float]:
 
 
 def sampling_metrics(
-    step: Step, trained: Sequence[Group], unused: Sequence[Group], flight: GroupsInFlight, waiting: int
+    step: Step,
+    trained: Sequence[Group],
+    unused: Sequence[Group],
+    flight: GroupsInFlight,
+    waiting: int,
+    ages: Sequence[int],
 ) -> dict[str, float]:
     """Scalars of what a step dispatched and what became of it: `dynamic_filtering/*`.
 
@@ -34,8 +39,8 @@ def sampling_metrics(
         trained, unused: its groups as `GroupsInFlight.close` gives them.
         flight: what the next step begins with.
         waiting: prompts that were put back.
+        ages: of the trained groups, in weight syncs.
     """
-    ages = [step.number - group.step for group in trained]
     dropped = step.dropped
     counts = {
         "dispatched": step.dispatched,
@@ -55,6 +60,12 @@ def sampling_metrics(
         "given_up": len(step.given_up),
     }
     return {f"dynamic_filtering/{name}": float(count) for name, count in counts.items()}
+
+
+def aged(metrics: dict[str, float], syncs: int) -> dict[str, float]:
+    """The metrics of a step that was trained so many weight syncs after its end."""
+    names = ("dynamic_filtering/age_mean", "dynamic_filtering/age_max")
+    return metrics | {name: metrics[name] + syncs for name in names if name in metrics}
 
 
 def rollout_metrics(groups: Sequence[Sequence[Rollout]], longest: int) -> dict[str, float]:
@@ -85,6 +96,17 @@ def rollout_metrics(groups: Sequence[Sequence[Rollout]], longest: int) -> dict[s
         "rollout/seconds_max": max(seconds),
         "rollout/queue_seconds": statistics.fmean(rollout.queue_seconds for rollout in finished),
     }
+
+
+def equal_rewards_warning(rewards: Sequence[float]) -> str:
+    """What a user is told whose first step has these rewards, all equal: the usual reasons."""
+    return (
+        f"all {len(rewards)} rewards of the first step are {rewards[0]:g}, so there is nothing to learn from them; the usual "
+        "reasons: (1) the reward function runs in a thread, where signal.alarm and math-verify's timeouts raise an error that "
+        "it takes for a wrong answer (parsing_timeout=None, timeout_seconds=None); (2) --data.label_key or the format of the "
+        "answer is another than the reward looks for; (3) the model does not answer in that format, or responses end before "
+        "their answer (rollout/truncated_rate; --rollout.max_new_tokens)"
+    )
 
 
 def control_warnings(

@@ -8,9 +8,10 @@ import itertools
 from collections.abc import Iterable, Iterator
 from types import SimpleNamespace
 
+import ray
 import torch
 from openrlhf.trainer.ppo_utils.experience import Experience
-from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
+from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator, _collect_prompt_batch
 from openrlhf.utils.logging_utils import init_logger
 from tqdm import tqdm
 
@@ -24,9 +25,16 @@ from openrlhf_sagc.decisions.records import ROLLOUT, Group, Prompt, Rollout
 from openrlhf_sagc.decisions.step import Step
 from openrlhf_sagc.decisions.token_weights import Trained
 from openrlhf_sagc.driver.engines import WAIT, Engines
+from openrlhf_sagc.driver.evaluation import evaluation_metrics
 from openrlhf_sagc.driver.experience import stamped
 from openrlhf_sagc.driver.extra_logs import SAMPLE_LOGS, step_logs
-from openrlhf_sagc.driver.metrics import control_metrics, control_warnings, rollout_metrics, sampling_metrics
+from openrlhf_sagc.driver.metrics import (
+    control_metrics,
+    control_warnings,
+    equal_rewards_warning,
+    rollout_metrics,
+    sampling_metrics,
+)
 from openrlhf_sagc.driver.prompt_excerpt import excerpt
 from openrlhf_sagc.driver.prompts import DataloaderPrompts
 from openrlhf_sagc.driver.reward_failures import RewardFailures
@@ -46,12 +54,19 @@ PATIENCE = 3.0  # times the longest that the flags let a rollout be outside of t
 class StepSamples(list[Experience]):
     """The samples of a step that are still to be trained, with the scalars that its log is to have.
 
-    `stream` has sent the others to the actors; None if there are none.
+    `stream` has sent the others to the actors; None if there are none. In an asynchronous run `weights` counts the weight
+    syncs before the end of their step, at which the ages in `metrics` are taken; otherwise it is None.
     """
 
-    def __init__(self, samples: Iterable[Experience], metrics: dict[str, float], stream: Stream | None = None):
+    def __init__(
+        self,
+        samples: Iterable[Experience],
+        metrics: dict[str, float],
+        stream: Stream | None = None,
+        weights: int | None = None,
+    ):
         super().__init__(samples)
-        self.metrics, self.stream = metrics, stream
+        self.metrics, self.stream, self.weights = metrics, stream, weights
 
 
 class StragglerAwareSamplesGenerator(SamplesGenerator):
@@ -72,11 +87,16 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
         self.trace = RunTrace(self.args.rollout.trace, logger.warning)
         self.clock = StepClock()
         self.metrics: dict[str, float] = {}
+        self.weights: int | None = (
+            0 if self.args.train.async_enable else None
+        )  # syncs so far, which the trainer counts
+        self._weights_at: dict[int, int] = {}  # by step, at its beginning
         self._keep_surplus = self.args.algo.dynamic_filtering_surplus == "keep"
         self._prompts_of_run = len(self.prompts_dataloader) * self.args.train.num_episodes
         self._prompts_consumed = 0
         self._warned: set[str] = set()
-        self._evaluated_groups: Iterator[int] = iter(())  # the group of each response of an evaluation
+        self._evaluated: Iterator[int] = iter(())  # numbers of the groups of an evaluation
+        self._first_rewards: list[float] | None = []  # of the first step, until it is closed
 
     @torch.no_grad()
     def generate_samples(self, **generate_kwargs) -> tuple[list[Experience], float | None, int, bool]:
@@ -95,6 +115,8 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
         seconds = self.clock.next_step()
         if seconds is not None:
             self.planner.timed(seconds)
+        if self.weights is not None:
+            self._weights_at[step.number] = self.weights
         self.failures.begin()
         self.engines.wake()
         self.engines.resume(step.keep_first)
@@ -108,6 +130,7 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
         self.planner.observe(step, lengths)
         self.engines.pause()
         self.engines.sleep()
+        self._warn_of_equal_rewards()
         self._check_shortfall(step)
         trained, unused = self.flight.close(step, keep=self._keep_surplus)
         self.queue.put_back_unused([group.prompt for group in unused])
@@ -123,25 +146,50 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
         self._prompts_consumed += consumed
         pass_rate = step.pass_rate if self.args.algo.dynamic_filtering_enable else None
         exhausted = self.queue.close_episode(self.flight.prompts)
-        return StepSamples(samples, self.metrics, stream), pass_rate, consumed, exhausted
+        return StepSamples(samples, self.metrics, stream, self.weights), pass_rate, consumed, exhausted
+
+    def evaluate(self, **generate_kwargs) -> dict[str, float]:
+        """The metrics of an evaluation, see `evaluation_metrics`.
+
+        Raises:
+            RuntimeError: too many rewards failed.
+        """
+        samples = self.generate_eval_samples(**generate_kwargs)
+        return evaluation_metrics(samples, self.eval_dataloader, generate_kwargs["n_samples_per_prompt"])
 
     @torch.no_grad()
-    def generate_eval_samples(self, **generate_kwargs) -> list[Experience]:
-        """Samples of the evaluation prompts, without the prompts on which the reward failed.
+    def generate_eval_samples(self, **generate_kwargs) -> list[Experience | None]:
+        """Samples of the evaluation prompts, in the order of these; None where the reward failed.
 
         Raises:
             RuntimeError: too many rewards failed.
         """
         self.failures.begin()
         size = generate_kwargs.get("n_samples_per_prompt", self.args.rollout.n_samples_per_prompt)
-        self._evaluated_groups = (place // size for place in itertools.count())
+        self._evaluated = itertools.count()
         self.engines.resume(None)
         with self.clock.left_out():
             samples = super().generate_eval_samples(**generate_kwargs)
         self.engines.pause()
         self.failures.check(len(samples) // size)
-        groups = [samples[start : start + size] for start in range(0, len(samples), size)]
-        return [sample for group in groups if all(sample is not None for sample in group) for sample in group]
+        return samples
+
+    def _generate_vllm(self, dataloader_iter, num_prompts: int, dynamic_filtering: bool, **generate_kwargs):
+        """OpenRLHF's, for an evaluation: (samples in the order of their prompts, number of prompts, exhausted).
+
+        OpenRLHF gives them as they come back, so that only its text says which prompt a sample is of.
+        """
+        prompts, labels, images, exhausted = _collect_prompt_batch(dataloader_iter, num_prompts)
+        if not prompts:
+            return [], 0, True
+        samples = []
+        for responses in ray.get(self._dispatch_prompts_to_vllm(prompts, labels, images=images, **generate_kwargs)):
+            group = next(self._evaluated)
+            for response in responses:
+                if response[ROLLOUT].failure:
+                    self.failures.observe(response[ROLLOUT].failure, group)
+                samples.append(self._sample_of(response, **generate_kwargs))
+        return samples, len(prompts), exhausted
 
     def state_dict(self) -> dict:
         """What a resumed run needs, by its keys in the trainer's checkpoint; prompts of running groups are put back.
@@ -241,15 +289,12 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
                 self._warn_of_given_up(group)
             return
         samples = [self._sample_of(responses[place], **generate_kwargs) for place in members]
+        if self._first_rewards is not None:
+            self._first_rewards += [
+                sample.rewards.item() for sample in samples if sample and sample.rewards is not None
+            ]
         self.planner.judge(step, self.flight, group, [raw_score(sample) for sample in samples], samples)
         self.failures.check(step.groups_rolled_out)
-
-    def _process_response_into_experience(self, response: dict, **generate_kwargs) -> Experience | None:
-        """The sample of an evaluation's response, or None if its reward failed; a prompt's responses come in a row."""
-        group = next(self._evaluated_groups)
-        if response[ROLLOUT].failure:
-            self.failures.observe(response[ROLLOUT].failure, group)
-        return self._sample_of(response, **generate_kwargs)
 
     def _sample_of(self, response: dict, **generate_kwargs) -> Experience | None:
         """OpenRLHF's sample with its logs, or None if the reward failed."""
@@ -296,7 +341,7 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
         self.metrics = {
             **logs,
             **control_metrics(self.planner, step),
-            **sampling_metrics(step, trained, unused, self.flight, waiting=len(self.queue)),
+            **sampling_metrics(step, trained, unused, self.flight, len(self.queue), self._ages(step, trained)),
             **rollout_metrics(lengths, longest),
             "rollout/reward_failures": float(len(self.failures)),
             IDLE_TAIL: self.engines.rollouts.idle_tail(),
@@ -314,6 +359,12 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
             logger.warning(warning)
         self._warned.add(kind)
 
+    def _ages(self, step: Step, trained: list[Group]) -> list[int]:
+        """Weight syncs from the dispatch of each group to the end of the step; groups of before a resume count from there."""
+        if self.weights is None:
+            return [step.number - group.step for group in trained]
+        return [self.weights - self._weights_at.get(group.step, 0) for group in trained]
+
     def _warn_of_silence(self, step: Step) -> None:
         running = self.flight.running
         logger.warning(
@@ -321,6 +372,12 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
             f"{len(running)} are waited for: very long responses, or an agent or tool that hangs, which --rollout.agent_timeout "
             f"would end; the first prompt is {excerpt(running[min(running)].prompt.text)}"
         )
+
+    def _warn_of_equal_rewards(self) -> None:
+        """Once, after the first step: a reward that says the same of every response is mostly a mistake."""
+        rewards, self._first_rewards = self._first_rewards, None
+        if rewards and len(rewards) > 1 and min(rewards) == max(rewards):
+            logger.warning(equal_rewards_warning(rewards))
 
     def _warn_of_given_up(self, group: Group) -> None:
         logger.warning(

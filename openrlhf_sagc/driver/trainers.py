@@ -4,19 +4,26 @@ import gc
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
+import ray
 from openrlhf.trainer.ppo_trainer import BasePPOTrainer, PPOTrainer
 from openrlhf.trainer.ppo_trainer_async import GenerateSamplesActor, PPOTrainerAsync, TrainingActor
 from openrlhf.trainer.ppo_utils.experience import Experience
 from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
+from openrlhf.utils.logging_utils import init_logger
 from ray.exceptions import RayTaskError
 
+from openrlhf_sagc.driver.evaluation import FAILED
 from openrlhf_sagc.driver.experience import GroupExperienceMaker
+from openrlhf_sagc.driver.metrics import aged
 from openrlhf_sagc.driver.rollout import StepSamples, StragglerAwareSamplesGenerator
 from openrlhf_sagc.driver.step_seconds import OTHER, step_seconds
 from openrlhf_sagc.driver.streaming import Stream
 from openrlhf_sagc.run.notes import write_notes
 from openrlhf_sagc.step_savings import why_not_streamed
+
+logger = init_logger(__name__)
 
 YOUNG_OBJECTS = 100_000  # that are made before Python looks for garbage among them; its default is 700
 
@@ -48,6 +55,8 @@ def collect_less_garbage() -> None:
 class GroupTraining(BasePPOTrainer):
     """What trains: groups may have any size, and the log has the scheduler's scalars."""
 
+    syncs = 0  # of the weights, in an asynchronous run
+
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
         self.experience_maker = GroupExperienceMaker(
@@ -59,17 +68,25 @@ class GroupTraining(BasePPOTrainer):
             self.strategy,
             self.tokenizer,
         )
+        if self.wandb_logger:
+            log_eval = self.wandb_logger.log_eval
+            # OpenRLHF tells W&B that `eval/epoch` is the axis of an evaluation's metrics, and never logs it.
+            self.wandb_logger.log_eval = lambda step, metrics: log_eval(step, {**metrics, "epoch": step})
 
     def train_step(self, step: StepSamples, global_step: int) -> tuple[dict, int]:
         started = time.perf_counter()
         self._streamed = step.stream.made if step.stream else []
         waited = step.stream.join() if step.stream else 0.0
+        behind = 0 if step.weights is None else self.syncs - step.weights
         status, global_step = super().train_step(step, global_step)
         if step.stream:
             status["timing/ppo_train"] += waited
         timed = sum(seconds for name, seconds in status.items() if name.startswith("timing/"))
         status[OTHER] = max(time.perf_counter() - started - timed, 0.0)  # OpenRLHF adds it to timing/step_total
-        return {**step.metrics, **status}, global_step  # no log of a reward's takes the place of OpenRLHF's
+        return {
+            **aged(step.metrics, behind),
+            **status,
+        }, global_step  # no log of a reward's takes the place of OpenRLHF's
 
     def _compute_rollout_stats(self, experiences: list[Experience]) -> dict[str, float]:
         """OpenRLHF's scalars, of the samples too that were trained before."""
@@ -81,6 +98,13 @@ class GroupTraining(BasePPOTrainer):
         write_notes(self.args.ckpt.path, global_step, self.args.data.described)
 
     def save_best_checkpoint(self, eval_metrics: dict, global_step: int, *args, **kwargs) -> None:
+        """OpenRLHF's, unless rewards of the evaluation failed: its metrics say too little of the weights."""
+        if failed := eval_metrics.get(FAILED):
+            logger.warning(
+                f"the evaluation of step {global_step} has {failed:.0f} samples without a reward, which count as its worst; "
+                "so its checkpoint cannot become the best"
+            )
+            return
         with _named_failure(self.args.ckpt.path, global_step):
             super().save_best_checkpoint(eval_metrics, global_step, *args, **kwargs)
         write_notes(self.args.ckpt.path, global_step, self.args.data.described)
@@ -107,12 +131,49 @@ class GroupTrainer(GroupSampling, GroupTraining, PPOTrainer):
         if not why_not_streamed(self.args):
             self.samples_generator.stream = Stream(self.experience_maker, self.kl_ctl)
 
+    def evaluate(self, global_step: int, **generate_kwargs) -> dict[str, float]:
+        """Evaluate and log: OpenRLHF's, with the scheduler's metrics."""
+        start = time.perf_counter()
+        logger.info(f"⏰ Evaluation start time: {time.strftime('%Y-%m-%d %H:%M:%S')}")
+        metrics = self.samples_generator.evaluate(**generate_kwargs)
+        for tracker in (self.wandb_logger, self.tensorboard_logger):
+            if tracker:
+                tracker.log_eval(global_step, metrics)
+        seconds = f"{time.perf_counter() - start:.0f} s"
+        logger.info(f"✨ Evaluation completed in {seconds}, global_step {global_step}, eval_metrics: {metrics}")
+        return metrics
+
 
 class GroupGenerator(GroupSampling, GenerateSamplesActor):
     """Rolls out beside the training."""
 
+    def note_sync(self) -> None:
+        """The engines have other weights from now on."""
+        self.samples_generator.weights += 1
 
-class GroupTrainingActor(GroupTraining, TrainingActor):
+    def evaluate(self) -> dict[str, float]:
+        """OpenRLHF's, with the scheduler's metrics, which the trainer logs; its fit waits meanwhile."""
+        settings = {
+            "temperature": self.args.eval.temperature,
+            "n_samples_per_prompt": self.args.eval.n_samples_per_prompt,
+        }
+        with self._generation_lock:
+            return self.samples_generator.evaluate(**{**self.generate_kwargs, **settings})
+
+
+class _CountedSyncs(BasePPOTrainer):
+    """Counts weight syncs here and where it is rolled out; behind `TrainingActor`, whose lock keeps rollouts out meanwhile."""
+
+    generator_actor: Any
+    syncs: int
+
+    def broadcast_to_vllm(self) -> None:
+        super().broadcast_to_vllm()
+        self.syncs += 1
+        ray.get(self.generator_actor.note_sync.remote())
+
+
+class GroupTrainingActor(GroupTraining, TrainingActor, _CountedSyncs):
     """Trains beside the rollouts."""
 
 

@@ -25,14 +25,26 @@ class Actor:
         self.executor = executor
         self.submit, self.statistics = submit, statistics
         self.requests = {}
-        model_config = SimpleNamespace(get_vocab_size=lambda: VOCABULARY)
-        self.llm = SimpleNamespace(errored=False, abort=self._abort, model_config=model_config)
+        self.resets = iter(())  # what vLLM says to those of the prefix cache
+        self.llm = SimpleNamespace(
+            errored=False,
+            abort=self._abort,
+            model_config=SimpleNamespace(get_vocab_size=lambda: VOCABULARY),
+            output_processor=SimpleNamespace(external_req_ids=self.requests),
+            reset_prefix_cache=self._reset,
+        )
         watch_rollouts(self, tokenizer=Tokenizer(), timeout=timeout, retries=retries, **limits)
 
     async def _abort(self, request_ids):
         for request_id in request_ids:
             if request_id in self.requests:
                 self.requests.pop(request_id).set()
+
+    async def _reset(self):
+        return next(self.resets)
+
+    def get_num_unfinished_requests(self):
+        return len(self.requests)
 
     async def generate(self, tokens, sampling_params, multi_modal_data=None, request_id=None):
         assert sampling_params.output_kind is RequestOutputKind.FINAL_ONLY

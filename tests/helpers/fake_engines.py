@@ -9,7 +9,7 @@ from flags import arguments_with
 from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 
 import openrlhf_sagc.driver.engines as engines_module
-from openrlhf_sagc.actors.rollouts import keep_first, stop_rollouts, watch_rollouts
+from openrlhf_sagc.actors.rollouts import keep_first, stop_left_over, stop_rollouts, watch_rollouts
 from openrlhf_sagc.decisions.records import ROLLOUT, Rollout
 from openrlhf_sagc.driver.rollout import StragglerAwareSamplesGenerator
 
@@ -27,6 +27,7 @@ FLAGS = {
     "train.seed": 1,
     "train.agent_func_path": None,
     "train.partial_rollout_enable": False,
+    "train.async_enable": False,
     "algo.dynamic_filtering_range": (0, 1),
     "reward.remote_url": ["reward.py"],
     "reward.timeout": 9.0,
@@ -123,6 +124,7 @@ class FakeRay:
         self.together = False  # all calls end at once
         self.stops = []  # numbers of the groups of every stop but those of all groups
         self.requests = 0  # what an engine says it has to decode
+        self.left_over = []  # requests of rollouts that are over, as each look at an engine finds them
         self.tokenizers = []  # that an engine was given for all its rollouts
 
     def run_in_engine(self, function, *args, **kwargs):
@@ -131,6 +133,8 @@ class FakeRay:
             self.told.append(self.keep_first)
         elif function is watch_rollouts:
             self.tokenizers.append(kwargs["tokenizer"])
+        elif function is stop_left_over:
+            return self.left_over.pop() if self.left_over else 0
         elif function is stop_rollouts and args:
             (groups,) = args
             self.stops.append(list(groups))

@@ -13,7 +13,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from openrlhf_sagc.advantages.kernel import BLOCK_G, BLOCK_T, EPS, _group_advantage_kernel, compile_options
+from openrlhf_sagc.advantages.kernel import BLOCK_G, BLOCK_T, EPS, NOISE, _group_advantage_kernel, compile_options
 
 POINTERS = dict(rewards_ptr="*fp32", offsets_ptr="*i64", samples_ptr="*i64", stds_ptr="*fp32")
 STRIDES = [
@@ -41,7 +41,13 @@ def compile_variant(capability, estimator, mask, kl, out, aligned):
     types = POINTERS | dict.fromkeys(STRIDES, "i32" if aligned else "i64") | SCALARS | dict(shift="fp32", scale="fp32")
     types |= dict(mask_ptr="*i64" if mask == "lengths" else mask, kl_ptr=kl, advantages_ptr=out)
     constants = dict(
-        ESTIMATOR=estimator, CLIP=aligned, LENGTHS=mask == "lengths", EPS=EPS, BLOCK_G=BLOCK_G, BLOCK_T=BLOCK_T
+        ESTIMATOR=estimator,
+        CLIP=aligned,
+        LENGTHS=mask == "lengths",
+        EPS=EPS,
+        NOISE=NOISE,
+        BLOCK_G=BLOCK_G,
+        BLOCK_T=BLOCK_T,
     )
     if not aligned:
         constants["samples_ptr"] = None

@@ -186,6 +186,24 @@ def test_constant_groups_are_exactly_zero(device, estimator):
 
 
 @pytest.mark.parametrize("estimator", GROUP_ESTIMATORS)
+@pytest.mark.parametrize("value", [1.3, -1.3, 250.0, 1e30])
+@pytest.mark.parametrize("ulps", [4, 20])
+def test_ulps_are_no_signal_and_more_is(device, estimator, value, ulps):
+    """As in the closed form: equal rewards that were summed in another order have no advantage."""
+    other = torch.tensor(value)
+    for _ in range(ulps):
+        other = torch.nextafter(other, torch.tensor(torch.inf * value))
+    rewards = torch.stack([torch.tensor(value), other] * 70 + [torch.tensor(0.0), torch.tensor(1.0)])
+    offsets, samples, mask = offsets_of([140, 2]), torch.tensor([0, 1, 141]), torch.ones(3, 2)
+    inputs = [tensor.to(device) for tensor in (rewards, offsets, mask, samples)]
+    advantages, stds = fused_group_advantages(*inputs, estimator=estimator)
+    reference, reference_stds = reference_group_advantages(*inputs, estimator=estimator)
+    torch.testing.assert_close(advantages, reference, rtol=1e-6, atol=0)
+    torch.testing.assert_close(stds, reference_stds, rtol=1e-6, atol=0)
+    assert bool(advantages[:2].any()) == bool(stds[:2].any()) == (ulps == 20) and advantages[2].any()
+
+
+@pytest.mark.parametrize("estimator", GROUP_ESTIMATORS)
 def test_a_group_alone_gives_the_bits_it_gives_in_a_batch(device, estimator):
     sizes = [3, 200, 1, 8]
     rewards = torch.randn(sum(sizes), generator=torch.Generator().manual_seed(7)).to(device)

@@ -27,3 +27,4 @@ def reward_file(tmp_path):
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch):
     monkeypatch.setattr(rewards, "PAUSE", 0.01)
+    monkeypatch.setattr(rewards, "PATIENCE", 0.0)  # tests of servers that come back set their own

@@ -31,6 +31,25 @@ def test_one_number_of_any_kind_is_a_reward(reward_file, reward):
 
 
 @pytest.mark.parametrize(
+    "reward",
+    [
+        "torch.tensor([0.5])",
+        "torch.tensor(0.5, dtype=torch.bfloat16)",
+        "0.5",
+        "[0.5]",
+        "(0.5,)",
+        "[torch.tensor(0.5)]",
+        "numpy.array([[0.5]])",
+        "numpy.float64(0.5)",
+    ],
+)
+def test_a_bare_number_is_the_reward_as_before_openrlhf_0_8_1(reward_file, reward):
+    response = run(Actor(reward_file(f"return {reward}")).rollout())
+    assert (response["reward"], response["scores"], response["extra_logs"]) == (0.5, 0.5, {})
+    assert response[ROLLOUT].failure is None
+
+
+@pytest.mark.parametrize(
     "body, failure",
     [
         ("raise ValueError('no\\n  answer')", "ValueError: no answer (reward.py:5)"),
@@ -56,7 +75,10 @@ def test_one_number_of_any_kind_is_a_reward(reward_file, reward):
         ("raise GeneratorExit", "GeneratorExit:  (reward.py:5)"),
         ("raise KeyboardInterrupt", "KeyboardInterrupt:  (reward.py:5)"),
         ("return dict(reward=0.5)", "the reward function returned no 'rewards' but ['reward']"),
-        ("return [0.5]", "the reward function returned a list instead of a dict"),
+        ("return '0.5'", "the reward function returned a str instead of a number or a dict"),
+        ("return None", "the reward function returned a NoneType instead of a number or a dict"),
+        ("return [0.5, 0.25]", "the reward function returned 2 rewards for 1 sample"),
+        ("return torch.tensor([float('nan')])", "the reward function returned reward nan"),
         ("free.wait(20)", "the reward function did not answer within 0.3 s"),
     ],
 )

@@ -43,6 +43,36 @@ def test_constant_groups_are_exactly_zero(estimator, value, size, dtype):
     assert not group_advantages(between, [2, size, 2], estimator)[2:-2].any()
 
 
+def apart(value, ulps, dtype=torch.float32):
+    """Six rewards, three of them so many ulps further from 0 than the others."""
+    other = torch.tensor(value, dtype=dtype)
+    for _ in range(ulps):
+        other = torch.nextafter(other, torch.full_like(other, torch.inf * value))
+    return torch.stack([torch.tensor(value, dtype=dtype), other] * 3)
+
+
+@pytest.mark.parametrize("estimator", GROUP_ESTIMATORS)
+@pytest.mark.parametrize("value", [1.3, -1.3, 250.0, 1e-30, -1e30, 0.9999999, 16777216.0])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_ulps_are_no_signal_and_more_is(estimator, value, dtype):
+    """4 ulps are 0 wherever they lie between two powers of 2; 20 are what they were, to the bit."""
+    rewards = apart(value, 4, dtype)
+    assert rewards[0] != rewards[1]
+    mixed = torch.cat([rewards, rewards.new_tensor([0, 1])])
+    assert not group_advantages(mixed, [6, 2], estimator)[:6].any()
+    rewards = apart(value, 20, dtype)
+    made = group_advantages(rewards, [6], estimator)
+    assert (made.sign() == (rewards - rewards[0] / 2 - rewards[1] / 2).sign()).all()
+    if estimator == "dr_grpo":
+        assert torch.equal(made, (rewards.double() - rewards.double().mean()).float())
+
+
+def test_the_rewards_of_the_report():
+    """1.29999995 and 1.30000007 are the same reward, summed in another order; they gave 0.85 and -0.85."""
+    assert not group_advantages(torch.tensor([1.29999995, 1.30000007] * 4), [8]).any()
+    assert not group_advantages(torch.tensor([0.1 + 0.2, 0.3, 0.7 - 0.4], dtype=torch.float64), [3]).any()
+
+
 def test_float64_rewards_keep_their_precision():
     rewards = torch.tensor([1e9, 1e9 + 0.5, 1e9 + 1, 1e9], dtype=torch.float64)  # the same in float32
     torch.testing.assert_close(group_advantages(rewards, [4], "dr_grpo"), torch.tensor([-0.375, 0.125, 0.625, -0.375]))

@@ -20,6 +20,9 @@ from openrlhf_sagc.decisions.dynamic_sampling import REASONS, DynamicSampler, gr
         ([0.5] * 4, "constant"),
         ([0.1] * 3, "constant"),  # whose standard deviation is 1.4e-17 in numpy
         ([0.5, 0.5 + 1e-7], "constant"),
+        ([250.0, 250.0 + 2**-16], "all_right"),  # an ulp of a float32
+        ([-250.0, -250.0 - 2**-16], "all_wrong"),
+        ([250.0, 250.0 + 2**-10], None),
         ([0.5, 0.51], None),
         ([-1, 1], None),  # a mean of 0, which OpenRLHF's default range would drop
         ([1, None, 0], "reward_missing"),

@@ -264,3 +264,22 @@ def test_an_engine_that_dies_ends_the_run(generator, monkeypatch):
     monkeypatch.setattr(generator.ray, "respond", dead)
     with pytest.raises(RayActorError, match="class_name: RolloutRayActor"):
         generator.generate_samples()
+
+
+def test_requests_that_agents_have_left_behind_end_before_the_weights_change(make, monkeypatch):
+    agent = {"train__agent_func_path": "agent.py", "rollout__agent_timeout": None}
+    generator = make(**agent)
+    generator.ray.left_over = [0, 0, 1, 0, 2, 0]  # by look at one of three engines, from the end
+    generator.engines.pause()
+    assert not generator.ray.left_over and generator.ray.calls == []
+    generator.ray.left_over = [1] * 300
+    monkeypatch.setattr(engines_module, "LEFT_OVER_WAIT", 0.0)
+    with pytest.raises(
+        RuntimeError, match="3 requests that --train.agent_func_path agent.py has left behind do not end"
+    ):
+        generator.engines.pause()
+    generator.ray.left_over = left_over = [1]
+    step = generator.planner.plan(generator.flight, generator.queue)
+    generator.engines.dispatch(groups_on([(0,) * 4], generator, step))
+    generator.engines.pause()  # what runs goes on after the sync, with its own requests
+    assert left_over == [1] and generator.ray.calls == ["pause_generation"]

@@ -52,7 +52,7 @@ def test_warns_once(make_generator, monkeypatch, lengths, words):
     warnings = []
     monkeypatch.setattr(rollout.logger, "warning", warnings.append)
     short, long = lengths
-    generator = make_generator(400, lambda prompt, size: [(short, 1.0)] * (size - 1) + [(long, 1.0)])
+    generator = make_generator(400, lambda prompt, size: [(short, float(prompt))] * (size - 1) + [(long, 1.0)])
     for _ in range(40):
         generator.generate_samples()
     (warning,) = warnings

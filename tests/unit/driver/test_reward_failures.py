@@ -13,7 +13,7 @@ def test_a_group_with_a_failed_reward_is_dropped_counted_and_replaced(make_gener
     warnings = []
     monkeypatch.setattr(rollout.logger, "warning", warnings.append)
     failed = lambda prompt: "ValueError: no parse (reward.py:3)" if prompt == 1 else None  # noqa: E731
-    respond = lambda prompt, size: [(10, 1.0, 1.0, failed(prompt))] + [(10, 1.0)] * (size - 1)  # noqa: E731
+    respond = lambda prompt, size: [(10, 1.0, 1.0, failed(prompt))] + [(10, float(prompt))] * (size - 1)  # noqa: E731
     generator = make_generator(40, respond, **ONE_SIZE)
     assert prompts_of(generator.generate_samples()[0]) == [0, 2, 3, 4]
     assert generator.metrics["rollout/reward_failures"] == 1

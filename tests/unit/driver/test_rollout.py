@@ -4,14 +4,15 @@ import io
 import itertools
 import json
 import math
+from contextlib import suppress
 
 import pytest
 import torch
-from fake_engines import run_episode
+from fake_engines import ONE_SIZE, run_episode
 from openrlhf.trainer.ppo_utils.experience import Experience
 from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 
-import openrlhf_sagc.driver.rollout as rollout
+import openrlhf_sagc.driver.rollout as rollout_module
 from openrlhf_sagc.driver.experience import GROUP_SIZE, ROLLOUT_INFO, STEP, group_sizes_of
 from openrlhf_sagc.driver.step_seconds import StepClock
 
@@ -124,7 +125,7 @@ def test_a_rewards_own_logs_keep_their_names_and_stay_out_of_the_training(make_g
 
 def test_logs_that_some_samples_have_are_averaged_over_those_and_survive_a_checkpoint(make_generator, monkeypatch):
     warnings, numbers = [], itertools.count()
-    monkeypatch.setattr(rollout.logger, "warning", warnings.append)
+    monkeypatch.setattr(rollout_module.logger, "warning", warnings.append)
 
     def logs(response):
         number = next(numbers)
@@ -261,3 +262,36 @@ def test_the_objective_decides_between_sizes(make_generator):
             now[0] += 10 * (cost if sizes[-1] == 8 else 1.0)
         assert sizes[-10:] == [chosen] * 10
         assert {4, 8} == set(sizes)
+
+
+def warnings_of(generator, monkeypatch, steps=1):
+    warnings = []
+    monkeypatch.setattr(rollout_module.logger, "warning", warnings.append)
+    for _ in range(steps):
+        with suppress(RuntimeError):
+            generator.generate_samples()
+    return [warning for warning in warnings if "nothing to learn" in warning]
+
+
+@pytest.mark.parametrize("filtering", [False, True])
+@pytest.mark.parametrize("reward", [0.0, 1.0, -0.25])
+def test_a_first_step_of_equal_rewards_is_said_once_with_its_usual_reasons(
+    make_generator, monkeypatch, filtering, reward
+):
+    generator = make_generator(40, lambda prompt, size: [(10, reward)] * size, filtering=filtering, **ONE_SIZE)
+    (warning,) = warnings_of(generator, monkeypatch, steps=1 if filtering else 2)
+    assert f"rewards of the first step are {reward:g}, so" in warning
+    for reason in ("signal.alarm", "parsing_timeout=None", "--data.label_key", "--rollout.max_new_tokens"):
+        assert reason in warning
+
+
+def test_rewards_that_differ_in_the_first_step_or_are_equal_later_are_no_news(make_generator, monkeypatch):
+    def respond(prompt, size):
+        return [(10, 1.0 if prompt == 3 else 0.0)] * size
+
+    assert not warnings_of(make_generator(40, respond, **ONE_SIZE), monkeypatch, steps=3)
+
+
+def test_a_first_step_without_a_reward_is_no_news_of_equal_ones(make_generator, monkeypatch):
+    generator = make_generator(40, lambda prompt, size: [(10, 1.0, None, "E")] * size, reward__max_failure_share=1.0)
+    assert not warnings_of(generator, monkeypatch)

@@ -202,7 +202,7 @@ def test_at_the_cap_a_step_may_train_on_what_there_is(make_generator):
 def test_an_hour_without_a_group_is_said_once(make_generator, monkeypatch):
     warnings = []
     monkeypatch.setattr(rollout.logger, "warning", warnings.append)
-    generator = make_generator(40, **ONE_SIZE)
+    generator = make_generator(40, lambda prompt, size: [(10, float(prompt))] * size, **ONE_SIZE)
     generator.ray.requests = 1
     wait, silent = generator.ray.wait, [True] * 360
 

@@ -212,7 +212,8 @@ def test_a_file_that_has_lost_rows_goes_on_with_whole_ones_and_one_that_is_gone_
 def test_a_full_disk_ends_the_trace_and_not_the_run(make_generator, monkeypatch):
     warnings = []
     monkeypatch.setattr("openrlhf_sagc.driver.rollout.logger.warning", warnings.append)
-    generator = make_generator(20, rollout__trace="/dev/full", **ONE_SIZE)
+    respond = lambda prompt, size: [(10, float(prompt))] * size  # noqa: E731
+    generator = make_generator(20, respond, rollout__trace="/dev/full", **ONE_SIZE)
     steps = [prompts_of(generator.generate_samples()[0]) for _ in range(3)]
     assert len(steps) == 3 and len(warnings) == 1
     assert warnings[0].startswith("--rollout.trace /dev/full cannot be written to (")

@@ -7,10 +7,12 @@ from types import SimpleNamespace
 from unittest import mock
 
 import pytest
+from fake_engines import ONE_SIZE
 from openrlhf.trainer import ppo_trainer, ppo_trainer_async
 from openrlhf.trainer.ppo_trainer import BasePPOTrainer
 from ray.exceptions import ActorDiedError, RayTaskError
 
+import openrlhf_sagc.driver.trainers as trainers
 from openrlhf_sagc.driver.experience import GroupExperienceMaker
 from openrlhf_sagc.driver.rollout import StepSamples, StragglerAwareSamplesGenerator
 from openrlhf_sagc.driver.trainers import GroupGenerator, GroupTrainer, GroupTrainerAsync, GroupTrainingActor
@@ -159,3 +161,37 @@ def test_a_checkpoint_that_cannot_be_saved_is_one_line(cls, method, arguments, m
     monkeypatch.setattr(BasePPOTrainer, method, mock.Mock(side_effect=ActorDiedError()))
     with pytest.raises(ActorDiedError):  # which the command names
         getattr(trainer, method)(*arguments)
+
+
+def test_ages_of_an_asynchronous_run_count_the_syncs_from_dispatch_to_training(make_generator, monkeypatch):
+    """Two steps are rolled out ahead of the first sync, as with a queue of two; each sync happens inside of its lock."""
+    events = []
+    generator = GroupGenerator.__new__(GroupGenerator)
+    samples_generator = make_generator(40, train__async_enable=True, **ONE_SIZE)
+    generator.samples_generator = samples_generator
+
+    def note_sync():
+        generator.note_sync()
+        events.append("noted")
+
+    trainer = GroupTrainingActor.__new__(GroupTrainingActor)
+    trainer.generator_actor = SimpleNamespace(note_sync=SimpleNamespace(remote=note_sync))
+    trainer.vllm_lock = SimpleNamespace(
+        acquire=SimpleNamespace(remote=lambda: events.append("locked")),
+        release=SimpleNamespace(remote=lambda: events.append("free")),
+    )
+    trainer._partial_rollout = False
+    monkeypatch.setattr(trainers.ray, "get", lambda ref, timeout=None: ref)
+    monkeypatch.setattr(BasePPOTrainer, "broadcast_to_vllm", lambda self: events.append("synced"))
+
+    def train_step(self, samples, step):
+        self.broadcast_to_vllm()
+        return {}, step + 1
+
+    monkeypatch.setattr(BasePPOTrainer, "train_step", train_step)
+    trainer.broadcast_to_vllm()  # of a resume
+    assert events == ["locked", "synced", "noted", "free"]
+    ahead = [pickle.loads(pickle.dumps(samples_generator.generate_samples()[0])) for _ in range(3)]
+    ages = [trainer.train_step(step, 0)[0]["dynamic_filtering/age_max"] for step in ahead]
+    ages.append(trainer.train_step(samples_generator.generate_samples()[0], 3)[0]["dynamic_filtering/age_mean"])
+    assert ages == [0, 1, 2, 0]
