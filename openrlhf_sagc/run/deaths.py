@@ -24,7 +24,7 @@ from openrlhf_sagc.run.checkpoints import is_saved
 PAUSE = 2.0  # seconds between two looks at Ray's actors
 HEARD_OF = 5.0  # seconds in which Ray hears of a death, after others have met it
 GRACE = 20.0  # seconds in which a run that has lost a process may end by itself, with an error of its own
-STUCK = 20.0  # seconds in which Python may act on an interrupt
+STUCK = 30.0  # seconds in which Python may act on an interrupt
 # What the run cannot do without. Other actors of the job are an agent's own.
 CLASSES = {
     *("RolloutRayActor", "PolicyModelActor", "ReferenceModelActor", "RewardModelActor", "CriticModelActor"),

@@ -104,15 +104,17 @@ def test_an_evaluation_counts_its_groups_too(make_generator, monkeypatch, failin
             "reward": 1.0,
         }
         fields |= {"rollout_log_probs": None, "extra_logs": {}}
-        responses = [{**fields, ROLLOUT: rollout} for rollout in rollouts for _ in range(4)]
-        return [self._process_response_into_experience(response, **kwargs) for response in responses]
+        monkeypatch.setattr(rollout.ray, "get", lambda refs: [[{**fields, ROLLOUT: each}] * 4 for each in rollouts])
+        monkeypatch.setattr(rollout, "_collect_prompt_batch", lambda *_: (["play"] * 8, [""] * 8, [None] * 8, True))
+        self._dispatch_prompts_to_vllm = lambda *_, **__: None
+        return self._generate_vllm(None, 8, False, **kwargs)[0]
 
     monkeypatch.setattr(SamplesGenerator, "generate_eval_samples", evaluate)
     if ends:
         with pytest.raises(RuntimeError, match="2 of 8 groups lack a reward"):
             generator.generate_eval_samples(n_samples_per_prompt=4)
     else:
-        assert len(generator.generate_eval_samples(n_samples_per_prompt=4)) == 28
+        assert generator.generate_eval_samples(n_samples_per_prompt=4).count(None) == 4
 
 
 def test_a_refused_prompt_is_not_the_fault_of_a_reward_that_the_run_does_not_have(make_generator):

@@ -52,7 +52,7 @@ def table(monkeypatch):
     monkeypatch.setattr(deaths.ray, "is_initialized", lambda: True)
     monkeypatch.setattr(deaths.ray, "get_runtime_context", lambda: SimpleNamespace(get_job_id=lambda: "01000000"))
     monkeypatch.setattr(deaths.state, "actors", lambda job_id, actor_state_name: dict(rows))
-    for name in ("PAUSE", "HEARD_OF", "GRACE", "STUCK"):
+    for name in ("PAUSE", "HEARD_OF", "GRACE"):
         monkeypatch.setattr(deaths, name, 0.05)
     return rows
 
