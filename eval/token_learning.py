@@ -40,11 +40,15 @@ def main() -> None:
 
 def rows(folder: Path, arms: list[str], seeds: list[int]) -> list[dict]:
     """A row for each arm and quantity."""
-    logs = {(arm, seed): read_run(folder / f"seed-{seed}/grpo/{arm}/tensorboard/run") for arm in arms for seed in seeds}
+    logs = {
+        (arm, seed): read_run(folder / f"seed-{seed}/grpo/{arm}/tensorboard/run") for arm in arms for seed in seeds
+    }
     steps = {seed: min(len(logs[arm, seed]) for arm in arms) for seed in seeds}
     found = []
     for tag, name in LOGGED.items():
-        values = {arm: pd.Series({seed: logs[arm, seed][tag].iloc[: steps[seed]].mean() for seed in seeds}) for arm in arms}
+        values = {
+            arm: pd.Series({seed: logs[arm, seed][tag].iloc[: steps[seed]].mean() for seed in seeds}) for arm in arms
+        }
         found += [row(name, arm, values[arm], values[arms[0]]) for arm in arms]
     for tenth in TENTHS:
         for arm in arms:
