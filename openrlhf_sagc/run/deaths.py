@@ -51,6 +51,7 @@ def ended_by_deaths(args: SimpleNamespace) -> Iterator[None]:
     try:
         yield
     except (RayError, KeyboardInterrupt) as error:
+        over.set()  # no interrupt comes any more
         if (death := _heard_of()) is None:
             raise
         raise SystemExit(_line(death, args)) from error
