@@ -124,7 +124,12 @@ def test_every_module_of_the_package_has_a_test_of_its_name():
     folders = {"advantages/kernel": "tests/kernels"} | dict.fromkeys(
         ["__main__", "arguments", "argument_checks", "policies"], "tests/unit/flags"
     )
-    names = {"advantages/kernel": "group_advantage", "argument_checks": "arguments", "__main__": "main"}
+    names = {
+        "advantages/kernel": "group_advantage",
+        "argument_checks": "arguments",
+        "__main__": "main",
+        "migrate/__main__": "main",
+    }
     for file in (ROOT / "openrlhf_sagc").rglob("*.py"):
         module = str(file.relative_to(ROOT / "openrlhf_sagc").with_suffix(""))
         if file.name == "__init__.py" or module == "controller":  # the contract's path

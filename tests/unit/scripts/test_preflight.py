@@ -194,9 +194,9 @@ def test_wrong_flags(preflight, flags, line):
 
 def test_old_flags_have_a_line_each_as_in_the_command(preflight):
     assert list(preflight.flag_problems("openrlhf_sagc", ["--pretrain", "m", "--bf16"])) == [
-        "openrlhf_sagc: --pretrain is --actor.model_name_or_path since 0.10.2",
-        "openrlhf_sagc: --bf16 is --ds.param_dtype bf16 since 0.9.2",
-        "openrlhf_sagc: python -m openrlhf_sagc.migrate SCRIPT writes an old script anew",
+        "--pretrain is --actor.model_name_or_path since 0.10.2",
+        "--bf16 is --ds.param_dtype bf16 since 0.9.2",
+        "python -m openrlhf_sagc.migrate SCRIPT writes an old script anew",
     ]
 
 

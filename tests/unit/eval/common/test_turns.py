@@ -23,9 +23,19 @@ def commands_of(folder, **scripts):
     return {name: (["bash", "-c", words], folder / f"{name}.log") for name, words in scripts.items()}
 
 
+@pytest.fixture(autouse=True)
+def _earlier(monkeypatch):
+    """Other tests of this process may have left children, such as the grader's."""
+    earlier = {process.pid for process in psutil.Process().children(recursive=True)}
+    monkeypatch.setitem(globals(), "EARLIER", earlier)
+
+
+EARLIER: set[int] = set()
+
+
 def below():
-    """Processes below this one that have not ended."""
-    found = psutil.Process().children(recursive=True)
+    """Processes below this one that a test has started and that have not ended."""
+    found = [process for process in psutil.Process().children(recursive=True) if process.pid not in EARLIER]
     return [process for process in found if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
 
 

@@ -136,7 +136,7 @@ def stream_of_training(monkeypatch):
     """stream_of_training(ranks, micro_batch_size) -> training's `Stream`, and the group numbers of its buckets."""
     buckets = []
 
-    def make_experience_batch(samples):
+    def make_bucket(samples):
         buckets.append(list(dict.fromkeys(sample.info[GROUP] for sample in samples)))
         return []
 
@@ -158,7 +158,7 @@ def stream_of_training(monkeypatch):
             args=args,
             actors_make_old_log_probs=True,
             received=[],
-            make_experience_batch=make_experience_batch,
+            make_bucket=make_bucket,
             actor_model_group=mock.MagicMock(),
         )
         return streaming.Stream(maker, SimpleNamespace(value=0.0)), buckets
