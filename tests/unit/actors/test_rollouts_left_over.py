@@ -4,7 +4,7 @@ import asyncio
 import threading
 
 import pytest
-from engine_actor import ENDLESS, Actor, Agent, run
+from engine_actor import ENDLESS, Actor, Agent, answer_of, run
 
 import openrlhf_sagc.actors.rollouts as rollouts
 from openrlhf_sagc.actors.rollouts import stop_left_over
@@ -27,7 +27,7 @@ class Drafts(Agent):
             drafts[-1].add_done_callback(lambda draft: self.outcomes.append(draft.cancelled()))
             await asyncio.sleep(0.01 if self.begun else 0)
         output = await drafts[0]
-        return {"reward": 1.0, "action_ranges": [(1, 1 + len(output.outputs[0].token_ids))]}
+        return answer_of(output)
 
 
 @pytest.mark.parametrize("submit", [0.0, 0.2])
@@ -80,7 +80,7 @@ class AsksInAThread(Agent):
         threading.Thread(target=asks, daemon=True).start()
         while not llm_engine.requests:
             await asyncio.sleep(0.005)
-        return {"reward": 1.0, "action_ranges": [(1, 1 + len(output.outputs[0].token_ids))]}
+        return answer_of(output)
 
 
 class GoesAroundUs(Agent):
@@ -89,7 +89,7 @@ class GoesAroundUs(Agent):
     async def execute(self, llm_engine, sampling_params, **kwargs):
         output = await llm_engine.generate([1], sampling_params)
         llm_engine._actor.requests["of its own"] = asyncio.Event()
-        return {"reward": 1.0, "action_ranges": [(1, 1 + len(output.outputs[0].token_ids))]}
+        return answer_of(output)
 
 
 @pytest.mark.parametrize("agent", [AsksInAThread, GoesAroundUs])

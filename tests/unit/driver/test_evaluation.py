@@ -58,7 +58,8 @@ def test_an_evaluation_is_in_the_order_of_its_prompts_whatever_comes_back_first(
     def response(reward):
         rollout = Rollout(4, 1.0, 0.0, finished=True, stopped=False, failure="E" if reward is None else None)
         fields = {"prompt": "0", "label": "", "images": None, "observation_tokens": [1] * 6, "action_ranges": [(2, 6)]}
-        return fields | {"rollout_log_probs": None, "reward": reward, "scores": reward, ROLLOUT: rollout}
+        fields |= {"rollout_log_probs": None, "extra_logs": {}}
+        return fields | {"reward": reward, "scores": reward, ROLLOUT: rollout}
 
     generator._dispatch_prompts_to_vllm = dispatch
     monkeypatch.setattr(rollout_module.ray, "get", lambda refs, timeout=None: refs)
