@@ -9,6 +9,7 @@ import runpy
 import shutil
 import sys
 import tempfile
+import threading
 
 import pytest
 import ray
@@ -97,11 +98,16 @@ def parse(flags, monkeypatch):
     """The arguments as they are checked and passed on."""
     found = {}
 
-    def stop():
-        found["args"] = sys._getframe(1).f_locals["args"]
-        raise KeyboardInterrupt
+    class Started(Exception):
+        pass
 
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+    def stop():
+        if threading.current_thread() is not threading.main_thread():  # the one that looks for deaths
+            return False
+        found["args"] = sys._getframe(1).f_locals["args"]
+        raise Started
+
+    with monkeypatch.context() as patch, pytest.raises(Started):
         patch.setattr("sys.argv", ["openrlhf_sagc", *map(str, flags)])
         patch.setattr(ray, "is_initialized", stop)
         runpy.run_module("openrlhf_sagc", run_name="__main__")
