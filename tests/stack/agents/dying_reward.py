@@ -10,12 +10,13 @@ import time
 import zlib
 from pathlib import Path
 
+import ray
 import torch
 import vllm
 from ray._private.state import actors
 
 WHO, WHEN = os.environ["DIES"].split()
-if WHEN == "creation":
+if WHEN == "creation" and ray.is_initialized():  # in the engine; the command has imported this file before, as a check
     raise OSError("libnowhere.so.1: cannot open shared object file")
 begin = vllm.AsyncLLMEngine.collective_rpc
 
