@@ -28,8 +28,11 @@ def plain_response(response: Any, request: dict, *, who: str, vocabulary: int) -
     """
     if not isinstance(response, Mapping):
         raise Failure(f"{who} returned {kind_of(response)} instead of a dict of one sample")
-    tokens = _tokens(response.get("observation_tokens"), who, vocabulary)
-    ranges = _ranges(response.get("action_ranges"), who, len(tokens))
+    for name in ("observation_tokens", "action_ranges"):
+        if response.get(name) is None:
+            raise Failure(f"{who} returned no {name}")
+    tokens = _tokens(response["observation_tokens"], who, vocabulary)
+    ranges = _ranges(response["action_ranges"], who, len(tokens))
     _check_trained(ranges, who, request["max_length"])
     needs_log_probs = request["sampling_params"].logprobs is not None
     numbers, left_out = numbers_of(as_logs(response.get(LOGS)))

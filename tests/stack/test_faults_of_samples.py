@@ -15,7 +15,7 @@ REASONS = {  # label -> what the run says
     "reward raises": "ValueError: no verdict (faulty_agent.py:",
     "reward exits": "SystemExit: no judge (faulty_agent.py:",
     "list": "the agent returned a list of 1 instead of a dict of one sample",
-    "no fields": "the agent returned observation_tokens None instead of whole numbers",
+    "no fields": "the agent returned no observation_tokens",
     "None among tokens": "the agent returned observation_tokens [",
     "unknown token": "the agent returned the token 1000000000, and the model has ",
     "reversed range": "the agent returned action_ranges [(6, 3)]: a range is two whole numbers",
@@ -48,8 +48,8 @@ def test_every_fault_of_a_sample_costs_its_group(train, task, tmp_path):
     lost = run.scalars["rollout/reward_failures"].sum()
     assert lost >= 4 * (len(REASONS) + 1) and lost % 4 == 0  # the other groups are whole
     assert (run.scalars["rollout/num_samples"] == 32).all() and len(run.scalars) >= len(rows) * 4 // 32 - 2
-    missing = [reason for reason in REASONS.values() if reason not in run.output]
-    assert len(missing) <= 1, missing  # a prompt may be left over when the run ends
+    for reason in REASONS.values():
+        assert reason in run.output, reason
     assert "groups lack a reward after at most 1 attempts, first: " in run.output
     assert run.output.count("of extra_logs only finite numbers under names are logged; no reward is lost") == 1
     scalars = run.scalars.dropna(axis=1, how="all")
