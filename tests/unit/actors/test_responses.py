@@ -56,8 +56,8 @@ def test_ranges_count_as_what_they_cover(ranges, expected):
 @pytest.mark.parametrize(
     "fields, line",
     [
-        ({"observation_tokens": None}, "returned no observation_tokens"),
-        ({"action_ranges": None}, "returned no action_ranges"),
+        ({"observation_tokens": None}, "no observation_tokens"),
+        ({"action_ranges": None}, "no action_ranges"),
         ({"observation_tokens": []}, "observation_tokens [] instead of whole numbers"),
         ({"observation_tokens": "12345"}, "observation_tokens '12345' instead of whole numbers"),
         ({"observation_tokens": [1, None, 3]}, "observation_tokens [1, None, 3] instead of whole numbers"),
@@ -65,7 +65,6 @@ def test_ranges_count_as_what_they_cover(ranges, expected):
         ({"observation_tokens": [[1, 2, 3]]}, "observation_tokens [[1, 2, 3]] instead of whole numbers"),
         ({"observation_tokens": [1, -1, 3]}, "the token -1, and the model has 100"),
         ({"observation_tokens": [1, 100, 3]}, "the token 100, and the model has 100"),
-        ({"action_ranges": None}, "action_ranges None: a range is two whole numbers"),
         ({"action_ranges": (2, 5)}, "action_ranges (2, 5): a range is two whole numbers"),
         ({"action_ranges": [(1.0, 3.0)]}, "action_ranges [(1.0, 3.0)]: a range is two"),
         ({"action_ranges": [(6, 3)]}, "action_ranges [(6, 3)]: a range is two"),
