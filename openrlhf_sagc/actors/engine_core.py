@@ -8,6 +8,7 @@ import time
 from openrlhf_sagc.actors.answers import describe
 
 PAUSE = 1.0  # seconds between two looks
+LAST = 6.0  # seconds that this process has left where its core ended with the whole run, which is no death to speak of
 RENDEZVOUS = "init_process_group"  # of the policy and all engines, OpenRLHF's method of vLLM's workers
 
 
@@ -38,6 +39,7 @@ def end_with_the_core(engine_actor) -> None:
 def _watch(llm) -> None:
     while not llm.errored:
         time.sleep(PAUSE)
+    time.sleep(LAST)
     _end(f"vLLM's engine core has died: {describe(llm.dead_error, where='its lines above say why')}")
 
 

@@ -47,12 +47,8 @@ def _agent_problem(executor: Any) -> str:
     if not (inspect.isclass(executor) and issubclass(executor, AgentExecutorBase)):
         return f"has an {AGENT} that is no subclass of openrlhf.utils.agent.AgentExecutorBase: let it be one"
     cls: Any = executor
-    if inspect.isabstract(cls):
-        return f"has an {AGENT} without {', '.join(sorted(cls.__abstractmethods__))}: define it, as an async method"
-    if inspect.iscoroutinefunction(cls.__init__):
-        return f"has an {AGENT} with an async __init__: use def, and await in execute"
-    if not _takes(cls):
-        return f"has an {AGENT}{_signature(cls)}, which is made without arguments: give each a default"
+    if problem := _class_problem(cls, f"an {AGENT}", "define it, as an async method", "execute"):
+        return problem
     if not inspect.iscoroutinefunction(cls.execute):
         return f"has an {AGENT} whose execute is not async: use async def execute"
     if not _takes(cls.execute, None, **dict.fromkeys(ROLLOUT)):
@@ -73,15 +69,22 @@ def _instance_problem(executor: Any, module: ModuleType) -> str:
     if not issubclass(executor, MultiTurnAgentExecutor) or len(last) != 1:
         return ""
     cls: Any = last[0]
-    if inspect.isabstract(cls):
-        return f"has a class {cls.__name__} without {', '.join(sorted(cls.__abstractmethods__))}: define it"
-    if inspect.iscoroutinefunction(cls.__init__):
-        return f"has a class {cls.__name__} with an async __init__: use def, and await in reset"
-    if not _takes(cls):
-        return f"has a class {cls.__name__}{_signature(cls)}, which is made without arguments: give each a default"
+    if problem := _class_problem(cls, f"a class {cls.__name__}", "define it", "reset"):
+        return problem
     for method in ("reset", "step"):
         if not inspect.iscoroutinefunction(getattr(cls, method)):
             return f"has a class {cls.__name__} whose {method} is not async: use async def {method}"
+    return ""
+
+
+def _class_problem(cls: Any, what: str, define: str, first: str) -> str:
+    """Why no object of a class can be made without arguments; `first` is the method that may await."""
+    if inspect.isabstract(cls):
+        return f"has {what} without {', '.join(sorted(cls.__abstractmethods__))}: {define}"
+    if inspect.iscoroutinefunction(cls.__init__):
+        return f"has {what} with an async __init__: use def, and await in {first}"
+    if not _takes(cls):
+        return f"has {what}{_signature(cls)}, which is made without arguments: give each a default"
     return ""
 
 

@@ -17,7 +17,7 @@ async def collective_rpc(method, *args, **kwargs):
         raise ConnectionError("the port is taken")
     return method, args, kwargs
 
-engine_core.PAUSE = 0.05
+engine_core.PAUSE = engine_core.LAST = 0.05
 llm = SimpleNamespace(errored=False, dead_error=RuntimeError("see the stack\\nabove"), collective_rpc=collective_rpc)
 engine_core.end_with_the_core(SimpleNamespace(llm=llm))
 for method in ("init_process_group", "update_weight"):
