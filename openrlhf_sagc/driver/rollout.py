@@ -87,9 +87,8 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
         self.trace = RunTrace(self.args.rollout.trace, logger.warning)
         self.clock = StepClock()
         self.metrics: dict[str, float] = {}
-        self.weights: int | None = (
-            0 if self.args.train.async_enable else None
-        )  # syncs so far, which the trainer counts
+        # Syncs so far, which the trainer counts; None where a step's groups are all of its own weights.
+        self.weights: int | None = 0 if self.args.train.async_enable else None
         self._weights_at: dict[int, int] = {}  # by step, at its beginning
         self._keep_surplus = self.args.algo.dynamic_filtering_surplus == "keep"
         self._prompts_of_run = len(self.prompts_dataloader) * self.args.train.num_episodes
@@ -290,9 +289,8 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
             return
         samples = [self._sample_of(responses[place], **generate_kwargs) for place in members]
         if self._first_rewards is not None:
-            self._first_rewards += [
-                sample.rewards.item() for sample in samples if sample and sample.rewards is not None
-            ]
+            rewards = [sample.rewards for sample in samples if sample is not None]
+            self._first_rewards += [reward.item() for reward in rewards if reward is not None]
         self.planner.judge(step, self.flight, group, [raw_score(sample) for sample in samples], samples)
         self.failures.check(step.groups_rolled_out)
 
