@@ -83,10 +83,8 @@ class GroupTraining(BasePPOTrainer):
             status["timing/ppo_train"] += waited
         timed = sum(seconds for name, seconds in status.items() if name.startswith("timing/"))
         status[OTHER] = max(time.perf_counter() - started - timed, 0.0)  # OpenRLHF adds it to timing/step_total
-        return {
-            **aged(step.metrics, behind),
-            **status,
-        }, global_step  # no log of a reward's takes the place of OpenRLHF's
+        # In this order: no log of a reward's takes the place of OpenRLHF's.
+        return {**aged(step.metrics, behind), **status}, global_step
 
     def _compute_rollout_stats(self, experiences: list[Experience]) -> dict[str, float]:
         """OpenRLHF's scalars, of the samples too that were trained before."""
