@@ -98,7 +98,11 @@ def flag_problems(module: str, flags: list[str]) -> Iterator[str]:
             else:
                 _check_flags_of_openrlhf(flags)
     except SystemExit as error:  # of argparse with a number, and its line printed
-        lines = said.getvalue().strip().splitlines()[-1:] if isinstance(error.code, int) else error.code.splitlines()
+        lines = (
+            said.getvalue().strip().splitlines()[-1:]
+            if isinstance(error.code, int)
+            else str(error.code or "").splitlines()
+        )
         yield from (line.removeprefix("openrlhf_sagc: ") for line in lines)
 
 

@@ -5,6 +5,7 @@ An answer that cannot be trained raises a `Failure`, which costs its sample. Unc
 
 import inspect
 import math
+import reprlib
 import traceback
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,9 @@ from typing import Any
 from openrlhf_sagc.redaction import without_secrets
 
 LARGEST = 1e30  # of a reward: sums over a step and the differences of rloo stay far below float32's 3.4e38
+BRIEF = reprlib.Repr()  # of what may be large, in a moment
+BRIEF.maxlist = BRIEF.maxtuple = BRIEF.maxset = BRIEF.maxfrozenset = BRIEF.maxdeque = BRIEF.maxdict = 40
+BRIEF.maxstring = BRIEF.maxlong = BRIEF.maxother = 2000
 MOST_NESTED = 9  # lists or tensors of one around a number
 
 
@@ -118,6 +122,6 @@ def kind_of(value: Any) -> str:
 def short(value: Any) -> str:
     """The value in a message, without secrets."""
     try:
-        return without_secrets(f"{value!r}")[:100]
+        return without_secrets(BRIEF.repr(value))[:100]
     except Exception:  # of an object's own making; and Python prints no integer of more than 4,300 digits
         return f"an endless {type(value).__name__}" if isinstance(value, int) else f"a {type(value).__name__}"

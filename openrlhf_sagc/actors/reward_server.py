@@ -10,7 +10,7 @@ from typing import Any
 import aiohttp
 from yarl import URL
 
-from openrlhf_sagc.actors.answers import Failure, describe
+from openrlhf_sagc.actors.answers import BRIEF, Failure, describe
 from openrlhf_sagc.redaction import without_secrets
 
 MOST_BYTES = 2**26  # of an answer, as sent and after decompression
@@ -20,6 +20,7 @@ CONNECT = 10.0  # seconds for a connection; then the server counts as away
 MOST_REDIRECTS = 5
 REDIRECTS = {301: "GET", 302: "GET", 303: "GET", 307: "POST", 308: "POST"}  # the next method, as aiohttp has it
 AWAY = (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError)  # the latter: it went away in its answer
+LONGEST = 4000  # characters of its own error that are looked at
 ENCODINGS = ("gzip", "deflate")
 
 
@@ -151,14 +152,14 @@ def own_error(answer: Any) -> str:
     said = next((answer[name] for name in ("error", "detail", "message", "msg") if answer.get(name)), "")
     if isinstance(said, dict) and isinstance(said.get("message"), str):
         return said["message"]
-    return said if isinstance(said, str) else repr(said)
+    return said if isinstance(said, str) else BRIEF.repr(said)
 
 
 def shortened(said: str) -> str:
     """Words of a server in one short line: without secrets and tags, of a traceback the last line."""
     if "Traceback (most recent call last)" in said:
-        said = said.strip().splitlines()[-1]
-    said = re.sub("<[^>]*>", " ", without_secrets(said)[:4000])
+        said = said.strip().rpartition("\n")[2]
+    said = re.sub("<[^>]*>", " ", without_secrets(said[:LONGEST]))
     return " ".join(said.split())[:200]
 
 

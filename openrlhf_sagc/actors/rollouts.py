@@ -164,12 +164,15 @@ class RolloutExecutor:
                 await self._llm.abort(list(rollout.requests))
                 await asyncio.sleep(0.005)
         except asyncio.CancelledError:
+            rollout.closed = True  # so that the task takes this cancellation for no fault of the agent's
             rollout.task.cancel()
             raise
         finally:
             for running in (self._running, group.running):
                 running.remove(rollout)
         seconds = time.perf_counter() - start
+        if rollout.task.cancelled() and not rollout.closed:  # by its agent, in its last moment
+            rollout.closed, rollout.failure = True, "the agent cancelled its own task"
         response = None if rollout.closed else rollout.task.result()
         group.finished += not rollout.stopped and rollout.failure is None
         if group.finished == group.keep_first:
@@ -256,8 +259,7 @@ class RolloutExecutor:
             except BaseException as error:  # an agent's tool may raise CancelledError or SystemExit by itself
                 if rollout.closed:
                     break
-                dead = self._llm.errored or isinstance(error, EngineDeadError)
-                if dead or rollout.task.cancelling():
+                if self._llm.errored or isinstance(error, EngineDeadError):
                     raise
                 rollout.failure = describe(error)
                 # A prompt that was refused once is refused again; and one who closes this coroutine waits for no attempt.

@@ -204,6 +204,8 @@ def _chat_problem(messages: list, has_images: bool) -> str:
         if not isinstance(message.get("role"), str):
             return f"a message has no role (it has {', '.join(map(short, given))}): name the keys role and content"
         content = message.get("content")
+        if content is None and "content" in message and not message.get("tool_calls"):
+            return "a message's content is null: give it a text, or drop the row"
         if content is None and not message.get("tool_calls"):
             return f"a message has no content (it has {', '.join(map(short, given))}): name the keys role and content"
         if not isinstance(content, str | list | None):

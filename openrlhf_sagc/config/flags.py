@@ -3,6 +3,8 @@
 import argparse
 import ast
 import importlib.util
+import math
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -14,13 +16,18 @@ from openrlhf_sagc.redaction import without_secrets
 CONVERTER = "python -m openrlhf_sagc.migrate SCRIPT"
 SHOWN = 4  # flags that an ambiguous abbreviation may mean
 NEEDED = {  # by what argparse's message begins with
+    "invalid choice: 'grpo'": ": group_norm is GRPO's estimator",
     "invalid int value": ": use a whole number",
     "invalid float value": ": use a number",
+    "expected 2 arguments": ": give both with a space between",
     "ignored explicit argument": ": the flag takes no value, write it alone",
 }
 
 
 Declare = Callable[[argparse.ArgumentParser], None]
+
+
+SEPARATED = re.compile(r"^invalid (?:int|float) value: '[\d.]+(?:,[\d.]+)+'$")
 
 
 def parse_flags(words: Sequence[str], declare: Declare) -> argparse.Namespace:
@@ -34,7 +41,7 @@ def parse_flags(words: Sequence[str], declare: Declare) -> argparse.Namespace:
         raise refusal(unknown)
     values, strays = parser.parse_known_args(words)
     if strays:
-        raise refusal(_describe_stray(words, stray) for stray in strays)
+        raise refusal(_describe_stray(words, stray, parser) for stray in strays)
     return values
 
 
@@ -81,7 +88,12 @@ class CommandParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Ends with argparse's message, without 170 lines of usage."""
         flag, colon, problem = message.removeprefix("argument ").partition(": ")
-        needed = next((what for begin, what in NEEDED.items() if problem.startswith(begin)), "")
+        separated = SEPARATED.search(problem)
+        needed = (
+            ": put spaces between the values"
+            if separated
+            else next((what for begin, what in NEEDED.items() if problem.startswith(begin)), "")
+        )
         start, match, flags = problem.partition(" could match ")
         if match and flags.count(",") >= SHOWN:
             problem = f"{start}{match}{', '.join(flags.split(', ')[:SHOWN])} and {flags.count(',') + 1 - SHOWN} more"
@@ -98,13 +110,22 @@ def unknown_flags(words: Sequence[str], parser: CommandParser) -> Iterator[str]:
         yield f"{CONVERTER} writes an old script anew"
 
 
-def _describe_stray(words: Sequence[str], stray: str) -> str:
-    """A word that belongs to no flag."""
-    before = [word for word in words[: words.index(stray)] if word.startswith("--")] if stray in words else []
-    if stray.startswith("-") or not before:
-        return f"{without_secrets(stray)} is no flag: drop it, or look for the flag in --help"
-    name = before[-1].partition("=")[0]
-    return f"{name} does not take {without_secrets(stray)}: drop it, or put quotes around a value with spaces"
+def _describe_stray(words: Sequence[str], stray: str, parser: CommandParser) -> str:
+    """A word that belongs to no flag: where it stands again, the first that a flag before it does not take."""
+    for place in [place for place, word in enumerate(words) if word == stray and not stray.startswith("-")]:
+        flags = [index for index in range(place) if words[index].startswith("--")]
+        if flags and place - flags[-1] > _most_values(words[flags[-1]], parser):
+            name = words[flags[-1]].partition("=")[0]
+            return f"{name} does not take {without_secrets(stray)}: drop it, or put quotes around a value with spaces"
+    return f"{without_secrets(stray)} is no flag: drop it, or look for the flag in --help"
+
+
+def _most_values(word: str, parser: CommandParser) -> float:
+    """Values that may stand behind a flag as it is written."""
+    name, equals, _ = word.partition("=")
+    action = parser._option_string_actions.get(name)
+    count = 1 if action is None or action.nargs is None else action.nargs
+    return 0 if equals else count if isinstance(count, int) else math.inf
 
 
 def refusal(lines: Iterable[str]) -> SystemExit:

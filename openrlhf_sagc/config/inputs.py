@@ -36,9 +36,11 @@ def check_inputs(args: SimpleNamespace) -> int:
             tokenizer = load_tokenizer(args)
         if tokenizer is not None:
             check_chat_template(args, tokenizer)
-        prompts, _ = _check_source(args, training_source(args), tokenizer)
+        prompts = count(args, training_source(args), _check_source(args, training_source(args), tokenizer))
         if args.eval.dataset:
-            _, names = _check_source(args, evaluation_source(args), tokenizer)
+            names: set[str] = set()
+            source = evaluation_source(args)
+            count(args, source, _check_source(args, source, tokenizer, names))
             _check_metric(args, names)
     return prompts
 
@@ -58,19 +60,30 @@ def _check_model(args: SimpleNamespace, section: str) -> None:
         )
 
 
-def _check_source(args: SimpleNamespace, source: Source, tokenizer: Any) -> tuple[int, set[str]]:
-    """(number of rows, what they say of the set that they come from)."""
-    sizes, names = [], set()
+def _check_source(args: SimpleNamespace, source: Source, tokenizer: Any, names: set[str] | None = None) -> list[int]:
+    """The number of rows of each set; `names` gets what the rows say of the set that they come from."""
+    sizes = []
     for name, rows in load_sets(args, source):
         check_columns(args, source, name, rows.column_names)
         check_rows(args, source, name, rows)
         if tokenizer is not None:
             check_prompts(args, source, name, rows, tokenizer)
         sizes.append(len(rows))
-        names |= (
-            {str(word) for word in rows.unique("datasource")} if "datasource" in rows.column_names else {"default"}
-        )
-    return count(args, source, sizes), names
+        if names is not None:
+            names |= _names_of(rows, name)
+    return sizes
+
+
+def _names_of(rows: Any, name: str) -> set[str]:
+    """The sets that an evaluation's metrics are named after."""
+    if "datasource" not in rows.column_names:
+        return {"default"}
+    kind = getattr(rows.features["datasource"], "dtype", "")
+    refuse(
+        kind in ("", "list", "dict", "struct"),
+        f"--eval.dataset {name}: its column datasource has no texts, and metrics are named after them: give a text a row",
+    )
+    return {str(word) for word in rows.unique("datasource")}
 
 
 def _check_metric(args: SimpleNamespace, names: set[str]) -> None:

@@ -93,7 +93,7 @@ TABLE = DIVISORS | {
         _always,
     ),  # at 0 the responses of a group are equal, and logits are divided by it
     "rollout.top_p": (_between(1e-9, 1, "use a number above 0 and at most 1"), _always),
-    "eval.steps": (STEPS, _evaluates),
+    "eval.steps": (STEPS, _always),
     "eval.temperature": (NOT_NEGATIVE, _evaluates),
     "eval.n_samples_per_prompt": (WHOLE, _evaluates),
     "ckpt.save_steps": (STEPS, _always),

@@ -35,9 +35,7 @@ def _reward_problem(function: Any) -> str:
     if inspect.isgeneratorfunction(function):
         return f"has a {REWARD} with yield, which returns no reward: use return"
     if not _takes(function, *SAMPLE):
-        return (
-            f"has a {REWARD}{_signature(function)}, which is called as {REWARD}({', '.join(SAMPLE)}): take these three"
-        )
+        return f"has a {REWARD}{_signature(function)}, which is called as {REWARD}({', '.join(SAMPLE)}): take these three, and give any other a default"
     return ""
 
 
@@ -120,6 +118,8 @@ def _looked_at(name: str, path: str) -> dict[str, Any]:
     except BaseException as error:  # sys.exit in a file ends an engine too
         text = _where(error, path)
         of_gpu = any(word in text.lower() for word in ("cuda", "nvidia", "gpu")) and not isinstance(error, ImportError)
+        if text.endswith("'NoneType' object has no attribute '__dict__'"):  # OpenRLHF loads it beside sys.modules too
+            text += ", of a dataclass in this file: drop `from __future__ import annotations`, or import the class"
         return {"problem": f"cannot be imported: {text}", "of_gpu": of_gpu}
 
 

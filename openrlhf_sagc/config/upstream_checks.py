@@ -137,7 +137,7 @@ def validated(validate_args: Callable, parsed: argparse.Namespace) -> SimpleName
     try:
         args = validate_args(parsed)
         _refuse_unequal_gpus(args)
-    except (AssertionError, AttributeError, TypeError, ZeroDivisionError) as error:
+    except (AssertionError, AttributeError, ImportError, TypeError, ZeroDivisionError) as error:
         raise _explained(error, hierarchize(parsed)) from error
     args.data.dropped_template = given if args.data.input_template is None else None
     return args

@@ -182,11 +182,13 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
         if not prompts:
             return [], 0, True
         samples = []
-        for responses in ray.get(self._dispatch_prompts_to_vllm(prompts, labels, images=images, **generate_kwargs)):
+        refs = self._dispatch_prompts_to_vllm(prompts, labels, images=images, **generate_kwargs)
+        for ref in tqdm(refs, desc="Generate samples of the evaluation"):
             group = next(self._evaluated)
-            for response in responses:
-                if response[ROLLOUT].failure:
-                    self.failures.observe(response[ROLLOUT].failure, group)
+            for response in ray.get(ref):
+                rollout = response[ROLLOUT]
+                if not rollout.finished or rollout.failure:
+                    self.failures.observe(rollout.failure or "the rollout was stopped", group)
                 samples.append(self._sample_of(response, **generate_kwargs))
         return samples, len(prompts), exhausted
 
@@ -296,7 +298,7 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
 
     def _sample_of(self, response: dict, **generate_kwargs) -> Experience | None:
         """OpenRLHF's sample with its logs, or None if the reward failed."""
-        if response[ROLLOUT].failure:
+        if response[ROLLOUT].failure or not response[ROLLOUT].finished:
             return None
         if response.get(LEFT_OUT):
             self._warn_once(

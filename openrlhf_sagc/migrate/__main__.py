@@ -6,6 +6,7 @@ The new script goes beside the old one (run.sh: run.0.11.2.sh). Nothing in a scr
 import argparse
 import difflib
 import importlib.util
+import os
 import shutil
 import sys
 from pathlib import Path
@@ -99,13 +100,13 @@ def read(script: Path) -> bytes:
 
 
 def write(text: bytes, script: Path, output: Path, overwrite: bool) -> None:
-    try:
-        with output.open("wb" if overwrite else "xb") as file:
-            file.write(text)
-        if output.resolve() != script.resolve():
-            shutil.copymode(script, output)
-    except FileExistsError:
+    if not overwrite and os.path.lexists(output):
         fail(f"{output} is there already: give another --output, or --overwrite")
+    try:
+        fresh = output.with_name(f"{output.name}.new")
+        fresh.write_bytes(text)  # beside it, so that a full disk costs no script
+        shutil.copymode(script, fresh)
+        os.replace(fresh, output)
     except OSError as error:
         fail(f"{output} cannot be written: {error.strerror}")
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from openrlhf_sagc.config import renamed_flags
-from openrlhf_sagc.migrate.convert import ENABLES, GROUPS, Conversion
+from openrlhf_sagc.migrate.convert import ENABLES, FORKS_GRPO, GROUPS, Conversion
 
 DEFAULTS = Path(renamed_flags.__file__).with_name("changed_defaults.csv")
 ENTRY = re.compile(rb"openrlhf\.cli\.(\w+)")
@@ -53,7 +53,9 @@ def _recommended(conversion: Conversion) -> Iterator[str]:
         return given.get(name, [default])[-1:][0] if given.get(name, [default]) else default
 
     estimator = value("--algo.advantage.estimator", "gae")
-    if estimator not in (*GROUPS, "median") and "$" not in estimator:
+    if estimator == FORKS_GRPO:
+        yield f"no version of OpenRLHF has --algo.advantage.estimator {FORKS_GRPO}: group_norm is GRPO's"
+    elif estimator not in (*GROUPS, "median") and "$" not in estimator:
         yield (
             f"the recommended flags need groups: --algo.advantage.estimator {estimator} has none, group_norm, dr_grpo, rloo and "
             "reinforce_baseline have"

@@ -11,6 +11,7 @@ FLAG = re.compile(rb"--[A-Za-z][\w.-]*(?:=.*)?", re.DOTALL)
 BYTES = "surrogateescape"  # a script may be of any encoding
 LONGEST = 1024  # OpenRLHF's default of prompt_max_len and of generate_max_len
 GROUPS = ("rloo", "reinforce_baseline", "group_norm", "dr_grpo")  # estimators without a critic, beside reinforce
+FORKS_GRPO = "grpo"  # what forks call group_norm
 CORRECTIONS = {"tis": "token clip", "icepop": "token mask", "seq-mask-tis": "seq mask", "mis": "seq mask"}
 ENABLES = ("--enable_vllm_is_correction", "--vllm_enable_is_correction", "--algo.advantage.is_correction_enable")
 TYPES = ("--vllm_is_correction_type", "--algo.advantage.is_correction_type", "--use_icepop")
@@ -77,8 +78,8 @@ def _module_edits(source: bytes, word: Word) -> list[tuple[int, int, bytes]]:
     """The package in the place of OpenRLHF's module, or of its file."""
     if match := MODULE.search(word.text):
         return [(word.start + match.start(), word.start + match.end(), b"openrlhf_sagc")]
-    line = source[: word.start].replace(b"\\\n", b" ").splitlines()[-1]
-    option = b"--module" if re.search(rb"\bdeepspeed\b", line) else b"-m"
+    line = source[: word.start].replace(b"\\\n", b" ").rpartition(b"\n")[2]
+    option = b"--module" if re.search(rb"\bdeepspeed\b", line) else b"-m" if line.strip() else b"python -m"
     bare = re.search(rb"[^\s\"'=\\]*train_ppo_ray\.py", word.text)
     assert bare
     begin, end = (0, len(word.text)) if word.quote else bare.span()
@@ -95,7 +96,8 @@ class _Converter:
         self.names = {flag.renamed.flag if flag.renamed else flag.name for flag in every}
         estimators = {"--advantage_estimator", "--algo.advantage.estimator"}
         named = {text.strip("\"'\\") for flag in every if estimators & {flag.name} for text in flag.texts}
-        self.has_critic = not named & {*GROUPS, "reinforce"}
+        self.has_critic = not named & {*GROUPS, "reinforce", FORKS_GRPO}
+        self.given = self.names.union(*(flag.renamed.successors for flag in every if flag.renamed))
         self.foreign = [flag for flag in every if flag.renamed is None and not _known(flag.name, today)]
         # What is written for this package already stays as it is, whatever it says.
         self.drops = any(
@@ -132,7 +134,10 @@ class _Converter:
 
     def _describe_foreign(self, name: str, closest: str) -> str:
         successors = renamed_flags()[closest].successors if closest in renamed_flags() else (closest,)
-        like = f"; if {closest} is meant, add {' '.join(successors)}" if closest and successors else ""
+        is_given = not self.given.isdisjoint({closest, *successors})
+        like = (
+            f"; if {closest} is meant, add {' '.join(successors)}" if closest and successors and not is_given else ""
+        )
         why = f"no version of OpenRLHF has it{like}"
         return f"{name} is dropped: {why}" if self.drops else f"{name} stays: {why}"
 
@@ -230,7 +235,10 @@ def _replace(flag: Flag, new: list[tuple[str, list[str]]]) -> list[tuple[int, in
     for name, values in new:
         words += ["=".join([name, *values])] if flag.value is not None else [name, *values]
     end = flag.values[-1].end if flag.values else flag.word.end
-    return [(flag.word.start, end, " ".join(map(quoted, words)).encode(errors=BYTES))]
+    text = " ".join(map(quoted, words))
+    if flag.word.alone and " " in text:
+        text = f'"{text}"'
+    return [(flag.word.start, end, text.encode(errors=BYTES))]
 
 
 def _remove(flag: Flag) -> list[tuple[int, int, bytes]]:

@@ -5,7 +5,7 @@ The script is parsed and never executed. All places are byte ranges, so that wha
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import tree_sitter_bash
 from tree_sitter import Language, Node, Parser
@@ -13,6 +13,7 @@ from tree_sitter import Language, Node, Parser
 MODULE = re.compile(rb"(?<![\w.])(?:openrlhf\.cli\.train_ppo_ray|openrlhf_sagc)(?![\w.])")
 FILE = re.compile(rb"(?:^|[\s=\"'/])train_ppo_ray\.py$")
 NAMES = re.compile(rb"\$\{?[#!]?(\w+|[@*])")
+DEFAULT = re.compile(rb"\$\{(\w+):?[-=+](?P<text>[^{}]*)\}", re.DOTALL)  # what stands for a variable, or beside it
 END = re.compile(rb"^(?:;+|&&?|\|\|?|\d*[<>].*)$")  # of a command within a text
 TOKEN = re.compile(
     rb"""(?:\$\(\([^()]*\)\)|\$\([^()]*\)|\$\{[^{}]*\}|\\(?!\r?\n).|"(?:\\.|[^"\\])*"|'[^']*'|[^\s"'\\;]|["'])+|;+""",
@@ -36,6 +37,7 @@ class Word:
     start: int
     end: int
     text: bytes
+    alone: bool = False  # the value of an assignment without quotes, which a space would end
 
     @property
     def quote(self) -> bytes:
@@ -99,16 +101,25 @@ class _Script:
             if not self._take(words, launchers, command):
                 for word in words:
                     self._take(self._inner(word), launchers, command)
-        for values in self.values.values():
+        for name, values in self.values.items():
             for value in values:
-                self._take(self._words_of(value), launchers, value)
+                words = self._words_of(value)
+                if not self._take(words, launchers, value) and name in launchers and self._is_added(value):
+                    self._note(self._split(words), value)
         for document in self.documents:
             self._take(self._tokens(document.start_byte, document.end_byte), launchers, document)
         self._take_lost(launchers)
 
+    def _is_added(self, value: Node) -> bool:
+        """Whether it is added to its variable: COMMAND+=" --flag"."""
+        return self.source[: value.start_byte].endswith(b"+=")
+
     def broken_line(self) -> int:
+        end = len(self.source.rstrip(b"\\\r\n\t "))  # a backslash behind the last word continues nothing
         broken = [
-            node.start_point[0] + 1 for node in _descendants(self.root) if node.type == "ERROR" or node.is_missing
+            node.start_point[0] + 1
+            for node in _descendants(self.root)
+            if (node.type == "ERROR" or node.is_missing) and node.start_byte < end
         ]
         return min(broken, default=0)
 
@@ -161,6 +172,8 @@ class _Script:
     def _note(self, words: list[Word], node: Node) -> None:
         """Words of the training, with those of the variables and of the calls of the function that they stand for."""
         self.lists.append(words)
+        for word in words:
+            self._note_defaults(word, node)
         names = {name for word in words for name in NAMES.findall(word.text)}
         for name in names - self.seen:
             self.seen.add(name)
@@ -171,6 +184,15 @@ class _Script:
                 self._note(held, value)
         if any(name in (b"@", b"*") or name.isdigit() for name in names):
             self._note_calls(node)
+
+    def _note_defaults(self, word: Word, node: Node) -> None:
+        """The flags that stand in a word for a variable: ${FLAGS:---a 1}."""
+        for match in DEFAULT.finditer(word.text):
+            begin, end = (word.start + place for place in match.span("text"))
+            held = self._inner(Word(begin, end, match["text"]))
+            if any(part.bare.startswith(b"--") for part in held):
+                self.holders.add(match[1])
+                self._note(held, node)
 
     def _note_calls(self, node: Node) -> None:
         for function in self.functions:
@@ -193,6 +215,8 @@ class _Script:
             name, value = node.child_by_field_name("name"), node.child_by_field_name("value")
             if name is not None and value is not None:
                 yield re.split(rb"\[", self._text(name))[0], value
+        elif node.type == "expansion" and (match := re.match(rb"\$\{(\w+):?=", self._text(node))):
+            yield match[1], node
         elif node.type == "for_statement":
             for value in node.children_by_field_name("value"):
                 yield self._text(node.child_by_field_name("variable")), value
@@ -201,9 +225,9 @@ class _Script:
         elif node.type == "redirected_statement" and re.match(
             rb"(?:IFS=\S*\s+)?(?:read|mapfile|readarray)\s", self._text(node)
         ):
-            command = next(child for child in node.children if child.type == "command")
+            command = next((child for child in node.children if child.type == "command"), None)
             for document in _descendants(node):
-                if document.type == "heredoc_body":
+                if command is not None and document.type == "heredoc_body":
                     yield self._words(command.children)[-1].text, document
 
     def _words_of(self, value: Node) -> list[Word]:
@@ -214,7 +238,8 @@ class _Script:
             return self._words(value.children)[2:]
         if value.type in TEXTS:
             return self._inner(Word(value.start_byte, value.end_byte, self._text(value)))
-        return self._tokens(value.start_byte, value.end_byte)
+        words = self._tokens(value.start_byte, value.end_byte)
+        return [replace(word, alone=True) for word in words]
 
     def _words(self, nodes: Iterable[Node]) -> list[Word]:
         nodes = [node.children[0] if node.type == "command_name" else node for node in nodes]

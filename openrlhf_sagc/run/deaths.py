@@ -5,6 +5,7 @@ engines. Where one of them dies the others may wait for ever: gloo and NCCL do n
 """
 
 import os
+import re
 import signal
 import sys
 import threading
@@ -23,6 +24,8 @@ from openrlhf_sagc.run.checkpoints import is_saved
 
 PAUSE = 2.0  # seconds between two looks at Ray's actors
 HEARD_OF = 5.0  # seconds in which Ray hears of a death, after others have met it
+NODE_LOST = 45.0  # seconds in which it hears of a lost node, which has to miss several health checks
+LOST = re.compile("connection|socket|unavailable|died|lost", re.IGNORECASE)  # in an error of who has met it
 GRACE = 20.0  # seconds in which a run that has lost a process may end by itself, with an error of its own
 STUCK = 30.0  # seconds in which Python may act on an interrupt
 # What the run cannot do without. Other actors of the job are an agent's own.
@@ -46,20 +49,24 @@ def ended_by_deaths(args: SimpleNamespace) -> Iterator[None]:
     Raises:
         SystemExit: an actor has died; anything else is raised as it is.
     """
-    over = threading.Event()
-    threading.Thread(target=_interrupt_after_a_death, args=(over, args), name="deaths", daemon=True).start()
+    over, interrupted = threading.Event(), threading.Event()
+    threading.Thread(
+        target=_interrupt_after_a_death, args=(over, interrupted, args), name="deaths", daemon=True
+    ).start()
     try:
         yield
     except (RayError, KeyboardInterrupt) as error:
         over.set()  # no interrupt comes any more
-        if (death := _heard_of()) is None:
+        if isinstance(error, KeyboardInterrupt) and not interrupted.is_set():
+            raise  # the user's own
+        if (death := _heard_of(NODE_LOST if LOST.search(str(error)[-2000:]) else HEARD_OF)) is None:
             raise
         raise SystemExit(_line(death, args)) from error
     finally:
         over.set()
 
 
-def _interrupt_after_a_death(over: threading.Event, args: SimpleNamespace) -> None:
+def _interrupt_after_a_death(over: threading.Event, interrupted: threading.Event, args: SimpleNamespace) -> None:
     """Interrupt the main thread if the run has not ended by itself a while after it has lost a process."""
     while first_death() is None:
         if over.wait(PAUSE):
@@ -68,6 +75,7 @@ def _interrupt_after_a_death(over: threading.Event, args: SimpleNamespace) -> No
         return
     main = threading.main_thread().ident
     assert main is not None
+    interrupted.set()
     signal.pthread_kill(main, signal.SIGINT)  # which a sleep in C hears of as well
     if over.wait(STUCK) or (death := first_death()) is None:
         return
@@ -75,9 +83,9 @@ def _interrupt_after_a_death(over: threading.Event, args: SimpleNamespace) -> No
     os._exit(1)
 
 
-def _heard_of() -> dict[str, Any] | None:
-    """The first death, for which Ray is given some seconds to hear of it."""
-    deadline = time.monotonic() + HEARD_OF
+def _heard_of(seconds: float) -> dict[str, Any] | None:
+    """The first death, of which Ray is given so many seconds to hear."""
+    deadline = time.monotonic() + seconds
     while (death := first_death()) is None and time.monotonic() < deadline:
         time.sleep(PAUSE / 4)
     return death

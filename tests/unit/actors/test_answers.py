@@ -5,7 +5,16 @@ import warnings
 
 import pytest
 
-from openrlhf_sagc.actors.answers import LARGEST, Failure, Missing, check_scores, describe, finite_number, kind_of
+from openrlhf_sagc.actors.answers import (
+    LARGEST,
+    Failure,
+    Missing,
+    check_scores,
+    describe,
+    finite_number,
+    kind_of,
+    short,
+)
 
 
 @pytest.mark.parametrize("value", [LARGEST, -LARGEST, 0, True, [[[1]]], (2.5,)])
@@ -59,3 +68,17 @@ def test_a_coroutine_is_named_and_python_does_not_warn_of_it():
         warnings.simplefilter("error")
         assert kind_of(forgotten()) == "a coroutine that was not awaited"
     assert kind_of([1, 2]) == "a list of 2"
+
+
+def test_what_is_large_is_shown_without_being_made_a_text():
+    """Its whole text took seconds, in which the engine's event loop stood still."""
+
+    shown = []
+
+    class Item:
+        def __repr__(self):
+            shown.append(1)
+            return "item"
+
+    assert len(short([Item()] * 10**6)) <= 100 and len(short({"log": [Item()] * 10**6})) <= 100 and len(shown) <= 100
+    assert len(short("w" * 10**7)) <= 100

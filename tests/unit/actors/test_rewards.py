@@ -71,7 +71,10 @@ def test_a_bare_number_is_the_reward_as_before_openrlhf_0_8_1(reward_file, rewar
             "Odd: an error whose message cannot be made (reward.py:8)",
         ),
         ("return dict(rewards=1j)", "the reward function returned reward 1j"),
-        ("return dict(rewards=(item := [], item.append(item))[0])", "the reward function returned reward [[...]]"),
+        (
+            "return dict(rewards=(item := [], item.append(item))[0])",
+            "the reward function returned reward [[[[[[[...]]]]]]]",
+        ),
         ("raise GeneratorExit", "GeneratorExit:  (reward.py:5)"),
         ("raise KeyboardInterrupt", "KeyboardInterrupt:  (reward.py:5)"),
         ("return dict(reward=0.5)", "the reward function returned no 'rewards' but ['reward']"),

@@ -137,3 +137,29 @@ def test_a_reset_of_the_prefix_cache_is_tried_again_and_then_ends_the_step(monke
             await actor.llm.reset_prefix_cache()
 
     run(check())
+
+
+class CancelsItself(Agent):
+    """As a tool that cancels all tasks that it sees, and goes on or not."""
+
+    def __init__(self, then):
+        self.then = then
+
+    async def execute(self, llm_engine, sampling_params, **kwargs):
+        output = await llm_engine.generate([1], sampling_params)
+        asyncio.current_task().cancel()
+        if self.then == "return":
+            return answer_of(output)
+        if self.then == "await":
+            await asyncio.sleep(1)
+        try:
+            await asyncio.sleep(0)
+        except asyncio.CancelledError:
+            pass
+        raise ValueError("tool failed")
+
+
+@pytest.mark.parametrize("then", ["return", "await", "raise"])
+def test_an_agent_that_cancels_its_own_task_costs_its_sample(then):
+    measured = run(Actor(CancelsItself(then)).rollout())[ROLLOUT]
+    assert measured.failure and not measured.finished and not measured.stopped

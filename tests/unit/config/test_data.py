@@ -85,7 +85,7 @@ WRONG = {
     "no messages": ([CHAT], {"prompt": []}, "row 17: the prompt is empty"),
     "blank messages": ([CHAT], {"prompt": [message(" ")]}, "row 17: the prompt is empty"),
     "no content": ([CHAT], {"prompt": [{"role": "user"}]}, "row 17: a message has no content (it has role)"),
-    "null content": ([CHAT], {"prompt": [message(None)]}, "row 17: a message has no content"),
+    "null content": ([CHAT], {"prompt": [message(None)]}, "row 17: a message's content is null"),
     "no role": ([CHAT], {"prompt": [{"content": "a"}]}, "row 17: a message has no role (it has content)"),
     "other keys": (
         [CHAT],
@@ -130,7 +130,7 @@ def test_plain_chats_are_looked_at_in_arrow(look, monkeypatch):
     rows[20_001]["prompt"][1]["content"] = None
     rows[20_002]["prompt"] = [message(" ")]
     said = look(rows, CHAT)
-    assert "row 20002: a message has no content (it has role)" in said
+    assert "row 20002: a message's content is null" in said
 
 
 def test_how_many_and_what_to_do(look):

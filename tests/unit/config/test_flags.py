@@ -158,3 +158,23 @@ def test_an_openrlhf_that_is_missing_or_unpatched_is_said_without_its_import(tmp
     spec = type("Spec", (), {"submodule_search_locations": [str(tmp_path / "openrlhf")]})
     monkeypatch.setattr("importlib.util.find_spec", lambda name: spec if files else None)
     assert line in lines_of()[0]
+
+
+def test_a_word_that_stands_twice_is_blamed_on_the_flag_that_does_not_take_it():
+    (line,) = lines_of("--rollout.batch_size", "8", "--rollout.sagc.group_sizes=4", "8")
+    assert line.startswith("--rollout.sagc.group_sizes does not take 8: ")
+    (line,) = lines_of("--rollout.batch_size", "8", "8")
+    assert line.startswith("--rollout.batch_size does not take 8: ")
+
+
+@pytest.mark.parametrize(
+    "words, advice",
+    [
+        (["--rollout.sagc.group_sizes", "4,8"], "put spaces between the values"),
+        (["--algo.dynamic_filtering_range", "0,1"], "give both with a space between"),
+        (["--algo.advantage.estimator", "grpo"], "group_norm is GRPO's estimator"),
+    ],
+)
+def test_what_is_meant_is_said(words, advice):
+    (line,) = lines_of(*words)
+    assert line.endswith(advice)

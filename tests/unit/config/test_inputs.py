@@ -102,3 +102,10 @@ def test_images_have_no_tokenizer_of_texts(look, data):
     rows = [{"prompt": "<image> x", "label": "1", "images": ["a.png"]}]
     path = data([json.loads(json.dumps(row)) for row in rows], "images.jsonl")
     assert not look("--data.prompt_dataset", path, "--data.max_images_per_prompt", "1", "--data.apply_chat_template")
+
+
+def test_sets_that_are_no_texts_name_no_metrics(look, data):
+    rows = [{**row, "datasource": {"name": "a"}} for row in ROWS]
+    assert look("--data.prompt_dataset", data(rows)) == ""  # nobody asks what training prompts are from
+    said = look("--eval.dataset", data(rows, "eval.jsonl"), "--eval.steps", "5")
+    assert "its column datasource has no texts" in said

@@ -10,6 +10,7 @@ CORRECTION = "--algo.advantage.is_correction_"
 REFUSED = [
     (["--ckpt.save_steps", "0"], "--ckpt.save_steps 0: use 1 or more, or -1 for never"),
     (["--ckpt.save_steps", "-5"], "--ckpt.save_steps -5: use 1 or more, or -1 for never"),
+    (["--eval.steps", "0"], "--eval.steps 0: use 1 or more, or -1 for never"),  # OpenRLHF divides by it all the same
     (["--eval.dataset", "x.jsonl", "--eval.steps", "0"], "--eval.steps 0: use 1 or more, or -1 for never"),
     ([*EVAL, "--eval.n_samples_per_prompt", "0"], "--eval.n_samples_per_prompt 0: use 1 or more"),
     ([*EVAL, "--eval.temperature", "-1"], "--eval.temperature -1.0: use 0 or more"),

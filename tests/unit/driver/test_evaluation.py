@@ -129,3 +129,13 @@ def test_both_trainers_evaluate_with_the_flags_of_an_evaluation():
     trainer.tensorboard_logger = SimpleNamespace(log_eval=lambda *entry: logged.append(entry))
     assert trainer.evaluate(7, n_samples_per_prompt=2) == {"eval_all_pass1": 0.5}
     assert logged == [(7, {"eval_all_pass1": 0.5})]
+
+
+def test_a_rollout_that_was_stopped_counts_as_failed(make_generator, monkeypatch):
+    stopped = {"prompt": "0", ROLLOUT: Rollout(4, 1.0, 0.0, finished=False, stopped=True, failure=None)}
+    generator = make_generator(4)
+    monkeypatch.setattr(rollout_module.ray, "get", lambda ref: ref)
+    monkeypatch.setattr(rollout_module, "_collect_prompt_batch", lambda *_: (["0"], [""], [None], True))
+    generator._dispatch_prompts_to_vllm = lambda *_, **__: [[stopped] * 2]
+    generator._evaluated = iter([0])
+    assert generator._generate_vllm(None, 1, False)[0] == [None, None] and len(generator.failures) == 2

@@ -104,9 +104,9 @@ def test_an_evaluation_counts_its_groups_too(make_generator, monkeypatch, failin
             "reward": 1.0,
         }
         fields |= {"rollout_log_probs": None, "extra_logs": {}}
-        monkeypatch.setattr(rollout.ray, "get", lambda refs: [[{**fields, ROLLOUT: each}] * 4 for each in rollouts])
+        monkeypatch.setattr(rollout.ray, "get", lambda ref: [{**fields, ROLLOUT: ref}] * 4)
         monkeypatch.setattr(rollout, "_collect_prompt_batch", lambda *_: (["play"] * 8, [""] * 8, [None] * 8, True))
-        self._dispatch_prompts_to_vllm = lambda *_, **__: None
+        self._dispatch_prompts_to_vllm = lambda *_, **__: rollouts
         return self._generate_vllm(None, 8, False, **kwargs)[0]
 
     monkeypatch.setattr(SamplesGenerator, "generate_eval_samples", evaluate)

@@ -217,3 +217,47 @@ def test_other_encodings_and_missing_values_are_no_error():
 def test_a_correction_whose_type_is_a_variable_is_said():
     conversion = convert(f"{RUN}--enable_vllm_is_correction --vllm_is_correction_type $T".encode(), TODAY)
     assert "--vllm_is_correction_type $T is taken for tis: set level and mode by hand" in conversion.notes[0]
+
+
+@pytest.mark.parametrize(
+    "old, new",
+    [
+        ('E=${E:-"--bf16 --seed 1"}\n{}$E\n', 'E=${E:-"--ds.param_dtype bf16 --train.seed 1"}\n{}$E\n'),
+        ('K="${K:---seed 1 --bf16}"\n{}$K\n', 'K="${K:---train.seed 1 --ds.param_dtype bf16}"\n{}$K\n'),
+        (': "${M:=--seed 1}"\n{}$M\n', ': "${M:=--train.seed 1}"\n{}$M\n'),
+        ("{}${D:+--seed 1}\n", "{}${D:+--train.seed 1}\n"),
+        # a value without quotes: bash would run a second word as a command
+        ("P=--bf16\n{}$P\n", 'P="--ds.param_dtype bf16"\n{}$P\n'),
+        ("[ $A = 1 ] && P=--bf16\n{}$P\n", '[ $A = 1 ] && P="--ds.param_dtype bf16"\n{}$P\n'),
+        ("export P=--flash_attn\n{}$P\n", 'export P="--ds.attn_implementation flash_attention_2"\n{}$P\n'),
+        (
+            "C=\"{}--seed 1\"\nC+=' --pretrain m'\neval $C\n",
+            "C=\"{}--train.seed 1\"\nC+=' --actor.model_name_or_path m'\neval $C\n",
+        ),
+        # what is read from elsewhere is no list of flags, and no error
+        (
+            "read a && foo > x\nread a || { echo b; } > x\n{}--seed 1\n",
+            "read a && foo > x\nread a || { echo b; } > x\n{}--train.seed 1\n",
+        ),
+    ],
+)
+def test_flags_wherever_bash_may_have_them(old, new):
+    assert converted(old.replace("{}", RUN)) == new.replace(
+        "{}", RUN.replace("openrlhf.cli.train_ppo_ray", "openrlhf_sagc")
+    )
+
+
+@pytest.mark.parametrize("script", ["train_ppo_ray.py --seed 1\n", "./train_ppo_ray.py --seed 1\n"])
+def test_a_file_that_is_run_by_itself(script):
+    assert converted(script) == "python -m openrlhf_sagc --train.seed 1\n"
+
+
+def test_a_backslash_behind_the_last_word_is_no_broken_line():
+    script = f"set -e\n{RUN} --seed 1 \\\n"
+    assert not [note for note in convert(script.encode(), TODAY).notes if "could not be read" in note]
+    assert [note for note in convert(b"if then ) fi\n" + script.encode(), TODAY).notes if "could not be read" in note]
+
+
+def test_no_flag_is_suggested_that_is_there():
+    notes = convert(f"{RUN} --eval.steps 5 --eval_stepz 5".encode(), TODAY).notes
+    assert notes == ["--eval_stepz is dropped: no version of OpenRLHF has it"]

@@ -52,7 +52,7 @@ def table(monkeypatch):
     monkeypatch.setattr(deaths.ray, "is_initialized", lambda: True)
     monkeypatch.setattr(deaths.ray, "get_runtime_context", lambda: SimpleNamespace(get_job_id=lambda: "01000000"))
     monkeypatch.setattr(deaths.state, "actors", lambda job_id, actor_state_name: dict(rows))
-    for name in ("PAUSE", "HEARD_OF"):
+    for name in ("PAUSE", "HEARD_OF", "NODE_LOST"):
         monkeypatch.setattr(deaths, name, 0.05)
     return rows
 
@@ -198,3 +198,15 @@ with deaths.ended_by_deaths(SimpleNamespace(ckpt=SimpleNamespace(path="none"))):
     assert ended.stderr.splitlines()[-1].startswith(
         "openrlhf_sagc: RolloutRayActor (process 12 on 10.0.0.3) has died: "
     )
+
+
+def test_a_lost_node_is_waited_for_and_the_users_own_interrupt_is_not(table, args, monkeypatch):
+    monkeypatch.setattr(deaths, "HEARD_OF", 0.0)
+    monkeypatch.setattr(deaths, "NODE_LOST", 30.0)
+    looks = iter([None, None, killed(reason="NODE_DIED")])
+    monkeypatch.setattr(deaths, "_interrupt_after_a_death", lambda *_: None)
+    monkeypatch.setattr(deaths, "first_death", lambda: next(looks))
+    assert "RolloutRayActor" in end_of(args, RayActorError(error_msg="RPC error: Socket closed"))
+    table["a"] = killed()
+    with pytest.raises(KeyboardInterrupt), deaths.ended_by_deaths(args):
+        raise KeyboardInterrupt
