@@ -30,7 +30,7 @@ def plain_response(response: Any, request: dict, *, who: str, vocabulary: int) -
         raise Failure(f"{who} returned {kind_of(response)} instead of a dict of one sample")
     for name in ("observation_tokens", "action_ranges"):
         if response.get(name) is None:
-            raise Failure(f"{who} returned no {name}")
+            raise Failure(f"{who} returned a dict without {name}")
     tokens = _tokens(response["observation_tokens"], who, vocabulary)
     ranges = _ranges(response["action_ranges"], who, len(tokens))
     _check_trained(ranges, who, request["max_length"])

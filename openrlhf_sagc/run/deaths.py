@@ -50,6 +50,15 @@ def ended_by_deaths(args: SimpleNamespace) -> Iterator[None]:
         SystemExit: an actor has died; anything else is raised as it is.
     """
     over, interrupted = threading.Event(), threading.Event()
+    usual = signal.getsignal(signal.SIGINT)
+
+    def hear(number: int, frame: Any) -> None:
+        if interrupted.is_set():
+            raise KeyboardInterrupt
+        if callable(usual):  # else the shell has had it ignored, as for a run in the background
+            usual(number, frame)
+
+    signal.signal(signal.SIGINT, hear)
     threading.Thread(
         target=_interrupt_after_a_death, args=(over, interrupted, args), name="deaths", daemon=True
     ).start()
@@ -64,6 +73,7 @@ def ended_by_deaths(args: SimpleNamespace) -> Iterator[None]:
         raise SystemExit(_line(death, args)) from error
     finally:
         over.set()
+        signal.signal(signal.SIGINT, usual)
 
 
 def _interrupt_after_a_death(over: threading.Event, interrupted: threading.Event, args: SimpleNamespace) -> None:

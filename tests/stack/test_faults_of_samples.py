@@ -15,7 +15,7 @@ REASONS = {  # label -> what the run says
     "reward raises": "ValueError: no verdict (faulty_agent.py:",
     "reward exits": "SystemExit: no judge (faulty_agent.py:",
     "list": "the agent returned a list of 1 instead of a dict of one sample",
-    "no fields": "the agent returned no observation_tokens",
+    "no fields": "the agent returned a dict without observation_tokens",
     "None among tokens": "the agent returned observation_tokens [",
     "unknown token": "the agent returned the token 1000000000, and the model has ",
     "reversed range": "the agent returned action_ranges [(6, 3)]: a range is two whole numbers",

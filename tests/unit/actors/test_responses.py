@@ -56,8 +56,8 @@ def test_ranges_count_as_what_they_cover(ranges, expected):
 @pytest.mark.parametrize(
     "fields, line",
     [
-        ({"observation_tokens": None}, "no observation_tokens"),
-        ({"action_ranges": None}, "no action_ranges"),
+        ({"observation_tokens": None}, "a dict without observation_tokens"),
+        ({"action_ranges": None}, "a dict without action_ranges"),
         ({"observation_tokens": []}, "observation_tokens [] instead of whole numbers"),
         ({"observation_tokens": "12345"}, "observation_tokens '12345' instead of whole numbers"),
         ({"observation_tokens": [1, None, 3]}, "observation_tokens [1, None, 3] instead of whole numbers"),

@@ -200,6 +200,28 @@ with deaths.ended_by_deaths(SimpleNamespace(ckpt=SimpleNamespace(path="none"))):
     )
 
 
+def test_a_run_in_the_background_whose_shell_ignores_interrupts_ends_too():
+    """As with `nohup ... &` in a script: Python then installs no handler of its own."""
+    program = f"""
+import signal, sys, time
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+sys.path[:0] = {[str(ROOT / "tests/unit/run"), str(ROOT / "tests"), str(ROOT)]!r}
+from types import SimpleNamespace
+import test_deaths
+from openrlhf_sagc.run import deaths
+deaths.PAUSE = deaths.GRACE = 0.1
+deaths.STUCK = 1000
+deaths.first_death = lambda: test_deaths.killed()
+try:
+    with deaths.ended_by_deaths(SimpleNamespace(ckpt=SimpleNamespace(path="none"))):
+        time.sleep(1000)
+finally:
+    assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    assert ended.stderr.startswith("openrlhf_sagc: RolloutRayActor (process 12 on 10.0.0.3) has died: ")
+
+
 def test_a_lost_node_is_waited_for_and_the_users_own_interrupt_is_not(table, args, monkeypatch):
     monkeypatch.setattr(deaths, "HEARD_OF", 0.0)
     monkeypatch.setattr(deaths, "NODE_LOST", 30.0)
