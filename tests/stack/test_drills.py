@@ -87,7 +87,8 @@ def test_runs_that_lose_a_part_go_on_and_train_every_prompt_once(train, tmp_path
         assert not psutil.wait_procs(cores, timeout=60)[1], (fault, at)
         if fault:
             assert re.search(line, run.output, re.MULTILINE), (fault, at, run.output[-5000:])
-        before, saved = saved, int(latest.read_text().removeprefix("global_step"))
+        # That of the best evaluation is saved first, so a kill may leave it the latest.
+        before, saved = saved, int(latest.read_text().removeprefix("best_").removeprefix("global_step"))
         rewarded += log.read_text().split()[: (saved - before) * BATCH * SIZE]
     assert saved == episodes * PROMPTS // BATCH
     assert (run.scalars["stream/sample_share"] > 0).all()
