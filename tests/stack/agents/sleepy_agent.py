@@ -1,8 +1,9 @@
-"""Agent of two turns whose tool sleeps at random; logs a line for each rollout: prompt's checksum, seconds slept."""
+"""Agent of two turns whose tool sleeps at random; logs a line for each rollout: prompt's checksum, seconds it took."""
 
 import asyncio
 import os
 import random
+import time
 import zlib
 from pathlib import Path
 
@@ -14,21 +15,20 @@ TURNS, NAP, LONG_NAP = 2, 0.5, 8.0
 
 class SleepyTool(AgentInstanceBase):
     def __init__(self):
-        self.turn, self.slept = 0, 0.0
+        self.turn = 0
 
     async def reset(self, states):
+        self.began = time.perf_counter()
         self.checksum = zlib.crc32(states["observation"].encode())
         return states
 
     async def step(self, states):
         self.turn += 1
-        nap = LONG_NAP if random.random() < 0.05 else NAP
-        await asyncio.sleep(nap)
-        self.slept += nap
+        await asyncio.sleep(LONG_NAP if random.random() < 0.05 else NAP)
         done = self.turn == TURNS
         if done:
             with Path(os.environ["ROLLOUT_LOG"]).open("a") as log:
-                log.write(f"{self.checksum} {self.slept}\n")
+                log.write(f"{self.checksum} {time.perf_counter() - self.began}\n")
         return {
             "rewards": torch.tensor(float(zlib.crc32(states["action_text"].encode()) % 2)),
             "environment_feedback": "" if done else ",",
