@@ -4,16 +4,24 @@
 
 A row is an arm: means over its runs of what they logged, the spread of each over the seeds, and its difference from the first
 arm, paired by seed, with the 95 % interval of a t-test. Only steps that all runs of a seed have are compared. The weights of
-tenths are shares of the update over shares of the tokens, over all rounds of a run.
+tenths are shares of the update over shares of the tokens, over the last 100 steps of a run.
+
+Which prompts share a step is chance, and so are the weights of few steps. A second table, FILE_drawn.csv, has what plain steps
+give the same prompts on average, and how far chance moves it.
 """
 
 import argparse
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 from common.logs import read_run
 from common.tables import markdown
+from comparison.arms import SAMPLES
+from comparison.logs import read_samples
 from scipy import stats
+
+from openrlhf_sagc.decisions.token_weights import WINDOW, TokenWeights, Trained
 
 LOGGED = {
     "rollout/reward_mean": "training reward",
@@ -24,6 +32,8 @@ LOGGED = {
     "ppo_kl": "policy's KL",
 }
 TENTHS = [f"token_weight/{tenth}_tenth" for tenth in ("longest", "shortest")]
+SIZE = 8  # of a group
+DRAWS = 400
 
 
 def main() -> None:
@@ -33,9 +43,11 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3])
     parser.add_argument("--output", type=Path, required=True)
     options = parser.parse_args()
-    table = pd.DataFrame(rows(options.runs, options.arms, options.seeds))
-    table.to_csv(options.output, index=False)
-    print(markdown(list(table), [[shown(cell) for cell in row] for row in table.values]))
+    drawn = options.output.with_name(f"{options.output.stem}_drawn.csv")
+    for made, file in ((rows, options.output), (drawn_rows, drawn)):
+        table = pd.DataFrame(made(options.runs, options.arms, options.seeds))
+        table.to_csv(file, index=False)
+        print(markdown(list(table), [[shown(cell) for cell in row] for row in table.values]), end="\n\n")
 
 
 def rows(folder: Path, arms: list[str], seeds: list[int]) -> list[dict]:
@@ -57,6 +69,41 @@ def rows(folder: Path, arms: list[str], seeds: list[int]) -> list[dict]:
                 weights = [log[f"{tenth}_update"].iloc[-1] / log[f"{tenth}_tokens"].iloc[-1] for log in taken]
                 found.append(row(f"weight of the {tenth.split('/')[1].replace('_', ' ')}", arm, pd.Series(weights)))
     return found
+
+
+def drawn_rows(folder: Path, arms: list[str], seeds: list[int]) -> list[dict]:
+    """The weights of tenths where the last groups of each run share plain steps at random."""
+    rng, found = np.random.default_rng(0), []
+    for arm in arms:
+        for seed in seeds:
+            groups = last_groups(
+                read_samples(folder / f"seed-{seed}/grpo/{arm}", next(folder.glob("task-*/data/heldout.jsonl")))
+            )
+            draws = [drawn_weights([groups[place] for place in rng.permutation(len(groups))]) for _ in range(DRAWS)]
+            for tenth, weights in zip(TENTHS, np.transpose(draws)):
+                name = f"weight of the {tenth.split('/')[1].replace('_', ' ')}"
+                found.append({"quantity": name, "arm": arm, "seed": seed, "mean": weights.mean(), "sd": weights.std()})
+    return found
+
+
+def last_groups(samples: pd.DataFrame) -> list[Trained]:
+    """The last groups of a run that came back whole, of WINDOW steps, in the order in which they did."""
+    waiting: dict[int, list[int]] = {}
+    groups = []
+    for prompt, tokens in samples.loc[~samples["heldout"], ["prompt", "tokens"]].itertuples(index=False):
+        waiting.setdefault(prompt, []).append(tokens)
+        if len(waiting[prompt]) == SIZE:
+            groups.append(Trained(sum(waiting.pop(prompt)), SIZE))
+    return groups[-WINDOW * (SAMPLES // SIZE) :]
+
+
+def drawn_weights(groups: list[Trained]) -> list[float]:
+    """The weights of the longest and the shortest tenth in plain steps of these groups, in this order."""
+    per_step, weights = SAMPLES // SIZE, TokenWeights(by_frame=False)
+    for begin in range(0, len(groups) - per_step + 1, per_step):
+        weights.weigh(groups[begin : begin + per_step], long=False)
+    metrics = weights.metrics()
+    return [metrics[f"{name}_tenth_update"] / metrics[f"{name}_tenth_tokens"] for name in ("longest", "shortest")]
 
 
 def row(name: str, arm: str, values: pd.Series, reference: pd.Series | None = None) -> dict:
