@@ -163,7 +163,8 @@ def _shortened(text: str) -> str:
 
 
 def _shown(line: str) -> str:
-    return f"openrlhf_sagc: {line}"
+    """On a line of its own: a progress bar of the run may stand on the last one, unended."""
+    return f"\nopenrlhf_sagc: {line}"
 
 
 def _advice(args: SimpleNamespace) -> str:
