@@ -53,10 +53,10 @@ def ended_by_deaths(args: SimpleNamespace) -> Iterator[None]:
     usual = signal.getsignal(signal.SIGINT)
 
     def hear(number: int, frame: Any) -> None:
-        if interrupted.is_set():
-            raise KeyboardInterrupt
-        if callable(usual):  # else the shell has had it ignored, as for a run in the background
+        if callable(usual) and not interrupted.is_set():
             usual(number, frame)
+        elif usual is not signal.SIG_IGN or interrupted.is_set():  # a shell ignores it for a run in the background
+            raise KeyboardInterrupt
 
     signal.signal(signal.SIGINT, hear)
     threading.Thread(
@@ -73,7 +73,7 @@ def ended_by_deaths(args: SimpleNamespace) -> Iterator[None]:
         raise SystemExit(_line(death, args)) from error
     finally:
         over.set()
-        signal.signal(signal.SIGINT, usual)
+        signal.signal(signal.SIGINT, signal.SIG_DFL if usual is None else usual)  # None: not Python's own
 
 
 def _interrupt_after_a_death(over: threading.Event, interrupted: threading.Event, args: SimpleNamespace) -> None:

@@ -1,5 +1,6 @@
 """A run whose processes die, with Ray's table of actors made up."""
 
+import signal
 import subprocess
 import sys
 import time
@@ -234,3 +235,14 @@ def test_a_lost_node_is_waited_for_and_the_users_own_interrupt_is_not(table, arg
     table["a"] = killed()
     with pytest.raises(KeyboardInterrupt), deaths.ended_by_deaths(args):
         raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("usual", [signal.SIG_DFL, signal.default_int_handler])
+def test_the_users_own_interrupt_ends_a_run_whatever_heard_of_it_before(table, args, usual):
+    before = signal.signal(signal.SIGINT, usual)
+    try:
+        with pytest.raises(KeyboardInterrupt), deaths.ended_by_deaths(args):
+            signal.raise_signal(signal.SIGINT)
+        assert signal.getsignal(signal.SIGINT) is usual
+    finally:
+        signal.signal(signal.SIGINT, before)
