@@ -13,7 +13,8 @@ from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
 from openrlhf.trainer.ppo_utils.length_penalty import apply_length_penalties
 from openrlhf.utils.logging_utils import init_logger
 
-from openrlhf_sagc.actors.training import SAMPLE, RolloutRewards, StepShare, receive_rollout, uses_dropout
+from openrlhf_sagc.actors.rollout_rewards import RolloutRewards, numbered
+from openrlhf_sagc.actors.training import StepShare, receive_rollout, uses_dropout
 from openrlhf_sagc.advantages.closed_form import group_advantages, token_advantages
 from openrlhf_sagc.argument_checks import data_parallel_actors
 from openrlhf_sagc.decisions.micro_batches import deal
@@ -119,7 +120,7 @@ class GroupExperienceMaker(RemoteExperienceMaker):
         if step is not self._step:
             earlier_N, earlier_sizes = rewards_N[:0], []
         for experience in experiences:
-            experience.info[SAMPLE] = torch.tensor(experience.index) + len(earlier_N)
+            numbered(experience, len(earlier_N))
             experience.info["return"] = advantages_N[experience.index] - kl_coef * experience.kl.sum(dim=-1)
             if not kl_coef:
                 experience.kl = None
