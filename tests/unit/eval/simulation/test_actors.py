@@ -25,7 +25,7 @@ from openrlhf_sagc.decisions.micro_batches import deal
 from openrlhf_sagc.decisions.planner import StepPlanner
 from openrlhf_sagc.decisions.records import Group, Prompt
 from openrlhf_sagc.decisions.tail_batching import NoTailBatching
-from openrlhf_sagc.driver.experience import GROUP, GroupExperienceMaker
+from openrlhf_sagc.driver.experience import GroupExperienceMaker
 
 BY_LENGTH = {"old_log_probs": "auto", "micro_batches": "length"}
 
@@ -138,7 +138,7 @@ def stream_of_training(monkeypatch):
     buckets = []
 
     def make_bucket(samples):
-        buckets.append(list(dict.fromkeys(sample.info[GROUP] for sample in samples)))
+        buckets.append(list(dict.fromkeys(sample.group for sample in samples)))
         return []
 
     def make(ranks, micro_batch_size):
