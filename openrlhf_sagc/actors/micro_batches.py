@@ -4,32 +4,41 @@ The gradient of the optimizer step is the same sum, since its loss is normalised
 """
 
 import torch
+from openrlhf.trainer.ppo_utils.replay_buffer import NaiveReplayBuffer
 
 from openrlhf_sagc.decisions.micro_batches import ByLength, worthwhile_parts
 
 
-def sort_micro_batches(buffer, strategy, shuffle: bool) -> ByLength:
-    """In the place of `micro_batch_sampler` of OpenRLHF's replay buffer: as many micro-batches, of samples of like lengths."""
-    batches = type(buffer).micro_batch_sampler(buffer, strategy, shuffle)
-    return ByLength(batches.sampler, _lengths_of(buffer), batches.num_batches, strategy.accumulated_gradient)
+class LengthBuffer(NaiveReplayBuffer):
+    """OpenRLHF's replay buffer, whose micro-batches have samples of like lengths.
 
+    `has_bucket` says whether its samples are a bucket of a step. A bucket has few samples, so that long and short ones share
+    a micro-batch more often than in a whole step. It has more micro-batches than an even cut where that spares enough padding.
 
-def sort_bucket(buffer, strategy, shuffle: bool) -> ByLength:
-    """The same for a bucket of a step, which has more micro-batches than an even cut where that spares enough padding.
-
-    A bucket has few samples, so that long and short ones share a micro-batch more often than in a whole step.
+    Args:
+        buffer: OpenRLHF's, whose place it takes.
     """
-    batches = type(buffer).micro_batch_sampler(buffer, strategy, shuffle)
-    lengths_N, per_step = _lengths_of(buffer), strategy.accumulated_gradient
+
+    def __init__(self, buffer: NaiveReplayBuffer) -> None:
+        self.__dict__.update(vars(buffer))
+        self.has_bucket = False
+
+    def micro_batch_sampler(self, strategy, shuffle: bool) -> ByLength:
+        """OpenRLHF's optimizer steps, cut by length; sets `ends_optimizer_step` of each micro-batch, for a bucket to False."""
+        batches = super().micro_batch_sampler(strategy, shuffle)
+        lengths_N = [int(sample.total_length) for sample in self.items]
+        count, per_step = batches.num_batches, strategy.accumulated_gradient
+        if self.has_bucket:
+            count = per_step = _batches_of_bucket(lengths_N, count, per_step, strategy)
+            self.ends_optimizer_step = [False] * count  # the trainer sets the last: only the last bucket ends the step
+        return ByLength(batches.sampler, lengths_N, count, per_step)
+
+
+def _batches_of_bucket(lengths_N: list[int], least: int, per_step: int, strategy) -> int:
+    """As many micro-batches as are worth it, and the same number on every rank, which all have to call this."""
     # No more than the whole step has: OpenRLHF reads that many micro-batches before it trains the first.
-    most = max(min(per_step, len(lengths_N)), batches.num_batches)
-    wanted = worthwhile_parts(sorted(lengths_N, reverse=True), batches.num_batches, most)
+    most = max(min(per_step, len(lengths_N)), least)
+    wanted = worthwhile_parts(sorted(lengths_N, reverse=True), least, most)
     # Ranks wait for each other in each micro-batch.
     wanted, fewest = strategy.all_reduce(torch.tensor([wanted, -len(lengths_N)]), op="max").tolist()
-    count = min(wanted, -fewest)
-    buffer.ends_optimizer_step = [False] * count  # `Buckets` sets the last: only the last bucket ends the step
-    return ByLength(batches.sampler, lengths_N, count, count)
-
-
-def _lengths_of(buffer) -> list[int]:
-    return [int(sample.total_length) for sample in buffer.items]
+    return min(wanted, -fewest)

@@ -10,54 +10,39 @@ from typing import Any
 import torch
 from openrlhf.trainer.ppo_utils.experience import Experience
 
-from openrlhf_sagc.decisions.token_weights import PlainSteps, step_weight
-
 # A mean over w times as many tokens has 1 / sqrt(w) of the noise. So a norm that is all noise asks for a bound of
 # w ** -0.5, one without noise for w ** 0. Gradients of RL are mostly noise; docs/tail_batching.md has what this gives.
 BOUND_POWER = -1 / 3
 
 
-class StepWeights:
-    """Counts what the actors' optimizer steps train, and lets each count as as many plain steps as its samples ask for.
+class StepCounts:
+    """Counts the action tokens and the samples that are trained for the next optimizer step.
 
     Args:
-        trainer: the trainer of OpenRLHF's PolicyModelActor, which from now on makes its optimizer steps through this.
-
-    `plain` is what is known of plain steps; None lets every optimizer step count as one.
+        strategy: OpenRLHF's, which knows the ranks.
     """
 
-    def __init__(self, trainer: Any) -> None:
-        self.plain: PlainSteps | None = None
-        self._trainer, self._strategy = trainer, trainer.strategy
-        self._optimizer_step, trainer.strategy.optimizer_step = trainer.strategy.optimizer_step, self.optimizer_step
+    def __init__(self, strategy: Any) -> None:
+        self._strategy = strategy
+        self.clear()
+
+    def clear(self) -> None:
+        """An optimizer step is made."""
         self._counts = torch.zeros(2, dtype=torch.float64)
 
-    def count(self, experience: Experience) -> None:
+    def add(self, experience: Experience) -> None:
         """This micro-batch is about to be trained."""
         mask_BT = experience.action_mask
         counts = torch.stack([mask_BT.sum(), torch.tensor(len(mask_BT), device=mask_BT.device)])
         self._counts = self._counts.to(counts.device) + counts
 
-    def tokens_and_samples(self) -> tuple[float, float]:
-        """Of all ranks since the last optimizer step; those of a ring or a tensor-parallel group count several times.
+    def of_all_ranks(self) -> tuple[float, float]:
+        """Tokens and samples of all ranks; those of a ring or a tensor-parallel group count several times.
 
         Every rank has to call this.
         """
         tokens, samples = self._strategy.all_reduce(self._counts.clone(), op="sum").tolist()
         return tokens, samples
-
-    def optimizer_step(self, optimizer: Any, model: Any, *args, **kwargs) -> None:
-        """The strategy's, which does next to nothing in a micro-batch that does not end an optimizer step."""
-        engine = self._trainer.actor.model
-        if not engine.is_gradient_accumulation_boundary():
-            self._optimizer_step(optimizer, model, *args, **kwargs)
-            return
-        weight = 1.0
-        if self.plain is not None:
-            weight = step_weight(*self.tokens_and_samples(), self.plain)
-        self._counts = torch.zeros(2, dtype=torch.float64)
-        with as_plain_steps(engine, weight):
-            self._optimizer_step(optimizer, model, *args, **kwargs)
 
 
 @contextmanager
@@ -123,10 +108,3 @@ def _bound_of_norm(engine: Any, factor: float) -> Iterator[None]:
     finally:
         for holder, name, bound in before:
             setattr(holder, name, bound)
-
-
-def weigh_steps(trainer: Any, plain: PlainSteps | None) -> None:
-    """The optimizer steps that the trainer makes next are weighed by this."""
-    if not hasattr(trainer, "step_weights"):
-        trainer.step_weights = StepWeights(trainer)
-    trainer.step_weights.plain = plain

@@ -9,136 +9,83 @@ first step are trained at once. The others get their old log-probabilities, and 
 """
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from functools import partial
+from typing import Any
 
 import torch
 from openrlhf.trainer.ppo_utils.experience import Experience
 
-from openrlhf_sagc.actors.mini_batches import deal_at_random, make_old_log_probs
+from openrlhf_sagc.actors.mini_batches import deal_at_random
 from openrlhf_sagc.actors.optimizer_clock import OPTIMIZER_SECONDS
 
 
 def train_bucket(model_actor, kl_ctl: float) -> float:
     """Run in a policy's actor with a bucket in its replay buffer: train what can be trained of it. Returns seconds."""
     start = time.perf_counter()
-    with model_actor.trainer.buckets.held_back():
+    with model_actor.trainer.before_the_last_bucket():
         model_actor.fit(kl_ctl)
     return time.perf_counter() - start
 
 
-def join_buckets(model_actor, divisor: float | None, steps: int) -> None:
-    """The samples that come next are a bucket of the rollout, or its last part.
-
-    Args:
-        model_actor: OpenRLHF's PolicyModelActor, whose trainer's `training_step` is made for these samples.
-        divisor: what every bucket's loss is divided by; a power of two, so that dividing rounds nothing. None if the
-            rollout is one bucket.
-        steps: optimizer steps of the rollout.
+def check_loss_scale(optimizer: Any) -> None:
+    """A step can be trained in buckets with this optimizer of a DeepSpeed engine.
 
     Raises:
-        RuntimeError: the optimizer has no loss scale.
+        RuntimeError: it has no loss scale.
     """
-    trainer = model_actor.trainer
-    optimizer = trainer.actor.model.optimizer
-    if divisor is not None and not hasattr(type(optimizer), "loss_scale"):
+    if not hasattr(type(optimizer), "loss_scale"):
         raise RuntimeError(
             f"--train.stream auto needs a DeepSpeed optimizer with a loss scale, which {type(optimizer).__name__} has not: "
             "use --train.stream off"
         )
-    if getattr(trainer, "buckets", None) is None:
-        trainer.buckets = Buckets(model_actor, divisor, steps)
-    trainer.training_step = partial(trainer.buckets.training_step, trainer.training_step)
+
+
+def divided_by(constant: float, loss_batch_info: dict) -> dict:
+    """OpenRLHF's normalization of a micro-batch's loss, with a constant in the place of the optimizer step's tokens."""
+    tokens = torch.full_like(loss_batch_info["batch_num_tokens"], constant)
+    return {**loss_batch_info, "batch_num_tokens": tokens}
 
 
 class Buckets:
-    """The buckets of one rollout; a rollout that is not streamed is one bucket.
+    """What one rank has trained of a rollout, and what of it waits; a rollout that is not streamed is one bucket.
 
     Args:
-        model_actor, divisor, steps: as of `join_buckets`.
+        steps: optimizer steps of the rollout.
     """
 
-    def __init__(self, model_actor, divisor: float | None, steps: int) -> None:
-        self._model_actor, self._trainer, self._divisor = model_actor, model_actor.trainer, divisor
-        self._ppo_train, self._trainer.ppo_train = self._trainer.ppo_train, self.ppo_train
-        self._ends_step = True
+    def __init__(self, steps: int) -> None:
+        self.waiting: list[list[Experience]] = [[] for _ in range(steps - 1)]  # for each step after the first
         self._sizes = [0] * steps  # samples that each optimizer step has so far
-        self._waiting: list[list[Experience]] = [[] for _ in range(steps - 1)]  # for each step after the first
         self._weights: dict[str, str | None] = {}  # metric -> what it is a mean over
         # Of what was trained at a time, each with [2] action tokens and samples of this rank.
         self._statuses: list[tuple[dict, torch.Tensor]] = []
+        self._count = torch.zeros(2, dtype=torch.float64)
 
-    @contextmanager
-    def held_back(self) -> Iterator[None]:
-        """While this is entered, the optimizer does not step."""
-        self._ends_step = False
-        try:
-            yield
-        finally:
-            self._ends_step = True
+    def deal(self, samples: list[Experience]) -> tuple[list[Experience], list[Experience]]:
+        """The samples of a bucket that the first optimizer step has, and the others, which wait from now on."""
+        if not self.waiting:
+            return samples, []
+        first, *others = parts = deal_at_random(samples, self._sizes)
+        for waiting, part in zip(self.waiting, others):
+            waiting += part
+        self._sizes = [size + len(part) for size, part in zip(self._sizes, parts)]
+        return first, [sample for part in others for sample in part]
 
-    def training_step(self, train, experience: Experience, kl_ctl: float, step: int, loss_batch_info: dict) -> dict:
-        """The training step `train` of a micro-batch; the last one ends the optimizer step if no bucket comes after."""
-        buffer, strategy = self._trainer.replay_buffer, self._trainer.strategy
-        count = len(buffer.ends_optimizer_step)
-        buffer.ends_optimizer_step = [False] * (count - 1) + [self._ends_step]
-        theirs = strategy.optimizer_step
-        if self._divisor is not None:
-            constant = torch.full_like(
-                loss_batch_info["batch_num_tokens"], self._divisor / strategy.accumulated_gradient
-            )
-            loss_batch_info = {**loss_batch_info, "batch_num_tokens": constant}
-            if buffer.ends_optimizer_step[step]:
-                strategy.optimizer_step = partial(self._optimizer_step, theirs)
-        try:
-            status = train(experience, kl_ctl, step, loss_batch_info)
-        finally:
-            strategy.optimizer_step = theirs
+    def add(self, status: dict) -> None:
+        """A micro-batch was trained, of which OpenRLHF's training step says this."""
         self._weights |= status["weights"]
         self._count += torch.tensor([status["num_action_tokens"], status["num_samples"]], dtype=torch.float64)
-        return status
 
-    def ppo_train(self, kl_ctl: float) -> dict[str, float]:
-        """Train a bucket, after the last one the further optimizer steps. Returns OpenRLHF's scalars, at the end of all."""
-        trainer, buffer = self._trainer, self._trainer.replay_buffer
-        if self._waiting:
-            first, *others = deal_at_random(buffer.items, self._sizes)
-            make_old_log_probs(self._model_actor, [sample for part in others for sample in part])
-            for waiting, part in zip(self._waiting, others):
-                waiting += part
-            self._sizes = [size + len(part) for size, part in zip(self._sizes, [first, *others])]
-            buffer.items = first
-        status = self._train(kl_ctl)
-        if not self._ends_step:
-            return status
-        for waiting in self._waiting:
-            buffer.items = waiting
-            self._train(kl_ctl)
-            waiting.clear()
-        trainer.ppo_train, trainer.buckets = self._ppo_train, None
-        return self._merged()
-
-    def _train(self, kl_ctl: float) -> dict[str, float]:
-        """OpenRLHF's training of what is in the replay buffer, and its scalars."""
-        self._count = torch.zeros(2, dtype=torch.float64)
-        status = self._ppo_train(kl_ctl)
+    def end_training(self, status: dict[str, float]) -> None:
+        """The samples of a bucket, or of a further optimizer step, were trained; these are OpenRLHF's scalars of them."""
         self._statuses.append((status, self._count))
-        return status
+        self._count = torch.zeros(2, dtype=torch.float64)
 
-    def _optimizer_step(self, step, *args, **kwargs) -> None:
-        """OpenRLHF's optimizer step of gradients that are still to be divided."""
-        tokens, _ = self._trainer.step_weights.tokens_and_samples()
-        optimizer = self._trainer.actor.model.optimizer
-        optimizer.loss_scale = tokens / self._divisor
-        try:
-            step(*args, **kwargs)
-        finally:
-            optimizer.loss_scale = 1.0  # the scaler is saved in checkpoints
+    def merged(self, strategy: Any) -> dict[str, float]:
+        """Means over the rollout's samples or action tokens, the optimizer's seconds, the last learning rate and norm.
 
-    def _merged(self) -> dict[str, float]:
-        """Means over the rollout's samples or action tokens, the optimizer's seconds, the last learning rate and norm."""
-        counts = self._trainer.strategy.all_reduce(torch.stack([count for _, count in self._statuses]), op="sum")
+        Every rank has to call this.
+        """
+        counts = strategy.all_reduce(torch.stack([count for _, count in self._statuses]), op="sum")
         merged = dict(self._statuses[-1][0])
         for name in merged:
             weight = self._weights.get(name)

@@ -1,60 +1,28 @@
-"""What runs inside OpenRLHF's policy actors: they receive the rewards of a step and make the tokens' advantages."""
+"""What runs inside OpenRLHF's policy actors: a trainer that trains steps as the scheduler makes them."""
 
 import math
 import re
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
+from typing import Any
 
 import torch
 from openrlhf.trainer.ppo_utils.experience import Experience
+from openrlhf.trainer.ppo_utils.replay_buffer import NaiveReplayBuffer
+from openrlhf.trainer.ray.ppo_actor import ActorPPOTrainer
 
-from openrlhf_sagc.actors.micro_batches import sort_bucket, sort_micro_batches
-from openrlhf_sagc.actors.optimizer_clock import time_optimizer
-from openrlhf_sagc.actors.step_weights import weigh_steps
-from openrlhf_sagc.actors.streamed_training import join_buckets
+from openrlhf_sagc.actors.micro_batches import LengthBuffer
+from openrlhf_sagc.actors.mini_batches import make_old_log_probs
+from openrlhf_sagc.actors.optimizer_clock import OPTIMIZER_SECONDS, OptimizerClock
+from openrlhf_sagc.actors.rollout_rewards import RolloutRewards, rollout_advantages
+from openrlhf_sagc.actors.step_weights import StepCounts, as_plain_steps
+from openrlhf_sagc.actors.streamed_training import Buckets, check_loss_scale, divided_by
 from openrlhf_sagc.actors.weight_sync import announce_weights
-from openrlhf_sagc.advantages.closed_form import group_statistics, token_advantages
 from openrlhf_sagc.argument_checks import data_parallel_actors
-from openrlhf_sagc.decisions.token_weights import PlainSteps
+from openrlhf_sagc.decisions.token_weights import PlainSteps, step_weight
 from openrlhf_sagc.step_savings import why_forward, why_shuffled
-
-# Info key by which a sample carries its place among the step's rewards.
-SAMPLE = "sagc/sample"
-
-
-@dataclass
-class RolloutRewards:
-    """The rewards of a step by group, and how advantages are made of them.
-
-    Every actor gets all rewards, since its samples are shuffled parts of groups.
-
-    Attributes:
-        rewards_N: [N] float32 rewards, samples of a group side by side.
-        offsets_G1: [G + 1] first sample of each group, then N.
-        estimator: as in `group_advantages`.
-        clip_range: least and greatest advantage of a sample, or None.
-        kl_coef: weight of the KL in the reward, 0 for none.
-        shift: subtracted from every token's advantage, before `scale`.
-        scale: factor on every token's advantage.
-    """
-
-    rewards_N: torch.Tensor
-    offsets_G1: torch.Tensor
-    estimator: str
-    clip_range: tuple[float, float] | None
-    kl_coef: float
-    shift: float
-    scale: float
-
-    @cached_property
-    def statistics_N(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """[N] clipped advantages and [N] standard deviations of the samples' groups, computed once."""
-        sizes_G = self.offsets_G1.diff()
-        groups_N = torch.repeat_interleave(sizes_G)
-        advantages_N, stds_G = group_statistics(self.rewards_N, sizes_G, groups_N, self.estimator)
-        if self.clip_range:
-            advantages_N = advantages_N.clamp(*self.clip_range)
-        return advantages_N, stds_G[groups_N]
 
 
 @dataclass(eq=False)
@@ -64,7 +32,8 @@ class StepShare:
     Attributes:
         progress: share of the run's prompts used by the steps before, 0 to 1.
         num_samples: of the whole step.
-        divisor: of the loss of every bucket, where the step is trained in buckets; else None.
+        divisor: of the loss of every bucket, where the step is trained in buckets; a power of two, so that dividing rounds
+            nothing. Else None.
         plain: what a round of tail batching is weighed by; None for a plain step, and for a bucket that ends no optimizer
             step.
     """
@@ -75,74 +44,164 @@ class StepShare:
     plain: PlainSteps | None = None
 
 
-def receive_rollout(model_actor, step: StepShare, rollout: RolloutRewards) -> None:
-    """Run in a policy's actor before it trains on a step, or on a bucket of it.
+def receive_rollout(model_actor, step: StepShare, rewards: RolloutRewards) -> None:
+    """Run in a policy's actor before it trains on a step, or on a bucket of it; the first call installs `GroupActorTrainer`.
 
     Args:
         model_actor: OpenRLHF's PolicyModelActor.
         step: what the samples are of.
-        rollout: the rewards of all samples, of other actors' too.
+        rewards: of all samples, of other actors' too.
+
+    Raises:
+        RuntimeError: the step is streamed, and the optimizer has no loss scale.
     """
-    follow_schedule(model_actor, step.progress)
-    steps = keep_number_of_steps(model_actor, step.num_samples)
-    args, trainer = model_actor.strategy.args, model_actor.trainer
-    time_optimizer(trainer)
-    weigh_steps(trainer, step.plain)
-    announce_weights(model_actor)
-    trainer.training_step = partial(training_step, trainer, rollout)
-    if step.plain is not None or step.divisor is not None:
-        trainer.training_step = partial(counted_step, trainer, trainer.training_step)
-    by_length = not why_shuffled(args)
-    if by_length or step.divisor is not None:
-        trainer.training_step = partial(weighed_step, trainer.training_step)
-    if by_length:
-        sort = sort_micro_batches if step.divisor is None else sort_bucket
-        trainer.replay_buffer.micro_batch_sampler = partial(sort, trainer.replay_buffer)
-    at_once = steps == 1 or args.train.dynamic_batch_enable or why_forward(args) or uses_dropout(model_actor)
-    if step.divisor is not None or not at_once:
-        join_buckets(model_actor, step.divisor, steps)
+    if not isinstance(model_actor.trainer, GroupActorTrainer):
+        model_actor.trainer = GroupActorTrainer(model_actor)
+        announce_weights(model_actor)
+    model_actor.trainer.receive(step, rewards)
 
 
-def training_step(trainer, rollout: RolloutRewards, experience: Experience, *args, **kwargs) -> dict:
-    """OpenRLHF's training step of a micro-batch, whose tokens have their advantages here first."""
-    experience.advantages = rollout_advantages(rollout, experience)
-    if experience.action_log_probs is not None:
-        return type(trainer).training_step(trainer, experience, *args, **kwargs)
-    loss_fn = trainer.actor_loss_fn
-    trainer.actor_loss_fn = partial(on_policy_loss, loss_fn)
-    try:
-        return type(trainer).training_step(trainer, experience, *args, **kwargs)
-    finally:
-        trainer.actor_loss_fn = loss_fn
+class GroupActorTrainer(ActorPPOTrainer):
+    """OpenRLHF's trainer of a policy's actor, for steps of groups of any size, streamed ones and rounds of tail batching.
+
+    It takes over what OpenRLHF's trainer has made, which must not train any more.
+
+    Args:
+        model_actor: OpenRLHF's PolicyModelActor.
+    """
+
+    actor_loss_fn: Any
+    replay_buffer: NaiveReplayBuffer
+
+    def __init__(self, model_actor) -> None:
+        self.__dict__.update(vars(model_actor.trainer))
+        self._model_actor = model_actor
+        self._clock, self._counts = OptimizerClock(), StepCounts(self.strategy)
+        self._buckets: Buckets | None = None  # of the rollout that is being trained, where its parts come one by one
+        self._ends_rollout = True
+        # OpenRLHF's training step calls these two. Its trainer has no methods for them that could be overridden.
+        self._optimizer_step, self.strategy.optimizer_step = self.strategy.optimizer_step, self.optimizer_step
+        self.actor_loss_fn = partial(loss_of_policy, self.actor_loss_fn)
+        self._by_length = not why_shuffled(self.args)
+        if self._by_length:
+            self.replay_buffer = LengthBuffer(self.replay_buffer)
+
+    def receive(self, step: StepShare, rewards: RolloutRewards) -> None:
+        """The samples that come next are those of a step, or a bucket of it; arguments and errors as of `receive_rollout`.
+
+        It moves the learning rate to the schedule's, and sets how many micro-batches make an optimizer step.
+        """
+        if step.divisor is not None:
+            check_loss_scale(self.actor.model.optimizer)
+        self._step, self._rewards = step, rewards
+        follow_schedule(self._model_actor, step.progress)
+        steps = keep_number_of_steps(self._model_actor, step.num_samples)
+        if isinstance(self.replay_buffer, LengthBuffer):
+            self.replay_buffer.has_bucket = step.divisor is not None
+        if self._buckets is None and (step.divisor is not None or steps > 1 and self._goes_one_by_one()):
+            self._buckets = Buckets(steps)
+
+    def _goes_one_by_one(self) -> bool:
+        """Whether each optimizer step of a rollout gets its old log-probabilities when its turn comes."""
+        return not (self.args.train.dynamic_batch_enable or why_forward(self.args) or uses_dropout(self._model_actor))
+
+    @contextmanager
+    def before_the_last_bucket(self) -> Iterator[None]:
+        """While this is entered, the optimizer does not step."""
+        self._ends_rollout = False
+        try:
+            yield
+        finally:
+            self._ends_rollout = True
+
+    def ppo_train(self, kl_ctl: float) -> dict[str, float]:
+        """Train what is in the replay buffer, and after a rollout's last bucket its further optimizer steps.
+
+        Returns:
+            OpenRLHF's scalars, at the end of a rollout those of all of it.
+        """
+        if self._buckets is None:
+            return self._train(kl_ctl)
+        buckets, buffer = self._buckets, self.replay_buffer
+        buffer.items, others = buckets.deal(buffer.items)
+        if others:
+            make_old_log_probs(self._model_actor, others)
+        status = self._train(kl_ctl)
+        buckets.end_training(status)
+        if not self._ends_rollout:
+            return status
+        for waiting in buckets.waiting:
+            buffer.items = waiting
+            buckets.end_training(self._train(kl_ctl))
+            waiting.clear()
+        self._buckets = None
+        return buckets.merged(self.strategy)
+
+    def _train(self, kl_ctl: float) -> dict[str, float]:
+        """OpenRLHF's training of what is in the replay buffer; rank 0 adds the optimizer's seconds to its scalars."""
+        status = super().ppo_train(kl_ctl)
+        seconds = self._clock.take()
+        return {**status, OPTIMIZER_SECONDS: seconds} if self.strategy.is_rank_0() else status
+
+    def training_step(self, experience: Experience, kl_ctl: float, step: int, loss_batch_info: Any = None) -> dict:
+        """OpenRLHF's training step of a micro-batch, the `step`-th, whose tokens get their advantages here first."""
+        experience.advantages = rollout_advantages(self._rewards, experience)
+        buffer, divisor = self.replay_buffer, self._step.divisor
+        # A rank with fewer dynamic batches than others repeats a sample, with a loss of 0.
+        if not (buffer.dynamic_batch and math.isinf(buffer.dynamic_batch_num_tokens[step])):
+            self._counts.add(experience)
+        if self._buckets is not None:
+            buffer.ends_optimizer_step = [False] * (len(buffer.ends_optimizer_step) - 1) + [self._ends_rollout]
+        if divisor is not None:
+            loss_batch_info = divided_by(divisor / self.strategy.accumulated_gradient, loss_batch_info)
+        status = super().training_step(experience, kl_ctl, step, loss_batch_info)
+        if self._by_length or divisor is not None:
+            log_own_losses(status, loss_batch_info)
+        if self._buckets is not None:
+            self._buckets.add(status)
+        return status
+
+    def optimizer_step(self, *args, **kwargs) -> None:
+        """The strategy's, which does next to nothing in a micro-batch that does not end an optimizer step.
+
+        One that does counts as many plain steps as its samples ask for. A streamed step's gradients are divided here.
+        """
+        engine, step = self.actor.model, self._step
+        with ExitStack() as settings:
+            if engine.is_gradient_accumulation_boundary():
+                weight = 1.0
+                if step.divisor is not None or step.plain is not None:
+                    tokens, samples = self._counts.of_all_ranks()
+                    if step.divisor is not None:
+                        engine.optimizer.loss_scale = tokens / step.divisor
+                        # The scaler is saved in checkpoints.
+                        settings.callback(setattr, engine.optimizer, "loss_scale", 1.0)
+                    if step.plain is not None:
+                        weight = step_weight(tokens, samples, step.plain)
+                self._counts.clear()
+                settings.enter_context(as_plain_steps(engine, weight))
+            with self._clock.runs():
+                self._optimizer_step(*args, **kwargs)
 
 
-def counted_step(trainer, train, experience: Experience, kl_ctl: float, step: int, loss_batch_info: dict) -> dict:
-    """A training step whose tokens and samples count for the weight and the divisor of their optimizer step."""
-    buffer = trainer.replay_buffer
-    # A rank with fewer dynamic batches than others repeats a sample, with a loss of 0.
-    if not (buffer.dynamic_batch and math.isinf(buffer.dynamic_batch_num_tokens[step])):
-        trainer.step_weights.count(experience)
-    return train(experience, kl_ctl, step, loss_batch_info)
-
-
-def weighed_step(train, experience: Experience, kl_ctl: float, step: int, loss_batch_info: dict) -> dict:
-    """A training step whose logged losses are those of the micro-batch's own tokens.
+def log_own_losses(status: dict, loss_batch_info: dict) -> None:
+    """Make the logged losses of a training step those of the micro-batch's own tokens.
 
     OpenRLHF logs shares of the optimizer step's loss, and averages them by tokens. That is right for micro-batches of as
     many tokens each alone, which micro-batches by length are not.
     """
-    status = train(experience, kl_ctl, step, loss_batch_info)
     scale = loss_batch_info["batch_num_tokens"] / loss_batch_info["dp_size"] / max(status["num_action_tokens"], 1.0)
     metrics = status["metrics"]
     for name in ("policy_loss", "entropy_loss", "kl"):
         if name in metrics and metrics[name].dim() == 0:
             metrics[name] = metrics[name] * scale
-    return status
 
 
-def on_policy_loss(loss_fn, log_probs: torch.Tensor, _old_log_probs: None, *args, **kwargs):
-    """OpenRLHF's loss of [B, T] log-probabilities which are the old ones too, with a ratio of 1."""
-    return loss_fn(log_probs, log_probs.detach(), *args, **kwargs)
+def loss_of_policy(
+    loss_fn, log_probs: torch.Tensor, old_log_probs: torch.Tensor | None, *args, **kwargs
+) -> tuple[torch.Tensor, ...]:
+    """OpenRLHF's loss of [B, T] log-probabilities, which are the old ones too where there are none: with a ratio of 1."""
+    return loss_fn(log_probs, log_probs.detach() if old_log_probs is None else old_log_probs, *args, **kwargs)
 
 
 def uses_dropout(model_actor) -> bool:
@@ -196,40 +255,3 @@ def keep_number_of_steps(model_actor, num_samples: int) -> int:
         strategy.accumulated_gradient * engine.dp_world_size * engine.train_micro_batch_size_per_gpu()
     )
     return min(math.ceil(micro_batches / strategy.accumulated_gradient), num_samples // ranks)
-
-
-def rollout_advantages(rollout: RolloutRewards, experience: Experience) -> torch.Tensor:
-    """Advantages [B, T] of a micro-batch, on its device: one kernel launch on a GPU, else the closed form.
-
-    The micro-batch's `info` gets the groups' standard deviations and whether the kernel ran, for the metrics.
-    """
-    samples_B = torch.stack(experience.info.pop(SAMPLE))
-    mask, kl = experience.action_mask, experience.kl
-    if mask.is_cuda:
-        rollout.rewards_N, rollout.offsets_G1 = rollout.rewards_N.to(mask.device), rollout.offsets_G1.to(mask.device)
-        from openrlhf_sagc.advantages.kernel import fused_group_advantages
-
-        tokens, stds_B = fused_group_advantages(
-            rollout.rewards_N,
-            rollout.offsets_G1,
-            mask,
-            samples_B,
-            estimator=rollout.estimator,
-            clip_range=rollout.clip_range,
-            kl=kl,
-            kl_coef=rollout.kl_coef,
-            shift=rollout.shift,
-            scale=rollout.scale,
-        )
-    else:
-        samples_B = samples_B.cpu()
-        advantages_N, stds_N = rollout.statistics_N
-        tokens = token_advantages(
-            advantages_N[samples_B], mask.cpu(), None if kl is None else kl.cpu(), rollout.kl_coef
-        )
-        if rollout.shift or rollout.scale != 1:
-            tokens = (tokens - rollout.shift) * rollout.scale
-        tokens, stds_B = tokens.to(mask.device), stds_N[samples_B].to(mask.device)
-    experience.info["group_reward_std"] = stds_B
-    experience.info["advantage_kernel"] = torch.full_like(stds_B, float(mask.is_cuda))
-    return tokens

@@ -3,7 +3,7 @@
 It sends the policy's actors a reward for every sample, and they make the tokens' advantages.
 """
 
-from copy import copy
+from dataclasses import dataclass, fields
 from functools import cached_property
 
 import ray
@@ -13,7 +13,8 @@ from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
 from openrlhf.trainer.ppo_utils.length_penalty import apply_length_penalties
 from openrlhf.utils.logging_utils import init_logger
 
-from openrlhf_sagc.actors.training import SAMPLE, RolloutRewards, StepShare, receive_rollout, uses_dropout
+from openrlhf_sagc.actors.rollout_rewards import RolloutRewards, numbered
+from openrlhf_sagc.actors.training import StepShare, receive_rollout, uses_dropout
 from openrlhf_sagc.advantages.closed_form import group_advantages, token_advantages
 from openrlhf_sagc.argument_checks import data_parallel_actors
 from openrlhf_sagc.decisions.micro_batches import deal
@@ -22,12 +23,23 @@ from openrlhf_sagc.step_savings import why_forward, why_shuffled
 
 logger = init_logger(__name__)
 
-# Info keys by which samples carry the number and the size of their group, and the StepShare of their step.
-GROUP = "sagc/group"
-GROUP_SIZE = "sagc/group_size"
-STEP = "sagc/step"
 # OpenRLHF's info of a rollout. Actors reduce every key over all ranks, so no sample may have others.
 ROLLOUT_INFO = ("response_clip_ratio", "reward", "score")
+
+
+@dataclass(kw_only=True)
+class GroupSample(Experience):
+    """A sample as `GroupExperienceMaker` wants it. OpenRLHF's batches of samples are Experiences, without these fields.
+
+    Attributes:
+        group: number of its group.
+        group_size: samples of the group.
+        step: that it is of.
+    """
+
+    group: int
+    group_size: int
+    step: StepShare
 
 
 class GroupExperienceMaker(RemoteExperienceMaker):
@@ -36,7 +48,7 @@ class GroupExperienceMaker(RemoteExperienceMaker):
     # The step that was last sent to the actors, with the rewards and group sizes that they already have.
     _earlier: tuple[StepShare | None, torch.Tensor, list[int]] = None, torch.empty(0), []
 
-    def make_experience_batch(self, rollout_samples: list[Experience]) -> list[Experience]:
+    def make_experience_batch(self, rollout_samples: list[GroupSample]) -> list[Experience]:
         """OpenRLHF's experiences of a step's samples, or of the last of them; the actors have received their rewards.
 
         Raises:
@@ -46,12 +58,10 @@ class GroupExperienceMaker(RemoteExperienceMaker):
         ray.get(self.received)
         return experiences
 
-    def make_bucket(self, rollout_samples: list[Experience]) -> list[Experience]:
+    def make_bucket(self, rollout_samples: list[GroupSample]) -> list[Experience]:
         """The experiences of some of a step's samples; `received` has what the actors say, who may still train others."""
         self._group_sizes = group_sizes_of(rollout_samples)
-        self._step = rollout_samples[0].info[STEP]
-        for sample in rollout_samples:
-            del sample.info[GROUP], sample.info[GROUP_SIZE], sample.info[STEP]
+        self._step = rollout_samples[0].step
         return super().make_experience_batch(rollout_samples)
 
     def split_rollout_samples(self, rollout_samples: list[Experience]) -> list[Experience]:
@@ -119,7 +129,7 @@ class GroupExperienceMaker(RemoteExperienceMaker):
         if step is not self._step:
             earlier_N, earlier_sizes = rewards_N[:0], []
         for experience in experiences:
-            experience.info[SAMPLE] = torch.tensor(experience.index) + len(earlier_N)
+            numbered(experience, len(earlier_N))
             experience.info["return"] = advantages_N[experience.index] - kl_coef * experience.kl.sum(dim=-1)
             if not kl_coef:
                 experience.kl = None
@@ -158,22 +168,18 @@ class GroupExperienceMaker(RemoteExperienceMaker):
         return mean, max(squares / count - mean**2, 1e-8) ** -0.5
 
 
-def stamped(groups: list[Group], step: StepShare) -> list[Experience]:
-    """Copies of the groups' samples as the experience maker wants them.
-
-    They have the number and the size of their group, the step, and of their info what the training needs.
-    """
+def stamped(groups: list[Group], step: StepShare) -> list[GroupSample]:
+    """The groups' samples as the experience maker wants them; `info` has what the training needs of it."""
     samples = []
     for group in groups:
-        stamp = {GROUP: group.number, GROUP_SIZE: len(group.samples), STEP: step}
         for sample in group.samples:
-            info = {name: sample.info[name] for name in ROLLOUT_INFO if name in sample.info}
-            samples.append(copy(sample))
-            samples[-1].info = info | stamp
+            values = {field.name: getattr(sample, field.name) for field in fields(Experience)}
+            values["info"] = {name: sample.info[name] for name in ROLLOUT_INFO if name in sample.info}
+            samples.append(GroupSample(**values, group=group.number, group_size=len(group.samples), step=step))
     return samples
 
 
-def group_sizes_of(samples: list[Experience]) -> list[int]:
+def group_sizes_of(samples: list[GroupSample]) -> list[int]:
     """Sizes of the groups in `samples`, whose samples stand side by side.
 
     Raises:
@@ -182,10 +188,10 @@ def group_sizes_of(samples: list[Experience]) -> list[int]:
     sizes: list[int] = []
     start = 0
     while start < len(samples):
-        size = samples[start].info[GROUP_SIZE]
+        size = samples[start].group_size
         group = samples[start : start + size]
-        whole = len(group) == size and all(sample.info[GROUP_SIZE] == size for sample in group)
-        if not whole or len({sample.info[GROUP] for sample in group}) > 1:
+        whole = len(group) == size and all(sample.group_size == size for sample in group)
+        if not whole or len({sample.group for sample in group}) > 1:
             raise ValueError(f"samples {start} to {start + size - 1} are not one whole group of {size}")
         sizes.append(size)
         start += size

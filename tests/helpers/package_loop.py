@@ -22,9 +22,10 @@ import deepspeed  # isort: skip
 import torch  # isort: skip
 from openrlhf.trainer import ppo_trainer  # isort: skip
 
-from openrlhf_sagc.actors import step_weights, streamed_training  # isort: skip
+from openrlhf_sagc.actors import streamed_training, training  # isort: skip
 from openrlhf_sagc.actors.mini_batches import deal_at_random  # isort: skip
-from openrlhf_sagc.actors.training import SAMPLE, StepShare  # isort: skip
+from openrlhf_sagc.actors.rollout_rewards import SAMPLE  # isort: skip
+from openrlhf_sagc.actors.training import StepShare  # isort: skip
 from openrlhf_sagc.decisions.records import Group, Prompt  # isort: skip
 from openrlhf_sagc.decisions.token_weights import PlainSteps  # isort: skip
 from openrlhf_sagc.driver import experience  # isort: skip
@@ -179,13 +180,13 @@ def describe(engine, args):
 
 if __name__ == "__main__":
     made_up = ppo_loop.roll_out
-    theirs, deal, as_plain_steps = ppo_loop.parse, experience.deal, step_weights.as_plain_steps
+    theirs, deal, as_plain_steps = ppo_loop.parse, experience.deal, training.as_plain_steps
     with (
         mock.patch.object(ppo_trainer, "PPOTrainer", Trainer),
         mock.patch.object(ppo_loop, "ModelActors", ModelActors),
         mock.patch.object(ppo_loop, "parse", parse),
         mock.patch.object(ppo_loop, "describe", describe),
-        mock.patch.object(step_weights, "as_plain_steps", recorded),
+        mock.patch.object(training, "as_plain_steps", recorded),
         mock.patch.object(streamed_training, "deal_at_random", deal_halves),
         mock.patch.object(torch.utils.data, "RandomSampler", HalvesSampler),
     ):

@@ -4,7 +4,7 @@ import pytest
 import torch
 from openrlhf.trainer.ppo_utils.experience import Experience
 
-from openrlhf_sagc.actors.training import SAMPLE, RolloutRewards, rollout_advantages
+from openrlhf_sagc.actors.rollout_rewards import SAMPLE, RolloutRewards, rollout_advantages
 from openrlhf_sagc.advantages import GROUP_ESTIMATORS
 
 SIZES = [4, 1, 8, 3]

@@ -8,33 +8,21 @@ from fake_engines import make_generator  # noqa: F401
 from hypothesis import HealthCheck, settings
 from launched import commands, flags_of  # noqa: F401
 from openrlhf.trainer.ppo_utils.experience import (
-    Experience,
     balance_experiences,
     make_experience_batch,
     remove_padding_in_sequences,
     split_experience_batch,
 )
+from openrlhf.trainer.ray.ppo_actor import ActorPPOTrainer
 from train_command import start_run, start_trainer  # noqa: F401
 from up_to_ray import prompts, run_trainer  # noqa: F401
 
 import openrlhf_sagc.driver.experience as experience
-from openrlhf_sagc.actors.training import SAMPLE, StepShare
+from openrlhf_sagc.actors.rollout_rewards import SAMPLE
+from openrlhf_sagc.actors.training import StepShare
 
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])  # machines pause
 settings.load_profile("untimed")
-
-
-class Trainer:
-    """The trainer of a policy's actor."""
-
-    def __init__(self):
-        self.strategy = SimpleNamespace(optimizer_step=lambda *_: None)
-
-    def ppo_train(self, kl_ctl: float) -> dict:
-        return {}
-
-    def training_step(self, experience: Experience) -> Experience:
-        return experience
 
 
 @pytest.fixture
@@ -45,17 +33,23 @@ def train_batches(monkeypatch):
     `balanced`, cut into samples, shuffled and put together anew. Each batch has its samples' numbers in `index`.
     """
     monkeypatch.setattr(experience.ray, "get", lambda results: results)
+    monkeypatch.setattr(ActorPPOTrainer, "training_step", lambda self, batch, *_: batch)
 
     def run(maker, experiences, micro_batch, balanced=False):
-        trainer = Trainer()
-        model_actor = SimpleNamespace(trainer=trainer, max_steps=0, actor_scheduler=SimpleNamespace(last_epoch=0))
+        model_actor = SimpleNamespace(max_steps=0, actor_scheduler=SimpleNamespace(last_epoch=0))
         args = SimpleNamespace(
             rollout=SimpleNamespace(batch_size=4, n_samples_per_prompt=8),
             train=SimpleNamespace(dynamic_batch_enable=True, batch_size=32, micro_batches="length"),
             ds=SimpleNamespace(packing_samples=True, zero_stage=3),
             actor=SimpleNamespace(aux_loss_coef=0.0),
         )
-        model_actor.strategy = SimpleNamespace(args=args, train_batch_size=32)
+        model_actor.strategy = SimpleNamespace(args=args, train_batch_size=32, optimizer_step=None)
+        model_actor.trainer = SimpleNamespace(
+            strategy=model_actor.strategy,
+            args=args,
+            actor_loss_fn=None,
+            replay_buffer=SimpleNamespace(dynamic_batch=False),
+        )
         call = SimpleNamespace(async_run_method=lambda name, function, *args: function(model_actor, *args))
         maker.actor_model_group, maker._step = call, StepShare(0.0, len(maker._group_sizes))
         for batch in experiences:
@@ -74,7 +68,7 @@ def train_batches(monkeypatch):
         for start in range(0, len(samples), micro_batch):
             batch = make_experience_batch(samples[start : start + micro_batch])
             batch.index = torch.stack(batch.info[SAMPLE]).tolist()
-            batches.append(trainer.training_step(batch))
+            batches.append(model_actor.trainer.training_step(batch, 0.0, 0))
         return batches
 
     return run

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from openrlhf.trainer.ppo_utils.replay_buffer import NaiveReplayBuffer
 
-from openrlhf_sagc.actors.micro_batches import sort_bucket, sort_micro_batches
+from openrlhf_sagc.actors.micro_batches import LengthBuffer
 
 
 @given(
@@ -27,7 +27,8 @@ def test_optimizer_steps_are_those_of_openrlhf_in_as_many_micro_batches_longest_
     torch.manual_seed(seed)
     theirs = list(buffer.micro_batch_sampler(strategy, shuffle))
     torch.manual_seed(seed)
-    ours = list(sort_micro_batches(buffer, strategy, shuffle))
+    buffer = LengthBuffer(buffer)
+    ours = list(buffer.micro_batch_sampler(strategy, shuffle))
     assert len(ours) == len(theirs) and all(ours)
     ends = [place for place, ends in enumerate(buffer.ends_optimizer_step, start=1) if ends]
     for start, end in zip([0, *ends], ends):
@@ -50,7 +51,9 @@ def test_a_bucket_has_as_many_micro_batches_on_every_rank(wanted_elsewhere, fewe
     buffer, strategy = a_rank([800] * 2 + [100] * 6 + [10] * 24, size=16, per_step=8)
     elsewhere = torch.tensor([wanted_elsewhere, -fewest_elsewhere])
     strategy.all_reduce = lambda counts, op: {"max": torch.maximum}[op](counts, elsewhere)
-    batches = list(sort_bucket(buffer, strategy, shuffle=True))
+    buffer = LengthBuffer(buffer)
+    buffer.has_bucket = True
+    batches = list(buffer.micro_batch_sampler(strategy, shuffle=True))
     assert [len(batch) for batch in batches] == sizes
     assert buffer.ends_optimizer_step == [False] * len(sizes)
 

@@ -1,13 +1,11 @@
 """What a step that counts as several plain steps makes of the optimizer."""
 
-import math
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from openrlhf_sagc.actors.step_weights import _settings, as_plain_steps, weigh_steps
-from openrlhf_sagc.decisions.token_weights import PlainSteps
+from openrlhf_sagc.actors.step_weights import StepCounts, _settings, as_plain_steps
 
 
 def engine_of(parameter, bound=0.0, optimizer=torch.optim.AdamW, **settings):
@@ -98,55 +96,23 @@ def test_muon_has_the_rate_alone():
     assert group["lr"] == 1.0
 
 
-class Trainer:
-    """The trainer of one rank, whose optimizer steps after every second micro-batch."""
-
-    def __init__(self, others=(0.0, 0.0)):
-        self.made, self.others = [], torch.tensor(others, dtype=torch.float64)
-        self.engine = engine_of(torch.nn.Parameter(torch.ones(1)), optimizer=torch.optim.SGD, lr=1.0)
-        self.engine.is_gradient_accumulation_boundary = lambda: self.count % 2 == 0
-        self.actor = SimpleNamespace(model=self.engine)
-        self.strategy = SimpleNamespace(optimizer_step=self.step, all_reduce=self.all_reduce)
-        self.count = 0
-
-    def all_reduce(self, counts, op):
-        assert op == "sum"
-        counts += self.others  # in place, as torch.distributed does
-        return counts
-
-    def step(self, *args, **kwargs):
-        self.made.append(self.engine.optimizer.param_groups[0]["lr"])
-
-    def train(self, *lengths):
-        self.count += 1
-        mask = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
-        self.step_weights.count(SimpleNamespace(action_mask=mask.long()))
-        self.strategy.optimizer_step("optimizer", "model", "scheduler", name="actor")
-
-
-def test_an_optimizer_step_counts_by_the_mean_length_of_its_own_samples():
-    trainer = Trainer()
-    weigh_steps(trainer, PlainSteps(10.0, math.inf))
-    for lengths in ((10, 30), (20,), (5, 5), (5, 0)):  # an empty response is a sample
-        trainer.train(*lengths)
-    assert trainer.made == pytest.approx([1, 2, 1, 0.375])
+def counts_of(strategy, *lengths):
+    counts = StepCounts(strategy)
+    for batch in lengths:
+        mask = torch.arange(max(batch)) < torch.tensor(batch)[:, None]
+        counts.add(SimpleNamespace(action_mask=mask.long()))
+    return counts
 
 
 def test_other_ranks_count_and_reading_the_counts_changes_none():
-    trainer = Trainer(others=(60.0, 1.0))
-    weigh_steps(trainer, PlainSteps(10.0, math.inf))
-    trainer.train(10)
-    assert trainer.step_weights.tokens_and_samples() == trainer.step_weights.tokens_and_samples() == (70, 2)
-    trainer.train(20)
-    assert trainer.made == pytest.approx([1, 3])
+    others = torch.tensor([60.0, 1.0], dtype=torch.float64)
 
+    def all_reduce(counts, op):
+        assert op == "sum"
+        counts += others  # in place, as torch.distributed does
+        return counts
 
-def test_a_plain_step_counts_as_one_and_ends_what_was_counted():
-    trainer = Trainer()
-    weigh_steps(trainer, None)
-    trainer.train(100)
-    trainer.train(100)
-    weigh_steps(trainer, PlainSteps(10.0, math.inf))
-    trainer.train(20)
-    trainer.train(20)
-    assert trainer.made == pytest.approx([1, 1, 1, 2])
+    counts = counts_of(SimpleNamespace(all_reduce=all_reduce), (10,), (5, 0))  # an empty response is a sample
+    assert counts.of_all_ranks() == counts.of_all_ranks() == (75, 4)
+    counts.clear()
+    assert counts.of_all_ranks() == (60, 1)

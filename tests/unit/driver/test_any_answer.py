@@ -17,7 +17,7 @@ from openrlhf.utils.agent import SingleTurnAgentExecutor
 
 from openrlhf_sagc.actors.training import StepShare
 from openrlhf_sagc.decisions.records import ROLLOUT, Group, Prompt
-from openrlhf_sagc.driver.experience import GROUP, GROUP_SIZE, ROLLOUT_INFO, STEP, stamped
+from openrlhf_sagc.driver.experience import ROLLOUT_INFO, stamped
 
 MAX_LEN = 9
 
@@ -128,7 +128,6 @@ def assert_trained_together(generator, responses):
     group = Group(0, 0, Prompt("", "", None, 1), len(samples), len(samples), samples=samples)
     made = stamped([group], StepShare(0.0, len(samples)))
     for sample in made:
-        del sample.info[GROUP], sample.info[GROUP_SIZE], sample.info[STEP]
         assert set(sample.info) == set(ROLLOUT_INFO)  # the same on every rank
         assert sample.action_mask.any() and torch.isfinite(sample.rewards).all()
         assert sample.sequences.min() >= 0 and sample.sequences.max() < VOCABULARY

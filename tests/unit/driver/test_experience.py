@@ -12,13 +12,13 @@ from openrlhf.trainer.ppo_utils.experience import Experience
 from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
 
 import openrlhf_sagc.driver.experience as driver_experience
-from openrlhf_sagc.actors.training import SAMPLE, StepShare
+from openrlhf_sagc.actors.rollout_rewards import SAMPLE
+from openrlhf_sagc.actors.training import StepShare
 from openrlhf_sagc.advantages import GROUP_ESTIMATORS, group_advantages
 from openrlhf_sagc.decisions.records import Group, Prompt
 from openrlhf_sagc.driver.experience import (
-    GROUP,
-    GROUP_SIZE,
     GroupExperienceMaker,
+    GroupSample,
     deal,
     group_sizes_of,
     stamped,
@@ -134,7 +134,7 @@ def test_actors_have_the_rewards_of_a_steps_earlier_buckets(monkeypatch):
 
 
 def sample(size, group):
-    return Experience(prompts=[group], info={GROUP_SIZE: size, GROUP: group})
+    return GroupSample(prompts=[group], group_size=size, group=group, step=None)
 
 
 def test_group_sizes_are_read_off_whole_groups():

@@ -13,7 +13,7 @@ from openrlhf.trainer.ppo_utils.experience import Experience
 from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 
 import openrlhf_sagc.driver.rollout as rollout_module
-from openrlhf_sagc.driver.experience import GROUP_SIZE, ROLLOUT_INFO, STEP, group_sizes_of
+from openrlhf_sagc.driver.experience import ROLLOUT_INFO, group_sizes_of
 from openrlhf_sagc.driver.step_seconds import StepClock
 
 
@@ -25,7 +25,7 @@ def test_first_step_has_the_flags_size_and_the_next_the_controllers(make_generat
     second, _, consumed, _ = generator.generate_samples()  # no stragglers: the largest size
     assert group_sizes_of(second) == [8] * 2
     assert consumed == 2
-    assert all(sample.info[GROUP_SIZE] == 8 for sample in second)
+    assert all(sample.group_size == 8 for sample in second)
 
 
 @pytest.mark.parametrize("prompts, drawn", [(6, 6), (7, 8), (8, 8)])
@@ -55,9 +55,9 @@ def test_hold_prompts_keeps_the_prompts_of_a_step(make_generator):
 def test_samples_carry_the_share_of_prompts_used_before_their_step(make_generator):
     generator = make_generator(10, hold="prompts")  # two episodes: 20 prompts
     first, second, third = (samples for samples, _, _ in run_episode(generator))
-    assert {sample.info[STEP].progress for sample in first} == {0}
-    assert {sample.info[STEP].progress for sample in second} == {0.2}
-    assert {sample.info[STEP].progress for sample in third} == {0.4}
+    assert {sample.step.progress for sample in first} == {0}
+    assert {sample.step.progress for sample in second} == {0.2}
+    assert {sample.step.progress for sample in third} == {0.4}
 
 
 @pytest.mark.parametrize("hold", ["samples", "prompts"])
@@ -119,7 +119,7 @@ def test_a_rewards_own_logs_keep_their_names_and_stay_out_of_the_training(make_g
     change_responses(generator, lambda response: {"extra_logs": {"group_size": 99.0, "progress": 7.0}})
     samples = generator.generate_samples()[0]
     assert group_sizes_of(samples) == [4] * 4
-    assert {name for sample in samples for name in sample.info if not name.startswith("sagc/")} == set(ROLLOUT_INFO)
+    assert {name for sample in samples for name in sample.info} == set(ROLLOUT_INFO)
     assert (generator.metrics["group_size"], generator.metrics["progress"]) == (99, 7)
 
 

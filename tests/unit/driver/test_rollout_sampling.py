@@ -9,7 +9,7 @@ import pytest
 from fake_engines import MIXED, ONE_SIZE, RIGHT, WRONG, prompts_of
 
 import openrlhf_sagc.driver.rollout as rollout
-from openrlhf_sagc.driver.experience import STEP, group_sizes_of
+from openrlhf_sagc.driver.experience import group_sizes_of
 
 
 def of(lengths=lambda prompt: 10, scores=lambda prompt: MIXED):
@@ -147,7 +147,7 @@ def test_kept_groups_are_trained_at_the_size_they_were_dispatched_with(make_gene
     assert (generator.metrics["sagc/next_group_size"], counts["kept_running"], counts["aborted"]) == (8, 5, 0)
     samples = generator.generate_samples()[0]
     assert group_sizes_of(samples) == [4, 4, 8, 8]
-    assert {sample.info[STEP].num_samples for sample in samples} == {24}
+    assert {sample.step.num_samples for sample in samples} == {24}
     assert generator.metrics["sagc/group_size"] == 8
 
 

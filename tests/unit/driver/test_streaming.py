@@ -6,12 +6,12 @@ import pytest
 from fake_engines import ONE_SIZE, prompts_of
 from hypothesis import given
 from hypothesis import strategies as st
+from openrlhf.trainer.ppo_utils.experience import Experience
 
 import openrlhf_sagc.driver.streaming as streaming
 from openrlhf_sagc.actors.streamed_training import train_bucket
 from openrlhf_sagc.actors.training import StepShare
 from openrlhf_sagc.decisions.records import Group, Prompt
-from openrlhf_sagc.driver.experience import GROUP, GROUP_SIZE, STEP
 
 
 class Maker:
@@ -44,9 +44,9 @@ class Maker:
 
 
 def groups_of(numbers, size):
-    sample = lambda number: SimpleNamespace(info={}, number=number)  # noqa: E731
     return [
-        Group(n, 0, Prompt("", "", None, 1), size, size, samples=[sample(n) for _ in range(size)]) for n in numbers
+        Group(n, 0, Prompt("", "", None, 1), size, size, samples=[Experience(info={}) for _ in range(size)])
+        for n in numbers
     ]
 
 
@@ -71,7 +71,7 @@ def test_buckets_are_whole_groups_in_order_and_leave_a_sample_for_each_rank(
             count = data.draw(st.integers(1, len(left)))
             stream.send(left[:count])
             left = left[count:]
-        sent = [sample.number for bucket in maker.buckets for sample in bucket]
+        sent = [sample.group for bucket in maker.buckets for sample in bucket]
         rest = stream.rest(groups)
         assert sent + [g.number for g in rest for _ in range(size)] == [g.number for g in groups for _ in range(size)]
         assert len(rest) * size >= min(ranks, num_groups * size) and stream.has_sent == bool(sent)
@@ -80,8 +80,8 @@ def test_buckets_are_whole_groups_in_order_and_leave_a_sample_for_each_rank(
             assert len(bucket) >= max(ranks * micro_batch, (num_groups * size - before) / 2)
             before += len(bucket)
         for bucket in maker.buckets:
-            assert {sample.info[STEP] for sample in bucket} == {stream.share}
-            assert all((s.info[GROUP], s.info[GROUP_SIZE]) == (s.number, size) for s in bucket)
+            assert {sample.step for sample in bucket} == {stream.share}
+            assert all(s.group_size == size for s in bucket)
         assert stream.share.num_samples == num_groups * size and stream.share.progress == 0.25
         divisor = stream.share.divisor
         assert divisor >= num_groups * size * 100 and divisor.hex().startswith("0x1.0000000000000p")

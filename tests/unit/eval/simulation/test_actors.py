@@ -18,14 +18,14 @@ from simulation.training import SimulatedTraining
 from simulation.work import Work
 
 import openrlhf_sagc.driver.streaming as streaming
-from openrlhf_sagc.actors.micro_batches import sort_bucket, sort_micro_batches
+from openrlhf_sagc.actors.micro_batches import LengthBuffer
 from openrlhf_sagc.controller import StragglerAwareGroupController
 from openrlhf_sagc.decisions.dynamic_sampling import DynamicSampler
 from openrlhf_sagc.decisions.micro_batches import deal
 from openrlhf_sagc.decisions.planner import StepPlanner
 from openrlhf_sagc.decisions.records import Group, Prompt
 from openrlhf_sagc.decisions.tail_batching import NoTailBatching
-from openrlhf_sagc.driver.experience import GROUP, GroupExperienceMaker
+from openrlhf_sagc.driver.experience import GroupExperienceMaker
 
 BY_LENGTH = {"old_log_probs": "auto", "micro_batches": "length"}
 
@@ -94,9 +94,8 @@ def test_micro_batches_are_those_of_the_replay_buffer(lengths, size, steps, micr
     orders = iter([np.random.default_rng(seed).permutation(counts[0]).tolist()])
     with mock.patch("torch.utils.data.RandomSampler", lambda dataset: next(orders)):
         if micro_batches == "length":
-            batches = sort_micro_batches(buffer, strategy, shuffle=True)
-        else:
-            batches = buffer.micro_batch_sampler(strategy, shuffle=True)
+            buffer = LengthBuffer(buffer)
+        batches = list(buffer.micro_batch_sampler(strategy, shuffle=True))
     assert [[lengths[sample] for sample in batch] for batch in batches] == ours
 
 
@@ -122,7 +121,9 @@ def test_micro_batches_of_a_bucket_are_those_of_the_replay_buffer(lengths, size,
             accumulated_gradient=-(-steps // (2 * size)),
             args=args,
         )
-        return [[share[place] for place in batch] for batch in sort_bucket(buffer, strategy, shuffle=True)]
+        buffer = LengthBuffer(buffer)
+        buffer.has_bucket = True
+        return [[share[place] for place in batch] for batch in buffer.micro_batch_sampler(strategy, shuffle=True)]
 
     for share in shares:
         train(share, lambda counts, op: wanted.append(counts) or counts)
@@ -137,7 +138,7 @@ def stream_of_training(monkeypatch):
     buckets = []
 
     def make_bucket(samples):
-        buckets.append(list(dict.fromkeys(sample.info[GROUP] for sample in samples)))
+        buckets.append(list(dict.fromkeys(sample.group for sample in samples)))
         return []
 
     def make(ranks, micro_batch_size):
