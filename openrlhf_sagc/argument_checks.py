@@ -170,7 +170,9 @@ def check_batch(args: SimpleNamespace, off: str) -> None:
     )
     ranks = data_parallel_actors(args)
     fewest = min(min(_samples_of_steps(args, size)) for size in sizes)
-    smallest = f"the smallest of {PREFIX}group_sizes, {min(sizes)}," if args.rollout.sagc.enable else f"groups of {sizes[0]}"
+    smallest = (
+        f"the smallest of {PREFIX}group_sizes, {min(sizes)}," if args.rollout.sagc.enable else f"groups of {sizes[0]}"
+    )
     refuse(
         fewest < ranks,
         f"--rollout.batch_size {args.rollout.batch_size} and {smallest} can give {fewest} samples to {ranks} data-parallel "
@@ -230,7 +232,9 @@ def check_prompts(args: SimpleNamespace, prompts: int, off: str) -> None:
     samples, product = samples_per_step(args)
     smallest, hold, dataset = min(args.rollout.sagc.group_sizes), args.rollout.sagc.hold, args.data.prompt_dataset
     needed = samples // smallest if hold == "samples" else args.rollout.batch_size
-    given = f"--data.prompt_dataset {dataset} gives {prompts} prompts (at most --data.max_samples {args.data.max_samples})"
+    given = (
+        f"--data.prompt_dataset {dataset} gives {prompts} prompts (at most --data.max_samples {args.data.max_samples})"
+    )
     refuse(
         prompts < needed and not args.rollout.sagc.enable,
         f"{given}, fewer than the {needed} of a step: use more prompts or --rollout.batch_size {max(prompts, 1)} or less{off}",

@@ -92,7 +92,15 @@ def test_at_the_cap_a_step_may_train_on_what_there_is(make_scheduler):
 
 def test_the_chosen_size_holds_for_refills_and_the_queue_survives_a_resume(make_scheduler, engine):
     labels = [f"{10 + 7 * i % 50} {'wrong' if i % 3 == 0 else 'mixed'}" for i in range(48)]
-    flags = ["--rollout.sagc.enable", "--rollout.sagc.group_sizes", 4, 8, "--rollout.sagc.objective", "size", "--algo.dynamic_filtering_enable"]
+    flags = [
+        "--rollout.sagc.enable",
+        "--rollout.sagc.group_sizes",
+        4,
+        8,
+        "--rollout.sagc.objective",
+        "size",
+        "--algo.dynamic_filtering_enable",
+    ]
     scheduler = make_scheduler(labels, *flags)
     sizes, dropped = [], 0
     while len(sizes) < 3 or not scheduler.queue.waiting:  # what a step puts back depends on who finishes first

@@ -33,7 +33,9 @@ def openrlhf_of(monkeypatch):
 
     def use(tree):
         spec = SimpleNamespace(submodule_search_locations=[str(ROOT / "build" / tree / "openrlhf")])
-        monkeypatch.setattr(importlib.util, "find_spec", lambda name, *more: spec if name == "openrlhf" else find(name, *more))
+        monkeypatch.setattr(
+            importlib.util, "find_spec", lambda name, *more: spec if name == "openrlhf" else find(name, *more)
+        )
 
     return use
 

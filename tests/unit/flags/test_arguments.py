@@ -359,7 +359,9 @@ def test_what_openrlhf_runs_and_the_scheduler_cannot_says_how_to_run_it_both_way
         run_trainer(*flags)
     line = str(ended.value)
     assert part in line
-    off = re.search(r"or start python -m openrlhf_sagc\.off(?: without (--.*?))?, which runs the script as it is$", line)
+    off = re.search(
+        r"or start python -m openrlhf_sagc\.off(?: without (--.*?))?, which runs the script as it is$", line
+    )
     with pytest.raises(RayStarted):
         run_trainer(*without(flags, off[1] or ""), module="openrlhf_sagc.off")
     added = re.search(r": use (--[^(]*?)(?: without (--[^(]*?))? \(or", line)
@@ -370,7 +372,9 @@ def test_what_openrlhf_runs_and_the_scheduler_cannot_says_how_to_run_it_both_way
 
 
 def test_the_packages_estimator_is_of_no_use_without_the_scheduler(run_trainer):
-    with pytest.raises(SystemExit, match="makes no group .*: use --rollout.n_samples_per_prompt 8 --rollout.batch_size 1$"):
+    with pytest.raises(
+        SystemExit, match="makes no group .*: use --rollout.n_samples_per_prompt 8 --rollout.batch_size 1$"
+    ):
         run_trainer("--algo.advantage.estimator", "median", "--rollout.n_samples_per_prompt", "1")
 
 

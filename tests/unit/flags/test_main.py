@@ -133,7 +133,10 @@ def test_a_run_that_begins_anew_keeps_what_was_saved(run_main, tmp_path, saved):
     [
         ([*SAVES, "--rollout.trace", "{}/run.csv"], "--rollout.trace .*run.csv has the rows of another run"),
         ([*SAVES, "--ckpt.load_enable", "--rollout.trace", "{}/prompts.jsonl"], "is not the trace of a run"),
-        ([*SAVES, "--rollout.sagc.enable", "--rollout.sagc.group_sizes", "3"], "--rollout.sagc.group_sizes 3 do not hold"),
+        (
+            [*SAVES, "--rollout.sagc.enable", "--rollout.sagc.group_sizes", "3"],
+            "--rollout.sagc.group_sizes 3 do not hold",
+        ),
         ([*SAVES, "--data.label_key", "answer"], "--data.label_key answer: no such column in"),
         ([*SAVES, "--actor.model_name_or_path", "{}"], "is the folder of --actor.model_name_or_path too"),
         (

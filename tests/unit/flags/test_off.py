@@ -36,11 +36,17 @@ def test_trainer_and_arguments_are_those_of_unpatched_openrlhf(start_run, flags,
     [
         (["--rollout.sagc.enable"], "--rollout.sagc.enable is a flag of python -m openrlhf_sagc, not of"),
         (["--reward.retries=2"], "--reward.retries is a flag of"),
-        (["--rollout.tail_ba", "--train.stream", "auto"], "--rollout.tail_ba --train.stream are flags of"),  # shortened
+        (
+            ["--rollout.tail_ba", "--train.stream", "auto"],
+            "--rollout.tail_ba --train.stream are flags of",
+        ),  # shortened
         (["--algo.advantage.estimator", "median"], "'median' (choose from"),
         (["--no_flag"], "--no_flag is no flag of OpenRLHF"),
         (["--pretrain", "m"], "--pretrain is --actor.model_name_or_path since 0.10.2"),
-        (["--rollout.n_samples_per_prompt", "1"], "makes no group to compare rewards in: use --rollout.n_samples_per_prompt 8"),
+        (
+            ["--rollout.n_samples_per_prompt", "1"],
+            "makes no group to compare rewards in: use --rollout.n_samples_per_prompt 8",
+        ),
     ],
 )
 def test_what_it_does_not_take_is_one_line(run_trainer, flags, said):

@@ -60,5 +60,7 @@ def test_a_patched_openrlhf_is_refused_with_what_is_missing(openrlhf_of, started
     openrlhf_of("cpu-patched")
     with pytest.raises(SystemExit, match="^openrlhf_sagc: [^\n]+$") as ended:
         started()
-    assert str(ended.value).startswith(f"openrlhf_sagc: {ROOT / SCRIPT.format('cpu-patched')} is of the patched OpenRLHF: ")
+    assert str(ended.value).startswith(
+        f"openrlhf_sagc: {ROOT / SCRIPT.format('cpu-patched')} is of the patched OpenRLHF: "
+    )
     assert "python -m openrlhf_sagc.off runs that without the scheduler" in str(ended.value)

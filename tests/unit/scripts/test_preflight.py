@@ -172,7 +172,10 @@ def test_a_cluster_that_runs_here_is_not_joined_by_chance(preflight, monkeypatch
     ("flags", "line"),
     [
         (["--rollout.sagc.enabled"], "--rollout.sagc.enabled is no flag; the closest one is --rollout.sagc.enable"),
-        ([], "--algo.advantage.estimator gae has no groups for the scheduler: use --algo.advantage.estimator group_norm (or"),
+        (
+            [],
+            "--algo.advantage.estimator gae has no groups for the scheduler: use --algo.advantage.estimator group_norm (or",
+        ),
         (["--train.partial_rollout_enable"], "--train.partial_rollout_enable needs --train.async_enable: add it"),
     ],
 )
