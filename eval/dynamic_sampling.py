@@ -24,11 +24,10 @@ from rich.console import Console
 SIZE = 8  # n_samples_per_prompt of train.sh
 DATA = {"hard": ["hard"], "easy": ["easy"], "mixed": ["hard", "easy", "format", "real"], "real": ["real"]}
 FILTER = ["--algo.dynamic_filtering_enable"]
-CONTROL = [*FILTER, "--rollout.sagc.enable", "--rollout.sagc.group_sizes", str(SIZE)]
 VARIANTS = {
     "unpatched": ("cpu-base", FILTER),
-    "patched": ("cpu-patched", CONTROL),
-    "patched, surplus kept": ("cpu-patched", [*CONTROL, "--algo.dynamic_filtering_surplus", "keep"]),
+    "patched": ("cpu-patched", FILTER),
+    "patched, surplus kept": ("cpu-patched", [*FILTER, "--algo.dynamic_filtering_surplus", "keep"]),
 }
 DIGITS = {
     "with a signal": 2,

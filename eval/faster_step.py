@@ -68,7 +68,7 @@ def measure(arm: str, gpus: int, prompts: int, packed: bool, seed: int, argument
         "dynamic_sampling": False,
         "seed": seed,
     }
-    additions = "".join(f"+{part}" for part in ("tail", "lengths") if part in parts)
+    additions = "+tail:1.25" * ("tail" in parts) + "+lengths" * ("lengths" in parts)
     policy = parse_policy(f"fixed:{arguments.n_samples_per_prompt}{additions}")
     actor_gpus = 0 if arm.startswith(IN_TURNS) else round(gpus * arguments.actor_share)
     run = train(

@@ -1,8 +1,10 @@
-"""`python -m openrlhf_sagc`: OpenRLHF's train_ppo_ray with the flags of this package, which does nothing without them."""
+"""`python -m openrlhf_sagc`: OpenRLHF's train_ppo_ray with this package's scheduler and faster step, by the script's own flags."""
 
 import sys
+from collections.abc import Sequence
+from types import SimpleNamespace
 
-from openrlhf_sagc.arguments import add_arguments, check_arguments, enabled
+from openrlhf_sagc.arguments import add_arguments, checked_arguments
 from openrlhf_sagc.config.flags import parse_flags
 from openrlhf_sagc.config.upstream_checks import validated
 from openrlhf_sagc.redaction import redact_output
@@ -12,14 +14,22 @@ from openrlhf_sagc.run.earlier_outputs import set_earlier_outputs_aside
 from openrlhf_sagc.run.output_folders import held_folders
 
 
-def main() -> None:
-    flags = parse_flags(sys.argv[1:], add_arguments)
+def read_arguments(words: Sequence[str]) -> SimpleNamespace:
+    """The arguments of a run with these flags.
+
+    Raises:
+        SystemExit: a flag cannot work; a line each.
+    """
+    flags = parse_flags(words, add_arguments)
     from openrlhf.cli import train_ppo_ray  # takes 9 s, so behind the flags
 
-    args = validated(train_ppo_ray.validate_args, flags)
-    check_arguments(args)
-    if not enabled(args):
-        return train_ppo_ray.train(args)
+    return checked_arguments(validated(train_ppo_ray.validate_args, flags))
+
+
+def main() -> None:
+    args = read_arguments(sys.argv[1:])
+    from openrlhf.cli import train_ppo_ray
+
     from openrlhf_sagc.driver import trainers
     from openrlhf_sagc.driver.trace import held_trace
     from openrlhf_sagc.run.deaths import ended_by_deaths

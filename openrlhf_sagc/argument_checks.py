@@ -19,6 +19,9 @@ AGENT_TIMEOUT = "--rollout.agent_timeout"
 TRACE = "--rollout.trace"
 RESUME_DATA = "--rollout.resume_data"
 CHECK_ROWS = "--data.check_rows"
+OFF = "python -m openrlhf_sagc.off"
+MEDIAN = "median"  # this package's estimator
+USUAL_SIZE = 8  # of a group
 
 
 def refuse(condition: object, message: str) -> None:
@@ -32,16 +35,24 @@ def refusal(message: str) -> SystemExit:
     return SystemExit(f"openrlhf_sagc: {without_secrets(message)}")
 
 
-def check_modes(args: SimpleNamespace) -> None:
-    """Modes of the run that group control, tail batching or dynamic sampling cannot have."""
+# `off` below is what a line adds where OpenRLHF itself runs the script: `off_command` of arguments.py.
+
+
+def check_modes(args: SimpleNamespace, off: str) -> None:
+    """Modes of the run that the scheduler, tail batching or dynamic sampling cannot have."""
     refuse(
         not args.vllm.num_engines,
         f"--vllm.num_engines {args.vllm.num_engines} leaves nothing to generate with: use 1 or more",
     )
     _check_surplus(args)
     _check_tail_batching(args)
-    _check_replaced_parts(args)
-    _check_estimator(args)
+    over_sampling, batch_size = args.rollout.vllm_generate_batch_size, args.rollout.batch_size
+    refuse(
+        over_sampling != batch_size,
+        f"the scheduler does not work with --rollout.vllm_generate_batch_size {over_sampling}, as it requests what a step needs "
+        f"(--rollout.batch_size {batch_size}) by itself: drop it{off}",
+    )
+    _check_critic(args, off)
 
 
 def _check_surplus(args: SimpleNamespace) -> None:
@@ -81,31 +92,26 @@ def _check_tail_batching(args: SimpleNamespace) -> None:
     )
 
 
-def _check_replaced_parts(args: SimpleNamespace) -> None:
-    """Parts of OpenRLHF that the scheduler replaces."""
-    rollout = args.rollout
-    switch = (PREFIX if rollout.sagc.enable else TAIL) + "enable"
-    over_sampling = rollout.vllm_generate_batch_size
-    refuse(
-        over_sampling != rollout.batch_size,
-        f"{switch} does not work with --rollout.vllm_generate_batch_size {over_sampling}: drop one of them",
+def check_group(args: SimpleNamespace, off: str) -> None:
+    """Rewards are compared in groups of more than one; the line has all that the script needs, to be copied."""
+    estimator, rollout, freezing = args.algo.advantage.estimator, args.rollout, args.critic.freezing_steps
+    needed, size = flags_for_groups(args), _size_for_groups(args)
+    if not needed:
+        return
+    if size > rollout.n_samples_per_prompt and rollout.batch_size % size == 0:
+        needed.append(f"--rollout.batch_size {rollout.batch_size // size}")  # a step keeps its samples
+    over_sampling = f"--rollout.vllm_generate_batch_size {rollout.vllm_generate_batch_size}"
+    dropped = [over_sampling] if rollout.vllm_generate_batch_size != rollout.batch_size else []
+    dropped += [f"--critic.freezing_steps {freezing}"] if freezing >= 0 else []
+    has_groups = estimator in _group_estimators()
+    problem = (
+        f"--rollout.n_samples_per_prompt {rollout.n_samples_per_prompt} makes no group to compare rewards in"
+        if has_groups
+        else f"--algo.advantage.estimator {estimator} has no groups for the scheduler"
     )
-
-
-def check_group(args: SimpleNamespace) -> None:
-    """Rewards are compared in groups of more than one."""
-    estimator, missing = args.algo.advantage.estimator, flags_for_groups(args)
-    size = [flag for flag in missing if "estimator" not in flag]
-    refuse(
-        estimator not in _group_estimators(),
-        f"--algo.advantage.estimator {estimator} has no groups whose size could be chosen: use group_norm, dr_grpo, rloo, "
-        f"reinforce_baseline or median{', with ' + size[0] if size else ''}",
-    )
-    refuse(
-        size,
-        f"--rollout.n_samples_per_prompt {args.rollout.n_samples_per_prompt} makes no group to compare rewards in: use "
-        f"{' '.join(size)}",
-    )
+    without = f" without {' '.join(dropped)}" if dropped else ""
+    others = "" if has_groups else " (or dr_grpo, rloo, reinforce_baseline, median)"
+    refuse(True, f"{problem}: use {' '.join(needed)}{without}{others}{off}")
 
 
 def _group_estimators() -> Sequence[str]:
@@ -121,25 +127,32 @@ def flags_for_groups(args: SimpleNamespace) -> list[str]:
     if args.algo.advantage.estimator not in _group_estimators():
         missing.append("--algo.advantage.estimator group_norm")
     if args.rollout.n_samples_per_prompt < 2:
-        sagc = getattr(args.rollout, "sagc", None)  # OpenRLHF's own command has no such flags
-        sizes = [size for size in sagc.group_sizes if size > 1] if sagc and sagc.enable else []
-        size = 8 if 8 in sizes or not sizes else min(sizes)
-        missing.append(f"--rollout.n_samples_per_prompt {size}")
+        missing.append(f"--rollout.n_samples_per_prompt {_size_for_groups(args)}")
     return missing
 
 
-def _check_estimator(args: SimpleNamespace) -> None:
+def _size_for_groups(args: SimpleNamespace) -> int:
+    """The run's group size; where that is no group, one that would work."""
+    if args.rollout.n_samples_per_prompt > 1:
+        return args.rollout.n_samples_per_prompt
+    sagc = getattr(args.rollout, "sagc", None)  # OpenRLHF's own flags have none
+    sizes = [size for size in sagc.group_sizes if size > 1] if sagc and sagc.enable else []
+    return USUAL_SIZE if USUAL_SIZE in sizes or not sizes else min(sizes)
+
+
+def _check_critic(args: SimpleNamespace, off: str) -> None:
+    """What only a critic needs."""
     estimator, freezing, gamma = args.algo.advantage.estimator, args.critic.freezing_steps, args.algo.advantage.gamma
     refuse(
         freezing >= 0,
         f"--critic.freezing_steps {freezing} holds the policy back while a critic learns, and {estimator} has none: "
-        "drop it",
+        f"drop it{off}",
     )
     if gamma != 1:
         print(f"openrlhf_sagc: --algo.advantage.gamma {gamma} is 1 for {estimator}, as in OpenRLHF")
 
 
-def check_batch(args: SimpleNamespace) -> None:
+def check_batch(args: SimpleNamespace, off: str) -> None:
     """Group sizes, training batches and ranks share the samples of a step."""
     samples, product = samples_per_step(args)
     sizes, hold, batch_size = args.rollout.sagc.group_sizes, args.rollout.sagc.hold, args.train.batch_size
@@ -153,14 +166,17 @@ def check_batch(args: SimpleNamespace) -> None:
     refuse(
         samples % batch_size,
         f"--train.batch_size {batch_size} does not divide the {samples} samples of a step ({product}): use {samples} or a "
-        "divisor of it",
+        f"divisor of it{off}",
     )
     ranks = data_parallel_actors(args)
     fewest = min(min(_samples_of_steps(args, size)) for size in sizes)
+    smallest = (
+        f"the smallest of {PREFIX}group_sizes, {min(sizes)}," if args.rollout.sagc.enable else f"groups of {sizes[0]}"
+    )
     refuse(
         fewest < ranks,
-        f"--rollout.batch_size {args.rollout.batch_size} and the smallest of {PREFIX}group_sizes, {min(sizes)}, can give "
-        f"{fewest} samples to {ranks} data-parallel actors: raise either until there is one each",
+        f"--rollout.batch_size {args.rollout.batch_size} and {smallest} can give {fewest} samples to {ranks} data-parallel "
+        "actors: raise either until there is one each",
     )
     refuse(
         batch_size % ranks,
@@ -211,16 +227,22 @@ def uneven_share(args: SimpleNamespace, batches: int, ranks: int) -> str:
     return ""
 
 
-def check_prompts(args: SimpleNamespace, prompts: int) -> None:
+def check_prompts(args: SimpleNamespace, prompts: int, off: str) -> None:
     """The dataset, which has so many prompts, has those of a step."""
     samples, product = samples_per_step(args)
     smallest, hold, dataset = min(args.rollout.sagc.group_sizes), args.rollout.sagc.hold, args.data.prompt_dataset
     needed = samples // smallest if hold == "samples" else args.rollout.batch_size
+    given = (
+        f"--data.prompt_dataset {dataset} gives {prompts} prompts (at most --data.max_samples {args.data.max_samples})"
+    )
+    refuse(
+        prompts < needed and not args.rollout.sagc.enable,
+        f"{given}, fewer than the {needed} of a step: use more prompts or --rollout.batch_size {max(prompts, 1)} or less{off}",
+    )
     refuse(
         prompts < needed,
-        f"--data.prompt_dataset {dataset} gives {prompts} prompts (at most --data.max_samples {args.data.max_samples}), "
-        f"fewer than the {needed} of a step at group size {smallest} ({product}, {PREFIX}hold {hold}): use more prompts, a "
-        "smaller --rollout.batch_size or a larger smallest group size",
+        f"{given}, fewer than the {needed} of a step at group size {smallest} ({product}, {PREFIX}hold {hold}): use more prompts, "
+        f"a smaller --rollout.batch_size or a larger smallest group size{off}",
     )
 
 

@@ -1,7 +1,7 @@
-"""The flags: group control, tail batching, dynamic sampling and rewards; what switching them on changes in OpenRLHF.
+"""The flags of `python -m openrlhf_sagc`: what it rolls out by, and what it checks before Ray starts.
 
-`python -m openrlhf_sagc` calls `add_arguments` and `check_arguments` around OpenRLHF's own. Everything is checked
-in the driver before Ray starts. An error is one line that names the flag, the value and what would work.
+The command itself switches the scheduler and the faster step on. Flags choose rules: Straggler-Aware Group Control (SAGC),
+tail batching, dynamic sampling, rewards. An error is one line that names the flag, the value and what would work.
 """
 
 import argparse
@@ -13,6 +13,8 @@ from openrlhf_sagc.argument_checks import (
     CHECK_ROWS,
     FILTER,
     LENGTH_AWARE,
+    MEDIAN,
+    OFF,
     PREFIX,
     RESUME_DATA,
     REWARD,
@@ -25,45 +27,42 @@ from openrlhf_sagc.argument_checks import (
     check_prompts,
     check_reward,
     refusal,
-    refuse,
     samples_per_step,
 )
 from openrlhf_sagc.config.inputs import check_inputs
 from openrlhf_sagc.config.late_flags import check_late_flags
 from openrlhf_sagc.config.prompts import ALL, DRAWN
 from openrlhf_sagc.config.reward_addresses import check_addresses
+from openrlhf_sagc.config.settled import settled
 from openrlhf_sagc.decisions.objectives import OBJECTIVES
 from openrlhf_sagc.policies import build_batcher, build_controller, build_sampler
-from openrlhf_sagc.redaction import RewardUrl, Secret
 from openrlhf_sagc.step_savings import LOG_PROBS, MICRO_BATCHES, STREAM, describe_savings
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags."""
-    _add_control(parser.add_argument_group("straggler-aware group control (openrlhf_sagc)"))
-    _add_tail_batching(parser.add_argument_group("tail batching (openrlhf_sagc)"))
-    _add_sampling(
-        parser.add_argument_group("dynamic sampling and rewards, with group control or tail batching (openrlhf_sagc)")
-    )
-    _add_training(parser.add_argument_group("training step, with group control or tail batching (openrlhf_sagc)"))
-    _add_files(parser.add_argument_group("files, with group control or tail batching (openrlhf_sagc)"))
+    _add_control(parser.add_argument_group("Straggler-Aware Group Control, SAGC (openrlhf_sagc)"))
+    _add_tail_batching(parser.add_argument_group("tail batching and placed rollouts (openrlhf_sagc)"))
+    _add_sampling(parser.add_argument_group("dynamic sampling and rewards (openrlhf_sagc)"))
+    _add_training(parser.add_argument_group("training step (openrlhf_sagc)"))
+    _add_files(parser.add_argument_group("files (openrlhf_sagc)"))
     for action in parser._actions:
         if action.dest == "algo.advantage.estimator":
-            action.choices = [*(action.choices or ()), "median"]
+            action.choices = [*(action.choices or ()), MEDIAN]
 
 
 def _add_control(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         PREFIX + "enable",
         action="store_true",
-        help="choose the group size before every step; the first step has n_samples_per_prompt",
+        help="Straggler-Aware Group Control: choose the group size before every step; the first has n_samples_per_prompt",
     )
     group.add_argument(
         PREFIX + "group_sizes",
         type=int,
         nargs="*",
         default=[4, 8, 16, 32],
-        help="group sizes to choose from (samples per prompt); a single one stays fixed and is still measured",
+        help="group sizes (samples per prompt) that group control chooses from",
     )
     group.add_argument(
         PREFIX + "straggler_ratio",
@@ -113,7 +112,7 @@ def _add_tail_batching(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         TAIL + "enable",
         action="store_true",
-        help="close a step with the groups that finish first; slow prompts wait for a long round (works without sagc.enable)",
+        help="close a step with the groups that finish first; slow prompts wait for a long round",
     )
     group.add_argument(
         TAIL + "prompt_ratio",
@@ -124,7 +123,7 @@ def _add_tail_batching(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         TAIL + "response_ratio",
         type=float,
-        default=1.25,
+        default=1.0,
         help="a short round requests this many times the responses that a group needs; above 1 selects short ones",
     )
     group.add_argument(
@@ -239,24 +238,19 @@ def _rows_to_check(text: str) -> int | str:
     return int(text)
 
 
-def check_arguments(args: SimpleNamespace) -> None:
-    """Check the flags against the run's.
+def checked_arguments(args: SimpleNamespace) -> SimpleNamespace:
+    """What the flags come to, once they are checked against each other and the run's data; says it in a line.
 
     Args:
-        args: OpenRLHF's arguments, nested by the dots in their names.
+        args: OpenRLHF's arguments after its own checks, nested by the dots in their names. They stay as they are.
 
     Raises:
         SystemExit: a flag cannot work; the message is one line.
     """
-    rollout = args.rollout
-    args.logger.wandb.key = args.logger.wandb.key and Secret(args.logger.wandb.key)
-    if not enabled(args):
-        return _refuse_idle_flags(args)
+    off, args = off_command(args), settled(args)
     check_late_flags(args)
-    check_group(args)
+    check_group(args, off)
     check_addresses(args)
-    if not rollout.sagc.enable:
-        rollout.sagc.group_sizes = [rollout.n_samples_per_prompt]
     builds = ((PREFIX, build_controller), (FILTER, build_sampler), (TAIL, build_batcher), (REWARD, check_reward))
     for prefix, build in builds:
         try:
@@ -264,20 +258,29 @@ def check_arguments(args: SimpleNamespace) -> None:
         except ValueError as error:
             raise refusal(f"{prefix}{error}") from None
     check_agent(args)
-    check_modes(args)
-    check_batch(args)
-    check_prompts(args, check_inputs(args))
+    check_modes(args, off)
+    check_batch(args, off)
+    check_prompts(args, check_inputs(args), off)
     print(f"openrlhf_sagc: {describe(args)}")
-    # A file stays a plain string: Python could not write the bytecode of a module whose path is of another type.
-    urls = args.reward.remote_url and [
-        url if url.endswith(".py") else RewardUrl(url) for url in args.reward.remote_url
-    ]
-    args.reward.remote_url = urls
+    return args
 
 
-def enabled(args: SimpleNamespace) -> bool:
-    """Whether this package's scheduler rolls out; without it a run is OpenRLHF's."""
-    return args.rollout.sagc.enable or args.rollout.tail_batching.enable
+def off_command(args: SimpleNamespace) -> str:
+    """What runs the script as it is: OpenRLHF without the scheduler, and without those of its flags that are this package's.
+
+    Args:
+        args: as they were given.
+
+    Returns:
+        The end of a line's advice; empty if OpenRLHF cannot run the script either.
+    """
+    parser = argparse.ArgumentParser(add_help=False)
+    add_arguments(parser)
+    if args.algo.advantage.estimator == MEDIAN:
+        return ""
+    defaults = vars(parser.parse_args([])).items()
+    given = [f"--{name}" for name, default in defaults if operator.attrgetter(name)(args) != default]
+    return f", or start {OFF}{' without ' + ' '.join(given) if given else ''}, which runs the script as it is"
 
 
 def describe(args: SimpleNamespace) -> str:
@@ -326,23 +329,3 @@ def describe(args: SimpleNamespace) -> str:
     if args.rollout.trace is not None:
         parts.append(f"a row of every rollout goes to {args.rollout.trace}")
     return "; ".join(parts)
-
-
-def _refuse_idle_flags(args: SimpleNamespace) -> None:
-    """Refuse flags that only the scheduler reads where it is off: a user would rely on a cap or on retries in vain.
-
-    Flags below --rollout.sagc and --rollout.tail_batching are off together with their switch.
-    """
-    parser = argparse.ArgumentParser()
-    add_arguments(parser)
-    for name, default in vars(parser.parse_args([])).items():
-        value = operator.attrgetter(name)(args)
-        refuse(
-            value != default and not name.startswith(("rollout.sagc.", "rollout.tail_batching.")),
-            f"--{name} {value} does nothing without {PREFIX}enable or {TAIL}enable: add one of them or drop this one",
-        )
-    refuse(
-        args.algo.advantage.estimator == "median",
-        f"--algo.advantage.estimator median needs {PREFIX}enable or {TAIL}enable: use group_norm, dr_grpo, rloo or "
-        "reinforce_baseline",
-    )

@@ -10,13 +10,16 @@ if [ "${1:-}" != cpu ]; then
     NAME=dapo exec bash "$(dirname "$0")/dapo_qwen2.5_7b.sh" "$@"
 fi
 shift
-GROUP_SIZES=${GROUP_SIZES:-16}
 cd "$(dirname "$0")/.."
 MAX_NEW_TOKENS=${MAX_NEW_TOKENS:-200}
 [[ $MAX_NEW_TOKENS =~ ^[1-9][0-9]{0,8}$ ]] || # else bash would run the commands in x[$(command)] below
     { echo "train_scripts/dapo.sh: MAX_NEW_TOKENS is a whole number above 0, not '$MAX_NEW_TOKENS'" >&2; exit 2; }
 output=${OUTPUT:-$PWD/build/dapo}
-read -ra group_sizes <<<"$GROUP_SIZES"
+control=()
+if [ -n "${GROUP_SIZES:-}" ]; then
+    read -ra group_sizes <<<"$GROUP_SIZES"
+    control=(--rollout.sagc.enable --rollout.sagc.group_sizes "${group_sizes[@]}")
+fi
 
 # Rewards and scores are 0 and 1 where the paper has -1 and 1; with half the overlong penalty the group's normalised
 # advantages are the same. For -1 and 1: --reward.overlong_penalty_factor 1.
@@ -30,9 +33,8 @@ dapo=(
     --algo.kl.init_coef 0                                   # no KL and no reference model
     --algo.dynamic_filtering_enable                         # dynamic sampling
     --algo.dynamic_filtering_max_gen_batches 10
-    --rollout.sagc.enable
-    --rollout.sagc.group_sizes "${group_sizes[@]}"
     --rollout.n_samples_per_prompt 16
+    "${control[@]}"
 )
 
 bash train_scripts/setup.sh

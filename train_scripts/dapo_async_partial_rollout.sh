@@ -2,7 +2,7 @@
 # Asynchronous DAPO with dynamic sampling and partial rollouts: Qwen2.5-7B on one node. 4 GPUs train while 4 generate; vLLM
 # pauses for new weights and goes on with the rollouts that run.
 #   bash train_scripts/dapo_async_partial_rollout.sh [FLAG...]             later flags win
-#   SAGC=off bash train_scripts/dapo_async_partial_rollout.sh [FLAG...]    the same recipe without this package
+#   SAGC=off bash train_scripts/dapo_async_partial_rollout.sh [FLAG...]    the same recipe without the scheduler
 #   SAGC=all bash train_scripts/dapo_async_partial_rollout.sh [FLAG...]    with group control, whose gain here is unknown
 # What else the environment can set stands in launch.sh. Not run on this hardware: memory, disk and time are estimates.
 # Hardware: 8 GPUs of 80 GB.

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # DAPO with the recommended settings, dynamic sampling and tail batching: Qwen2.5-1.5B on one node (hybrid engine).
 #   bash train_scripts/dapo_qwen2.5_1.5b.sh [FLAG...]              later flags win
-#   SAGC=off bash train_scripts/dapo_qwen2.5_1.5b.sh [FLAG...]     the same recipe without this package, as a baseline
+#   SAGC=off bash train_scripts/dapo_qwen2.5_1.5b.sh [FLAG...]     the same recipe without the scheduler, as a baseline
 #   SAGC=all bash train_scripts/dapo_qwen2.5_1.5b.sh [FLAG...]     with group control too
 # What else the environment can set stands in launch.sh. Not run on this hardware: memory, disk and time are estimates.
 # Hardware: 8 GPUs of 80 GB, 100 GB of host memory (sleeping states).

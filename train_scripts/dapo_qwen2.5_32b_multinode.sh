@@ -2,7 +2,7 @@
 # DAPO with the recommended settings, dynamic sampling and tail batching: Qwen2.5-32B on a Ray cluster (hybrid engine).
 # On the head node, where it waits until all nodes have joined (slurm_dapo_32b.sh does all of it on Slurm):
 #   bash train_scripts/dapo_qwen2.5_32b_multinode.sh [FLAG...]             later flags win
-#   SAGC=off bash train_scripts/dapo_qwen2.5_32b_multinode.sh [FLAG...]    the same recipe without this package
+#   SAGC=off bash train_scripts/dapo_qwen2.5_32b_multinode.sh [FLAG...]    the same recipe without the scheduler
 #   SAGC=all bash train_scripts/dapo_qwen2.5_32b_multinode.sh [FLAG...]    with group control too
 # OUTPUT, and REWARD if given, are on a file system that all nodes share; patched OpenRLHF and this package are installed
 # on every node, or RUNTIME_ENV_JSON brings them. With WANDB_API_KEY set before Ray starts on the nodes, W&B logs.

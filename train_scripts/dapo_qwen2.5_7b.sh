@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # DAPO with the recommended settings, dynamic sampling and tail batching: Qwen2.5-7B on one node (hybrid engine).
 #   bash train_scripts/dapo_qwen2.5_7b.sh [FLAG...]                later flags win
-#   SAGC=off bash train_scripts/dapo_qwen2.5_7b.sh [FLAG...]       the same recipe without this package, as a baseline
+#   SAGC=off bash train_scripts/dapo_qwen2.5_7b.sh [FLAG...]       the same recipe without the scheduler, as a baseline
 #   bash train_scripts/dapo_qwen2.5_7b_all.sh [FLAG...]            with group control too
 # What else the environment can set stands in launch.sh. Not run on this hardware: memory, disk and time are estimates.
 # Hardware: 8 GPUs of 80 GB, 250 GB of host memory (sleeping states).

@@ -5,7 +5,8 @@
 # Environment of every recipe, all optional:
 #   SAGC=recommended   dynamic sampling and tail batching (asynchronous: dynamic sampling), always SAMPLES a prompt
 #        all           group control too: SAMPLES in the first step, then one of GROUP_SIZES (more prompts, fewer samples)
-#        off           the same recipe for plain OpenRLHF, without this package's flags
+#        off           the same recipe for the patched OpenRLHF alone: no scheduler, no flags of this package
+#        unpatched     the same for OpenRLHF as released
 #   MODEL, DATA, EVAL_DATA (empty: no evaluation), REWARD or AGENT, OUTPUT, RUN_NAME, MAX_NEW_TOKENS, PROMPTS, SAMPLES,
 #   TRAIN_BATCH, GROUP_SIZES; NODES, ACTOR_GPUS (a node), ENGINES, TENSOR_PARALLEL
 #   SAVE_HOURS=2       hours between checkpoints and evaluations; STEP_MINUTES: what a step takes on your machine
@@ -48,11 +49,12 @@ OUTPUT=$(realpath -m "${OUTPUT:-ckpt/$RUN_NAME}")
 save_steps=$((SAVE_HOURS * 60 / STEP_MINUTES))
 [ $save_steps -gt 0 ] || save_steps=1
 
-python=(python3) tree=cpu-patched
+python=(python3) module=openrlhf_sagc tree=cpu-patched
 case $SAGC in
-    recommended | all) module=openrlhf_sagc ;;
-    off) module=openrlhf.cli.train_ppo_ray tree=cpu-base ;;
-    *) fail "SAGC is recommended, all or off, not $SAGC" ;;
+    recommended | all) ;;
+    off) module=openrlhf_sagc.off ;;
+    unpatched) module=openrlhf_sagc.unpatched tree=cpu-base ;;
+    *) fail "SAGC is recommended, all, off or unpatched, not $SAGC" ;;
 esac
 [ "$DEVICE" = gpu ] || python=(bash "$here/on_cpu.sh" "$tree" python)
 
@@ -85,15 +87,14 @@ dapo=(
 )
 
 sagc=()
-if [ "$SAGC" != off ]; then
+if [ "$module" = openrlhf_sagc ]; then
     [ -z "${AGENT:-}" ] || sagc+=(--rollout.agent_timeout "${AGENT_TIMEOUT:-600}")
     if [ "$SHAPE" = async ]; then
-        [ "$SAGC" = all ] || group_sizes=("$SAMPLES")           # one size is fixed, and measured
-        sagc+=(--algo.dynamic_filtering_surplus keep)           # engines do not sleep and can finish these rollouts
+        sagc+=(--algo.dynamic_filtering_surplus keep) # engines do not sleep and can finish these rollouts
     else
-        sagc+=(--rollout.tail_batching.enable --rollout.tail_batching.response_ratio 1) # 1: no choice of short responses
+        sagc+=(--rollout.tail_batching.enable)
     fi
-    if [ "$SAGC" = all ] || [ "$SHAPE" = async ]; then
+    if [ "$SAGC" = all ]; then
         sagc+=(--rollout.sagc.enable --rollout.sagc.group_sizes "${group_sizes[@]}")
         [ -z "${AGENT:-}" ] || sagc+=(--rollout.sagc.signal seconds) # who waits for tools is a straggler too
     fi

@@ -2,7 +2,7 @@
 # A multi-turn agent with the recommended settings, dynamic sampling and tail batching: Qwen2.5-7B-Instruct on one node
 # (hybrid engine).
 #   AGENT=/path/agent.py bash train_scripts/multi_turn_agent.sh [FLAG...]   later flags win
-#   SAGC=off ...   the same recipe without this package, as a baseline
+#   SAGC=off ...   the same recipe without the scheduler, as a baseline
 #   SAGC=all ...   with group control by seconds too: a rollout that waits for its tools is a straggler with few tokens too
 # AGENT: a Python file with AgentExecutor, such as OpenRLHF's examples/python/agent_func.py (whose rewards are random). A
 # tool that does not answer for AGENT_TIMEOUT (600) seconds costs its sample alone. DATA: what the agent is made for.

@@ -23,7 +23,7 @@ HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 from ray_token import open_cluster_problems, reason_for_token, token_problems  # noqa: E402
 
-# By its path: the twin of a recipe runs without the package.
+# By its path: what is printed has no secrets where the package is missing, too.
 without_secrets = runpy.run_path(str(HERE.parent / "openrlhf_sagc/redaction.py"))["without_secrets"]
 GB = 1e9
 LEAST_SHARED_MEMORY_GB = 4  # of /dev/shm, where Ray has its objects; containers begin with 0.06
@@ -68,13 +68,14 @@ def value(settings: dict[str, list[str]], flag: str, default: str = "") -> str:
 
 def module_problems(module: str, settings: dict[str, list[str]]) -> Iterator[str]:
     """What cannot be imported. Only looked for, as importing it all takes a minute."""
+    released = "OpenRLHF as released: pip install --no-deps openrlhf===0.11.2"
+    patched = "the patched OpenRLHF: pip install --no-deps build/dist/openrlhf-*.whl"
     needed = {
-        "openrlhf": "the patched OpenRLHF: pip install --no-deps build/dist/openrlhf-*.whl",
+        "openrlhf": released if module == "openrlhf_sagc.unpatched" else patched,
         "ray": "",
         "vllm": "",
+        "openrlhf_sagc": "this package: pip install --no-deps .",
     }
-    if module == "openrlhf_sagc":
-        needed["openrlhf_sagc"] = "this package: pip install --no-deps ."
     if "--ds.packing_samples" in settings:
         needed["flash_attn"] = "flash-attn, which --ds.packing_samples needs"
     if "--logger.wandb.key" in settings:
@@ -87,16 +88,13 @@ def module_problems(module: str, settings: dict[str, list[str]]) -> Iterator[str
 def flag_problems(module: str, flags: list[str]) -> Iterator[str]:
     """What the training's own parser and checks say of the flags, the data and the reward's or agent's file.
 
-    OpenRLHF without patches has no parser to ask, so of its run the file alone is looked at.
+    OpenRLHF as released has no checks to ask, so of its run the flags' names and the file alone are looked at.
     """
-    sys.path.append(str(HERE.parent))  # the twin of a recipe runs where the package is not installed
+    sys.path.append(str(HERE.parent))  # where the package is not installed
     said = io.StringIO()
     try:
         with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
-            if module == "openrlhf_sagc":
-                _check_flags(flags)
-            else:
-                _check_flags_of_openrlhf(flags)
+            FLAG_CHECKS[module](flags)
     except SystemExit as error:  # of argparse with a number, and its line printed
         lines = (
             said.getvalue().strip().splitlines()[-1:]
@@ -107,31 +105,31 @@ def flag_problems(module: str, flags: list[str]) -> Iterator[str]:
 
 
 def _check_flags(flags: list[str]) -> None:
-    """As `python -m openrlhf_sagc` checks them."""
-    from openrlhf_sagc.arguments import add_arguments, check_arguments, enabled
-    from openrlhf_sagc.config.flags import parse_flags
+    from openrlhf_sagc.__main__ import read_arguments
+
+    read_arguments(flags)
+
+
+def _check_flags_without_scheduler(flags: list[str]) -> None:
+    """As the command does, and what the flags name."""
     from openrlhf_sagc.config.inputs import check_inputs
-    from openrlhf_sagc.config.upstream_checks import validated
+    from openrlhf_sagc.off import read_arguments
 
-    values = parse_flags(flags, add_arguments)
-    from openrlhf.cli import train_ppo_ray  # takes 9 s, so behind the flags
-
-    args = validated(train_ppo_ray.validate_args, values)
-    check_arguments(args)
-    if not enabled(args):
-        check_inputs(args)
+    check_inputs(read_arguments(flags))
 
 
-def _check_flags_of_openrlhf(flags: list[str]) -> None:
-    """As OpenRLHF checks them, if it has patches, and what they name."""
-    from openrlhf.cli import train_ppo_ray
+def _check_flags_of_released(flags: list[str]) -> None:
+    from openrlhf_sagc.unpatched import check_flags
 
-    from openrlhf_sagc.config.inputs import check_inputs
-    from openrlhf_sagc.config.upstream_checks import validated
+    check_flags(flags)
+    _look_at_files(settings_of(flags))
 
-    if not hasattr(train_ppo_ray, "build_parser"):
-        return _look_at_files(settings_of(flags))
-    check_inputs(validated(train_ppo_ray.validate_args, train_ppo_ray.build_parser().parse_args(flags)))
+
+FLAG_CHECKS = {
+    "openrlhf_sagc": _check_flags,
+    "openrlhf_sagc.off": _check_flags_without_scheduler,
+    "openrlhf_sagc.unpatched": _check_flags_of_released,
+}
 
 
 def _look_at_files(settings: dict[str, list[str]]) -> None:
@@ -287,10 +285,8 @@ def all_right(options: argparse.Namespace) -> str:
     """What was looked at, and is right."""
     if not options.command:
         return "ports and Ray's token are as Ray's head needs them"
-    from openrlhf.cli import train_ppo_ray
-
-    has_parser = hasattr(train_ppo_ray, "build_parser")
-    what = "flags, data and files" if has_parser else "and the reward's or agent's file"
+    is_released = options.command[0] == "openrlhf_sagc.unpatched"
+    what = "flags' names and the reward's or agent's file" if is_released else "flags, data and files"
     return f"modules, disk, memory, GPUs, {what} are as the run needs them"
 
 

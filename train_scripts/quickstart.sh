@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The main job on a machine without a GPU: sets everything up, makes the Countdown task and a small warm-started model,
-# trains it with GRPO under straggler-aware group control on real Ray, vLLM and DeepSpeed, and reports what happened.
+# trains it with GRPO under Straggler-Aware Group Control (SAGC) on real Ray, vLLM and DeepSpeed, and reports what happened.
 # SEED=1 bash train_scripts/quickstart.sh trains another seed. Results: build/quickstart/seed-SEED.
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # dapo_qwen2.5_32b_multinode.sh on Slurm: Ray on all nodes, the job submitted on the first. From the repository's root:
 #   sbatch --partition=... --account=... train_scripts/slurm_dapo_32b.sh [FLAG...]
-#   SAGC=off sbatch ... train_scripts/slurm_dapo_32b.sh [FLAG...]   the same recipe without this package
+#   SAGC=off sbatch ... train_scripts/slurm_dapo_32b.sh [FLAG...]   the same recipe without the scheduler
 # Options of sbatch win over those below (--nodes, --time). Hardware, memory, disk and the variables of the environment are
 # in that script. A job that its time limit has ended goes on with the same command and --ckpt.load_enable.
 # SRUN_ARGS: further options of srun. In a container of pyxis, with OUTPUT in a folder that is mounted:

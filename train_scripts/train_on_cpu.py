@@ -1,8 +1,8 @@
 """Runs a training module in a Ray cluster without a dashboard, whose ten processes take longer to start than Ray.
 
-train_on_cpu.py MODULE [FLAG...]: MODULE is openrlhf_sagc, or openrlhf.cli.train_ppo_ray, which is OpenRLHF alone. That holds no
-folder, and overwrites what is there. So here its folders are held as this package does, and what an earlier run has left is
-moved aside: when it starts Ray, which is after its own checks.
+train_on_cpu.py MODULE [FLAG...]: MODULE is openrlhf_sagc, openrlhf_sagc.off or openrlhf_sagc.unpatched. OpenRLHF, which the last
+two start, holds no folder, and overwrites what is there. So here its folders are held as the first one does, and what an earlier
+run has left is moved aside: when it starts Ray, which is after its own checks.
 """
 
 import argparse
@@ -21,20 +21,20 @@ def hold_outputs(module: str, flags: list[str]) -> None:
     Raises:
         SystemExit: another run holds one of them, or it cannot be used; the message is one line.
     """
+    if module == "openrlhf_sagc":
+        return
     from openrlhf.utils.config import hierarchize
 
     from openrlhf_sagc.run.earlier_outputs import set_earlier_outputs_aside
     from openrlhf_sagc.run.output_folders import MODELS, held_folders
 
     parser = argparse.ArgumentParser(add_help=False)
-    for name in ("rollout.sagc.enable", "rollout.tail_batching.enable", "ckpt.load_enable"):
-        parser.add_argument(f"--{name}", action="store_true")
+    parser.add_argument("--ckpt.load_enable", action="store_true")
     texts = {"ckpt.output_dir": "./ckpt", "ckpt.path": "./ckpt/checkpoints_ppo_ray", "ckpt.best_metric_key": ""}
     texts |= {
         "eval.dataset": None,
         "logger.tensorboard_dir": None,
         "logger.wandb.run_name": None,
-        "rollout.trace": None,
     }
     for name, default in (texts | {f"{model}.model_name_or_path": None for model in MODELS}).items():
         parser.add_argument(f"--{name}", default=default)
@@ -43,8 +43,6 @@ def hold_outputs(module: str, flags: list[str]) -> None:
     args = hierarchize(parser.parse_known_args(flags)[0])
     if args.logger.wandb.run_name is None:
         args.logger.tensorboard_dir = None  # the log gets a name of its own
-    if module == "openrlhf_sagc" and (args.rollout.sagc.enable or args.rollout.tail_batching.enable):
-        return
     set_earlier_outputs_aside(args, HELD.enter_context(held_folders(args)))
 
 

@@ -83,6 +83,5 @@ def lines_of(folder: Path, bound: Bound) -> list[str]:
         head,
         f"No switch makes a step more than {bound.speedup:.2f} times as fast: that is without {what}, {bound.spared:.3g} s.",
         "Advice: none yet. A log has no lengths of single rollouts, by which the switches differ. Write them with "
-        "`python -m openrlhf_sagc ... --rollout.sagc.enable --rollout.sagc.group_sizes N --rollout.trace FILE`, N the run's own "
-        "size, or sample the model with eval/evaluate.py --trace FILE. Then: eval/advise.py --trace FILE.",
+        "`python -m openrlhf_sagc ... --rollout.trace FILE`, or sample the model with eval/evaluate.py --trace FILE. Then: eval/advise.py --trace FILE.",
     ]

@@ -40,31 +40,28 @@ def switches_of(arguments: Namespace, sizes: list[int], can_filter: bool) -> lis
         can_filter: whether dynamic sampling can be replayed.
     """
     n, filtered, has_tail = arguments.n_samples_per_prompt, arguments.dynamic_sampling, arguments.tail_batching
-    tail = f"{TAIL}enable {TAIL}response_ratio 1{_changed(arguments, ['prompt_ratio'])}"
-    scheduler = f"{PREFIX}enable {PREFIX}group_sizes {n}"
+    tail = f"{TAIL}enable{_changed(arguments, ['prompt_ratio'])}"
     control = f"{PREFIX}enable {PREFIX}group_sizes {words(sizes)}"
     control += _changed(
         arguments, ["straggler_ratio", "max_straggler_rate", "tradeoff", "discount", "hold", "objective", "signal"]
     )
     filtering = f"{FILTER}enable{_changed(arguments, ['max_gen_batches'])}"
-    # Name, policy, flags, flags that it needs besides where nothing else switches the scheduler on, dynamic sampling.
-    ways = [("", f"fixed:{n}", "", scheduler * filtered, filtered)]
+    ways = [("", f"fixed:{n}", "", filtered)]  # name, policy, flags, dynamic sampling
     others = [size for size in sizes if size != n]
-    ways += [(f"groups of {size}", f"fixed:{size}", _size_flags(arguments, size), "", filtered) for size in others]
+    ways += [(f"groups of {size}", f"fixed:{size}", _size_flags(arguments, size), filtered) for size in others]
     if len(sizes) > 1:
-        ways.append(("group control", "sagc", control, "", filtered))
-    ways.append(("length-aware dispatch", f"fixed:{n}+lengths", LENGTH_AWARE, scheduler, filtered))
+        ways.append(("group control", "sagc", control, filtered))
+    ways.append(("length-aware dispatch", f"fixed:{n}+lengths", LENGTH_AWARE, filtered))
     if can_filter and not filtered:
-        ways.append(("dynamic sampling", f"fixed:{n}", filtering, scheduler, True))
+        ways.append(("dynamic sampling", f"fixed:{n}", filtering, True))
     found = []
-    for name, policy, flags, alone, filters in ways:
-        as_it_is = flags if has_tail or not name else f"{alone} {flags}".strip()
-        found.append(Switch(name or "as it is", policy + BATCHED * has_tail, as_it_is, filters))
+    for name, policy, flags, filters in ways:
+        found.append(Switch(name or "as it is", policy + BATCHED * has_tail, flags, filters))
         if name == "length-aware dispatch" or (has_tail and filters > filtered):
             continue
         if has_tail:
             other = f"{name} without tail batching" if name else "no tail batching"
-            found.append(Switch(other, policy, " ".join(filter(None, [alone, flags, WITHOUT_TAIL])), filters))
+            found.append(Switch(other, policy, f"{flags} {WITHOUT_TAIL}".strip(), filters))
         else:
             other = f"{name} and tail batching" if name else "tail batching"
             found.append(Switch(other, policy + BATCHED, f"{flags} {tail}".strip(), filters))

@@ -16,9 +16,9 @@ def flags_of(hold: str, sizes: list[int], steps: int, usual_size: int = 6) -> li
     n = 8 if len(sizes) > 1 else sizes[0]
     batch_size = SAMPLES // n if hold == "samples" else PROMPTS
     usual_prompts = SAMPLES / (usual_size if len(sizes) > 1 else n) if hold == "samples" else PROMPTS
+    control = {"rollout.sagc.hold": hold, "rollout.sagc.group_sizes": sizes}
     settings = {
-        "rollout.sagc.hold": hold,
-        "rollout.sagc.group_sizes": sizes,
+        **(control if len(sizes) > 1 else {}),
         "rollout.batch_size": batch_size,
         "rollout.n_samples_per_prompt": n,
         "train.batch_size": batch_size * n,
@@ -27,7 +27,7 @@ def flags_of(hold: str, sizes: list[int], steps: int, usual_size: int = 6) -> li
         "data.max_samples": round((steps + WARM_UP) * usual_prompts),
         "actor.adam.lr": 0,
     }
-    words = ["--rollout.sagc.enable"]
+    words = ["--rollout.sagc.enable"] if len(sizes) > 1 else []
     for flag, value in settings.items():
         words += [f"--{flag}", *map(str, value if isinstance(value, list) else [value])]
     return words

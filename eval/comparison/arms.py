@@ -74,9 +74,10 @@ def flags_of(
     }
     if algorithm == "dapo":
         settings["reward.overlong_buffer_len"] = task.max_new_tokens // 5
-    if patched:
-        settings |= {"rollout.sagc.enable": None, "rollout.sagc.hold": hold}
+    if patched:  # the straggler rate of a fixed size is measured too
         settings |= {f"rollout.sagc.{name}": value for name, value in control.items()}
+    if found.kind == "sagc":
+        settings |= {"rollout.sagc.enable": None, "rollout.sagc.hold": hold}
     if found.tail:
         settings["rollout.tail_batching.enable"] = None
     if found.response_ratio is not None:
@@ -86,6 +87,6 @@ def flags_of(
     for name in sorted(found.step):
         settings |= STEP_FLAGS[name]
     words = [word for name, value in settings.items() for word in (f"--{name}", value) if word is not None]
-    if patched:
-        words += ["--rollout.sagc.group_sizes", *(SIZES if found.size is None else [size])]
+    if found.kind == "sagc":
+        words += ["--rollout.sagc.group_sizes", *SIZES]
     return "cpu-patched" if patched else "cpu-base", list(map(str, words))

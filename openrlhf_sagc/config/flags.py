@@ -1,8 +1,9 @@
-"""The command's parser: OpenRLHF's flags and this package's, read in a moment; what it does not take is said in a line each."""
+"""The commands' parser: OpenRLHF's flags, with or without this package's, read in a moment; what it does not take is a line each."""
 
 import argparse
 import ast
 import importlib.util
+import itertools
 import math
 import re
 import sys
@@ -10,13 +11,17 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from openrlhf_sagc.argument_checks import MEDIAN
 from openrlhf_sagc.config.renamed_flags import explain, renamed_flag
 from openrlhf_sagc.redaction import without_secrets
 
-CONVERTER = "python -m openrlhf_sagc.migrate SCRIPT"
+COMMAND = "python -m openrlhf_sagc"
+CONVERTER = f"{COMMAND}.migrate SCRIPT"
+RELEASED = "openrlhf===0.11.2"  # of three =: with two pip keeps the patched wheel
 SHOWN = 4  # flags that an ambiguous abbreviation may mean
 NEEDED = {  # by what argparse's message begins with
     "invalid choice: 'grpo'": ": group_norm is GRPO's estimator",
+    f"invalid choice: '{MEDIAN}'": f": {COMMAND} has it",
     "invalid int value": ": use a whole number",
     "invalid float value": ": use a number",
     "expected 2 arguments": ": give both with a space between",
@@ -36,7 +41,27 @@ def parse_flags(words: Sequence[str], declare: Declare) -> argparse.Namespace:
     Raises:
         SystemExit: OpenRLHF is missing or not patched, or a flag or value is not taken; a line each.
     """
-    parser = CommandParser(openrlhf_parser(), declare)
+    return _parsed(words, CommandParser(openrlhf_parser(), declare))
+
+
+def parse_plain_flags(
+    words: Sequence[str], openrlhf: argparse.ArgumentParser, declare: Declare, command: str
+) -> argparse.Namespace:
+    """The flags' values for a command that takes OpenRLHF's alone.
+
+    Raises:
+        SystemExit: a flag is one of those that `declare` adds, or a flag or value is not taken; a line each.
+    """
+    parser = CommandParser(openrlhf, lambda parser: None, command)
+    own = argparse.ArgumentParser(add_help=False)
+    declare(own)
+    if ours := [name for name in _unknown(words, parser) if _matches(name, own)]:
+        are, them = ("is a flag", "it") if len(ours) == 1 else ("are flags", "them")
+        raise refusal([f"{' '.join(ours)} {are} of {COMMAND}, not of {command}: start the former, or drop {them}"])
+    return _parsed(words, parser)
+
+
+def _parsed(words: Sequence[str], parser: "CommandParser") -> argparse.Namespace:
     if unknown := list(unknown_flags(words, parser)):
         raise refusal(unknown)
     values, strays = parser.parse_known_args(words)
@@ -46,24 +71,66 @@ def parse_flags(words: Sequence[str], declare: Declare) -> argparse.Namespace:
 
 
 def openrlhf_parser() -> argparse.ArgumentParser:
-    """OpenRLHF's own parser: its function build_parser alone, since its module imports vLLM and torch, which takes 9 s.
+    """The patched OpenRLHF's own parser: its function build_parser alone, since its module imports vLLM and torch, which takes 9 s.
 
     Raises:
         SystemExit: OpenRLHF is missing or not patched.
     """
+    file, tree = _command_of_openrlhf("the patched OpenRLHF, build/dist/openrlhf-*.whl")
+    builder = _builder(tree)
+    if builder is None:
+        raise refusal(
+            [
+                f"{file} is not of the patched OpenRLHF: install build/dist/openrlhf-*.whl, or start {COMMAND}.unpatched, which "
+                "runs OpenRLHF as released"
+            ]
+        )
+    return _executed(tree, [builder], file)["build_parser"]()
+
+
+def released_parser() -> argparse.ArgumentParser:
+    """The parser of OpenRLHF as released: of its module, what stands before the flags are parsed.
+
+    Raises:
+        SystemExit: OpenRLHF is missing or patched.
+    """
+    file, tree = _command_of_openrlhf(RELEASED)
+    if _builder(tree) is not None:
+        raise refusal(
+            [
+                f"{file} is of the patched OpenRLHF: {COMMAND}.off runs that without the scheduler; for {COMMAND}.unpatched set "
+                "PYTHONPATH to build/base of a clone (build/cpu-base on the CPU stack), or pip install --no-deps "
+                f"{RELEASED} into another environment"
+            ]
+        )
+    command = [statement for node in tree.body if isinstance(node, ast.If) for statement in node.body]
+    makes = itertools.takewhile(lambda node: "parser.parse_args" not in ast.unparse(node), command)
+    return _executed(tree, list(makes), file)["parser"]
+
+
+def _command_of_openrlhf(needed: str) -> tuple[Path, ast.Module]:
+    """The file of OpenRLHF's train_ppo_ray, and what stands in it."""
     package = importlib.util.find_spec("openrlhf")
     if package is None or not package.submodule_search_locations:
-        raise refusal(["no module openrlhf: install the patched OpenRLHF, build/dist/openrlhf-*.whl"])
+        raise refusal([f"no module openrlhf: install {needed}"])
     file = Path(package.submodule_search_locations[0], "cli/train_ppo_ray.py")
-    tree = ast.parse(file.read_text(), str(file))
-    is_light = [isinstance(node, (ast.Import, ast.ImportFrom)) and _of_python(node) for node in tree.body]
-    builders = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "build_parser"]
-    if not builders:
-        raise refusal([f"{file} is not of the patched OpenRLHF: install build/dist/openrlhf-*.whl"])
-    tree.body = [node for node, light in zip(tree.body, is_light, strict=True) if light] + list(builders)
+    if not file.is_file():
+        raise refusal([f"{file} is not there, so this is no OpenRLHF: install {needed}, or start in another folder"])
+    return file, ast.parse(file.read_text(), str(file))
+
+
+def _builder(tree: ast.Module) -> ast.FunctionDef | None:
+    """The function that makes the parser, which only the patched OpenRLHF has."""
+    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
+    return next((node for node in functions if node.name == "build_parser"), None)
+
+
+def _executed(tree: ast.Module, statements: Sequence[ast.stmt], file: Path) -> dict:
+    """The names that these statements of a module make, behind its imports of Python's own modules."""
+    imports = [node for node in tree.body if isinstance(node, (ast.Import, ast.ImportFrom)) and _of_python(node)]
     names: dict = {}
-    exec(compile(tree, str(file), "exec"), names)
-    return names["build_parser"]()
+    exec(compile(ast.Module([*imports, *statements], []), str(file), "exec"), names)
+    return names
 
 
 def _of_python(node: ast.Import | ast.ImportFrom) -> bool:
@@ -75,8 +142,8 @@ def _of_python(node: ast.Import | ast.ImportFrom) -> bool:
 class CommandParser(argparse.ArgumentParser):
     """OpenRLHF's flags, then those that are declared. An abbreviation that OpenRLHF takes by itself is still OpenRLHF's."""
 
-    def __init__(self, openrlhf: argparse.ArgumentParser, declare: Declare):
-        super().__init__(prog="python -m openrlhf_sagc", parents=[openrlhf], add_help=False)
+    def __init__(self, openrlhf: argparse.ArgumentParser, declare: Declare, command: str = COMMAND):
+        super().__init__(prog=command, parents=[openrlhf], add_help=False)
         self._openrlhf_actions = set(openrlhf._actions)
         declare(self)
 
@@ -102,12 +169,21 @@ class CommandParser(argparse.ArgumentParser):
 
 def unknown_flags(words: Sequence[str], parser: CommandParser) -> Iterator[str]:
     """A line for each flag that the parser does not know; after several old ones, one that names the converter."""
-    flags = list(parser._option_string_actions)
-    names = dict.fromkeys(word.partition("=")[0] for word in words if word.startswith("--") and " " not in word)
-    unknown = [name for name in names if not any(flag.startswith(name) for flag in flags)]
+    flags, unknown = list(parser._option_string_actions), _unknown(words, parser)
     yield from (explain(name, flags) for name in unknown)
     if len([name for name in unknown if renamed_flag(name)]) > 1:
         yield f"{CONVERTER} writes an old script anew"
+
+
+def _unknown(words: Sequence[str], parser: argparse.ArgumentParser) -> list[str]:
+    """The flags among the words that the parser does not know, each once."""
+    names = dict.fromkeys(word.partition("=")[0] for word in words if word.startswith("--") and " " not in word)
+    return [name for name in names if not _matches(name, parser)]
+
+
+def _matches(name: str, parser: argparse.ArgumentParser) -> bool:
+    """Whether it is a flag of the parser's, or the beginning of one."""
+    return any(flag.startswith(name) for flag in parser._option_string_actions)
 
 
 def _describe_stray(words: Sequence[str], stray: str, parser: CommandParser) -> str:

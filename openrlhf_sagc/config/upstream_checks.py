@@ -47,11 +47,9 @@ def _of_group(args: SimpleNamespace) -> str:
 
 
 def _needed(args: SimpleNamespace) -> list[str]:
-    """The flags that the run still needs for groups; whether it has an estimator of groups matters to the package alone."""
-    is_on = any(
-        getattr(args.rollout, name, None) and getattr(args.rollout, name).enable for name in ("sagc", "tail_batching")
-    )
-    return [flag for flag in flags_for_groups(args) if is_on or "estimator" not in flag]
+    """The flags that the run still needs for groups; whether it has an estimator of groups matters to the scheduler alone."""
+    has_scheduler = hasattr(args.rollout, "sagc")  # OpenRLHF's own flags are without
+    return [flag for flag in flags_for_groups(args) if has_scheduler or "estimator" not in flag]
 
 
 def _of_filter(args: SimpleNamespace) -> str:

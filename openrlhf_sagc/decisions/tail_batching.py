@@ -26,7 +26,7 @@ class TailBatcher:
         ValueError: an argument is out of its range; the message begins with its name.
     """
 
-    def __init__(self, *, prompt_ratio: float = 1.25, response_ratio: float = 1.25):
+    def __init__(self, *, prompt_ratio: float = 1.25, response_ratio: float = 1.0):
         for name, ratio in (("prompt_ratio", prompt_ratio), ("response_ratio", response_ratio)):
             if not 1 <= ratio < math.inf:
                 raise ValueError(f"{name} must be a finite number of at least 1, got {ratio}")

@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 from typing import Any
 
-from openrlhf_sagc.argument_checks import PREFIX, words
+from openrlhf_sagc.argument_checks import OFF, PREFIX, words
 from openrlhf_sagc.decisions.records import Prompt
 from openrlhf_sagc.run.data import is_described, other_data, refusal_of
 
@@ -24,8 +24,7 @@ def check_saved_state(state: dict, path: str) -> None:
     """
     if "controller" not in state:
         raise ValueError(
-            "the checkpoint was saved without --rollout.sagc.enable or --rollout.tail_batching.enable: resume without "
-            "them, or start from its model"
+            f"the checkpoint was saved by OpenRLHF without the scheduler: resume with {OFF}, or start from its model"
         )
     found = state.get("format", "missing")
     if found not in LOADED:

@@ -169,7 +169,7 @@ def _is_correct(response: dict) -> int | str:
 
 @contextmanager
 def held_trace(args: SimpleNamespace) -> Iterator[None]:
-    """Hold the trace as the one run that writes it, whatever name it is given by; its path is made absolute.
+    """Hold the trace as the one run that writes it, whatever name it is given by; a file that is not there is made.
 
     Raises:
         SystemExit: another run holds it, it cannot be written, or it holds something else; the message is one line.
@@ -178,8 +178,10 @@ def held_trace(args: SimpleNamespace) -> Iterator[None]:
         if args.rollout.trace is not None:
             file = stack.enter_context(_opened_trace(args.rollout.trace))
             _hold(file, args.rollout.trace)
-            _check_content(file, args)
-            args.rollout.trace = os.path.abspath(args.rollout.trace)
+            if _has_rows(file):
+                _check_rows(file, args)
+            else:
+                file.truncate(0)  # its header is written anew with the first rows
         yield
 
 
@@ -205,13 +207,16 @@ def _hold(file: BinaryIO, path: str) -> None:
         print(f"openrlhf_sagc: {TRACE} {path} cannot be locked ({error.strerror}): let no second run write it")
 
 
-def _check_content(file: BinaryIO, args: SimpleNamespace) -> None:
-    """The file has no rows, or is the trace of the run that goes on. A header alone is written anew with the first rows."""
+def _has_rows(file: BinaryIO) -> bool:
+    """Whether more stands there than the beginning of a header, with which a run can have been killed in its first write."""
+    file.seek(0)
+    return not HEADER.startswith(file.read(len(HEADER) + 1))
+
+
+def _check_rows(file: BinaryIO, args: SimpleNamespace) -> None:
+    """The rows are those of the run that goes on."""
     file.seek(0)
     first, path = file.readline(len(HEADER)), args.rollout.trace
-    if HEADER.startswith(first) and file.seek(0, os.SEEK_END) <= len(HEADER):  # no row yet; killed in its first write
-        file.truncate(0)
-        return
     refuse(
         first != HEADER,
         f"{TRACE} {path} is not the trace of a run, its first line is {first.decode(errors='replace').strip()!r}: "

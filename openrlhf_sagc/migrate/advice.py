@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from openrlhf_sagc.argument_checks import OFF
 from openrlhf_sagc.config import renamed_flags
 from openrlhf_sagc.migrate.convert import ENABLES, FORKS_GRPO, GROUPS, Conversion
 
@@ -22,7 +23,7 @@ def advice(conversion: Conversion, defaults: dict[str, object]) -> Iterator[str]
     if conversion.old:
         yield from _changed_defaults(conversion, defaults)
     if conversion.trainings:
-        yield from _recommended(conversion)
+        yield from _needed(conversion)
     for name in sorted(set(ENTRY.findall(conversion.script))):
         yield _entry_point(name.decode())
 
@@ -45,8 +46,8 @@ def _changed_defaults(conversion: Conversion, defaults: dict[str, object]) -> It
             )
 
 
-def _recommended(conversion: Conversion) -> Iterator[str]:
-    """What --algo.dynamic_filtering_enable, --rollout.tail_batching.enable and --rollout.sagc.enable need."""
+def _needed(conversion: Conversion) -> Iterator[str]:
+    """What the scheduler needs, and dynamic sampling."""
     given = _given(conversion)
 
     def value(name: str, default: str) -> str:
@@ -57,12 +58,18 @@ def _recommended(conversion: Conversion) -> Iterator[str]:
         yield f"no version of OpenRLHF has --algo.advantage.estimator {FORKS_GRPO}: group_norm is GRPO's"
     elif estimator not in (*GROUPS, "median") and "$" not in estimator:
         yield (
-            f"the recommended flags need groups: --algo.advantage.estimator {estimator} has none, group_norm, dr_grpo, rloo and "
-            "reinforce_baseline have"
+            f"python -m openrlhf_sagc needs groups: --algo.advantage.estimator {estimator} has none, group_norm, dr_grpo, rloo and "
+            f"reinforce_baseline have; {OFF} runs the script as it is"
         )
     samples = value("--rollout.n_samples_per_prompt", "1")
     if samples in ("0", "1"):
-        yield f"the recommended flags need groups: --rollout.n_samples_per_prompt {samples} is none, use 2 or more"
+        yield f"python -m openrlhf_sagc needs groups: --rollout.n_samples_per_prompt {samples} is none, use 2 or more"
+    for name, idle in (
+        ("--rollout.vllm_generate_batch_size", value("--rollout.batch_size", "128")),
+        ("--critic.freezing_steps", "-1"),
+    ):
+        if value(name, idle) != idle:
+            yield f"python -m openrlhf_sagc does not take {name} {value(name, idle)}: drop it, or start {OFF}"
     if not given.keys() & {"--reward.remote_url", "--train.agent_func_path"}:
         yield (
             "--algo.dynamic_filtering_enable needs the scores of --reward.remote_url or --train.agent_func_path, beside a "

@@ -80,7 +80,8 @@ def _refuse_clashes(args: SimpleNamespace, folders: dict[str, str]) -> None:
             "model would overwrite it: give another --ckpt.output_dir",
         )
     checkpoints = Path(os.path.realpath(args.ckpt.path))
-    outputs = folders | ({TRACE: args.rollout.trace} if getattr(args.rollout, "trace", None) else {})
+    trace = getattr(getattr(args, "rollout", None), "trace", None)  # of which OpenRLHF's own flags know nothing
+    outputs = folders | ({TRACE: trace} if trace else {})
     for flag, path in outputs.items():
         inside = [name for name in ROTATED if Path(os.path.realpath(path)).is_relative_to(checkpoints / name)]
         refuse(

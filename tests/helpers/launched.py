@@ -9,7 +9,7 @@ import pytest
 from cpu_stack import ROOT
 
 SCRIPTS = ROOT / "train_scripts"
-TWIN = "openrlhf.cli.train_ppo_ray"
+MODULES = {"off": "openrlhf_sagc.off", "unpatched": "openrlhf_sagc.unpatched"}  # by SAGC; else openrlhf_sagc
 FAKE = f"""#!{sys.executable}
 import json, os, sys
 name, *words = sys.argv
@@ -90,7 +90,7 @@ def flags_of(commands):
     """flags_of(script, ...) as `commands`: the flags of the training that it starts."""
 
     def run(*arguments, **environment):
-        module = TWIN if environment.get("SAGC") == "off" else "openrlhf_sagc"
+        module = MODULES.get(environment.get("SAGC"), "openrlhf_sagc")
         ran = [words for words in commands(*arguments, **environment) if words[0] != "srun" and "-m" in words]
         (command,) = [words for words in ran if module in words]
         return command[command.index(module) + 1 :]

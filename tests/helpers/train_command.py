@@ -1,4 +1,4 @@
-"""`python -m openrlhf_sagc`, and train_ppo_ray of unpatched OpenRLHF, up to the start of the trainer."""
+"""`python -m openrlhf_sagc` or `.off`, and train_ppo_ray of unpatched OpenRLHF, up to the start of the trainer."""
 
 import argparse
 import contextlib
@@ -25,9 +25,9 @@ FLAGS = {
 
 @pytest.fixture(scope="session")
 def start_trainer():
-    """start_trainer(flags, unpatched="") -> args, models, ref, cls: the trainer that a run starts, and of what.
+    """start_trainer(flags, unpatched="", module="openrlhf_sagc") -> args, models, ref, cls: the trainer that a run starts, and of what.
 
-    Through `python -m openrlhf_sagc`, or the script of the tree `unpatched` of build/: base, or cpu-base.
+    Through `python -m MODULE`, or the script of the tree `unpatched` of build/: base, or cpu-base.
 
     Flags have to be written out: argparse alone takes the beginning of a name as well.
     """
@@ -44,7 +44,7 @@ def start_trainer():
     }
     whole_names = functools.partialmethod(argparse.ArgumentParser.__init__, allow_abbrev=False)
 
-    def start(flags, unpatched=""):
+    def start(flags, unpatched="", module="openrlhf_sagc"):
         groups, trainer, strategy = mock.Mock(), mock.Mock(), SimpleNamespace(print=mock.Mock())
         trainer.remote.side_effect = InterruptedError
         make_actor = mock.Mock(return_value=trainer)
@@ -69,7 +69,7 @@ def start_trainer():
             if unpatched:
                 runpy.run_path(str(ROOT / "build" / unpatched / SCRIPT), run_name="__main__")
             else:
-                runpy.run_module("openrlhf_sagc", run_name="__main__")
+                runpy.run_module(module, run_name="__main__")
         models = [call.args[2] for call in groups.call_args_list]
         cls = None if unpatched else make_actor.call_args.args[0]
         return SimpleNamespace(args=strategy.args, models=models, ref=trainer.remote.call_args.args[5], cls=cls)

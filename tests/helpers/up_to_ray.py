@@ -27,12 +27,12 @@ def prompts(tmp_path_factory):
 
 @pytest.fixture
 def run_trainer(prompts, monkeypatch, tmp_path):
-    """Runs `python -m openrlhf_sagc` with flags that fit each other and the given ones after them, up to the start of Ray."""
+    """run_trainer(*flags, module="openrlhf_sagc"): the command with flags that fit each other and these, up to Ray."""
 
     def refuse(**_):
         raise RayStarted
 
-    def run(*flags):
+    def run(*flags, module="openrlhf_sagc"):
         fitting = {
             "--actor.model_name_or_path": "none",
             "--actor.num_gpus_per_node": 1,
@@ -47,8 +47,8 @@ def run_trainer(prompts, monkeypatch, tmp_path):
             "--algo.advantage.estimator": "group_norm",
         }
         pairs = [str(word) for pair in fitting.items() for word in pair]
-        monkeypatch.setattr("sys.argv", ["openrlhf_sagc", *pairs, *flags])
-        runpy.run_module("openrlhf_sagc", run_name="__main__")
+        monkeypatch.setattr("sys.argv", [module, *pairs, *flags])
+        runpy.run_module(module, run_name="__main__")
 
     monkeypatch.setattr(ray, "init", refuse)
     return run

@@ -17,6 +17,8 @@ from filelock import FileLock
 from one_engine import engine, make_scheduler  # noqa: F401
 from real_runs import TIMEOUT, kill, logged_steps, training
 
+MODULES = {"cpu-patched": "openrlhf_sagc", "cpu-base": "openrlhf_sagc.unpatched"}
+
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the marks
 def pytest_collection_modifyitems(items):
@@ -51,19 +53,19 @@ def task(session_folder, python):
 
 @pytest.fixture
 def train(task, tmp_path, run_command, python):
-    """Trains: train(tree, **flags) -> Run; flags as for `training`.
+    """Trains: train(tree, **flags) -> Run; flags as for `training`. `off`: patched OpenRLHF without the scheduler.
 
     `kill_at`: the run is killed (SIGKILL, all its processes) `grace` seconds after it has printed this text, or after
     `kill_at(output)`; or only the process that `victim(output)` gives, and the run is to end by itself. `fails`: with exit
     code 1.
     """
 
-    def run(tree: str, *, kill_at=None, grace=0.0, victim=None, fails: bool = False, **flags) -> Run:
+    def run(tree: str, *, off=False, kill_at=None, grace=0.0, victim=None, fails: bool = False, **flags) -> Run:
         from common.logs import read_run
 
         name = f"{tree}-{len(list(tmp_path.iterdir()))}"
         outputs = {"logger__tensorboard_dir": tmp_path / name, "ckpt__output_dir": tmp_path / f"{name}-model"}
-        module = "openrlhf_sagc" if tree == "cpu-patched" else "openrlhf.cli.train_ppo_ray"
+        module = "openrlhf_sagc.off" if off else MODULES[tree]
         program = [
             "bash",
             ROOT / "train_scripts/on_cpu.sh",

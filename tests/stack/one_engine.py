@@ -64,7 +64,7 @@ def make_scheduler(engine, task, tmp_path, monkeypatch):
             + ["--rollout.batch_size", 4, "--rollout.n_samples_per_prompt", 4, "--rollout.micro_batch_size", 4]
             + ["--train.batch_size", 16, "--train.micro_batch_size", 4, "--actor.num_gpus_per_node", 1]
             + ["--vllm.num_engines", 1, "--algo.kl.init_coef", 0, "--ckpt.output_dir", tmp_path / "trained"]
-            + ["--algo.advantage.estimator", "group_norm", "--rollout.sagc.enable", *reward, *flags],
+            + ["--algo.advantage.estimator", "group_norm", *reward, *flags],
             monkeypatch,
         )
         agent, url = args.train.agent_func_path, args.reward.remote_url

@@ -7,8 +7,7 @@ from one_engine import AGENT, take_step, unfinished
 from real_runs import AGENTS
 
 pytestmark = pytest.mark.stack
-ONE_SIZE = ["--rollout.sagc.group_sizes", 4]
-TAIL = [*ONE_SIZE, "--rollout.tail_batching.enable", "--rollout.tail_batching.response_ratio", 1]
+TAIL = ["--rollout.tail_batching.enable"]
 KINDS = {"single turn": AGENT, "multi turn": AGENTS / "turns_agent.py", "OpenAI server": AGENTS / "openai_server.py"}
 
 
@@ -37,7 +36,7 @@ def test_an_agent_goes_on_after_its_first_rollout_was_stopped(make_scheduler, en
 @pytest.mark.parametrize("agent", KINDS.values(), ids=KINDS)
 def test_the_first_rollouts_of_an_agents_prompt_are_its_group(make_scheduler, engine, agent):
     labels = ["8 mixed"] * 48 if agent == KINDS["multi turn"] else ["8+180 mixed"] * 48
-    flags = [*ONE_SIZE, "--rollout.tail_batching.enable"]
+    flags = [*TAIL, "--rollout.tail_batching.response_ratio", 1.25]
     scheduler = make_scheduler(labels, *flags, reward=("--train.agent_func_path", agent))
     for _ in range(2):
         _, lengths, metrics, _ = take_step(scheduler)
@@ -50,10 +49,10 @@ def test_a_tool_that_hangs_costs_its_sample(make_scheduler):
     labels = ["8 hang"] + ["8 mixed"] * 47
     agent = ("--train.agent_func_path", KINDS["multi turn"])
     limits = ["--rollout.agent_timeout", 3, "--reward.max_failure_share", 0.1]
-    scheduler = make_scheduler(labels, *ONE_SIZE, *limits, reward=agent)
+    scheduler = make_scheduler(labels, *limits, reward=agent)
     prompts, lengths, metrics, _ = take_step(scheduler)
     assert len(prompts) == 4 and 0 not in prompts and len(lengths) == 16
     assert (metrics["dropped_reward_missing"], metrics["rollout/reward_failures"]) == (1, 1)
-    scheduler = make_scheduler(["8 hang"] * 48, *ONE_SIZE, *limits, reward=agent)
+    scheduler = make_scheduler(["8 hang"] * 48, *limits, reward=agent)
     with pytest.raises(RuntimeError, match="the agent made no request to the engine for 3 s and did not return"):
         take_step(scheduler)

@@ -30,8 +30,6 @@ def test_nodes_know_openrlhf_by_what_ray_brings_alone():
 def test_a_run_on_two_nodes_ends_with_a_node_and_goes_on_from_its_checkpoint(cluster, task, tmp_path, python):
     second = cluster.join()
     flags = {
-        "rollout__sagc__enable": True,
-        "rollout__sagc__group_sizes": [8],
         "train__num_episodes": 1,
         "ckpt__output_dir": tmp_path / "trained",
         "ckpt__path": tmp_path / "checkpoints",

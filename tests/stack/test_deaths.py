@@ -22,8 +22,6 @@ ANY = "one of them"  # drawn in the test: workers of pytest-xdist have to agree 
 CHOSEN = sorted(DEATHS) if os.environ.get("DEATHS") == "all" else [ANY]
 FLAGS = {
     "reward__remote_url": AGENTS / "dying_reward.py",
-    "rollout__sagc__enable": True,
-    "rollout__sagc__group_sizes": [8],
 }
 
 

@@ -47,8 +47,6 @@ def test_runs_that_lose_a_part_go_on_and_train_every_prompt_once(train, tmp_path
     evaluation.write_text(json.dumps({"prompt": "1 + 1 =", "label": "evaluation"}) + "\n")
     episodes = max(EPISODES, -(-(2 * drills + 6) * BATCH // PROMPTS))  # a step or two for each run
     flags = {
-        "rollout__sagc__enable": True,
-        "rollout__sagc__group_sizes": [SIZE],
         "rollout__n_samples_per_prompt": SIZE,
         "rollout__batch_size": BATCH,
         "rollout__max_new_tokens": 16,

@@ -14,8 +14,6 @@ def test_failed_reward_ends_the_run_and_its_checkpoint_is_good(train, task, tmp_
         "reward__retries": 1,
         "rollout__batch_size": 16,
         "rollout__n_samples_per_prompt": 4,  # an eighth of the groups is constant: a step asks for more than it needs
-        "rollout__sagc__enable": True,
-        "rollout__sagc__group_sizes": [4],
         "train__num_episodes": 2,
         "algo__dynamic_filtering_enable": True,
         "algo__dynamic_filtering_surplus": "keep",

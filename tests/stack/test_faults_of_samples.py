@@ -38,8 +38,6 @@ def test_every_fault_of_a_sample_costs_its_group(train, task, tmp_path):
         reward__remote_url=None,
         train__agent_func_path=AGENTS / "faulty_agent.py",
         data__prompt_dataset=data,
-        rollout__sagc__enable=True,
-        rollout__sagc__group_sizes=[4],
         rollout__n_samples_per_prompt=4,
         train__batch_size=32,
         reward__retries=0,

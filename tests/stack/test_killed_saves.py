@@ -39,8 +39,6 @@ def test_a_run_killed_while_it_saves_goes_on_from_the_newest_whole_checkpoint(
     folder = tmp_path / "checkpoints" / "_actor"
     flags = {
         "reward__remote_url": AGENTS / "falling_reward.py",
-        "rollout__sagc__enable": True,
-        "rollout__sagc__group_sizes": [8],
         "rollout__max_new_tokens": 16,
         "eval__dataset": prompts,
         "eval__steps": 1,

@@ -11,8 +11,7 @@ from one_engine import take_step, unfinished
 from openrlhf_sagc.driver.experience import group_sizes_of
 
 pytestmark = pytest.mark.stack
-ONE_SIZE = ["--rollout.sagc.group_sizes", 4]
-FILTER = [*ONE_SIZE, "--algo.dynamic_filtering_enable"]
+FILTER = ["--algo.dynamic_filtering_enable"]
 SHORT = set(range(2, 9))  # of the nine prompts that a first step asks for, where 0 and 1 are long
 
 
@@ -93,7 +92,15 @@ def test_at_the_cap_a_step_may_train_on_what_there_is(make_scheduler):
 
 def test_the_chosen_size_holds_for_refills_and_the_queue_survives_a_resume(make_scheduler, engine):
     labels = [f"{10 + 7 * i % 50} {'wrong' if i % 3 == 0 else 'mixed'}" for i in range(48)]
-    flags = ["--rollout.sagc.group_sizes", 4, 8, "--rollout.sagc.objective", "size", "--algo.dynamic_filtering_enable"]
+    flags = [
+        "--rollout.sagc.enable",
+        "--rollout.sagc.group_sizes",
+        4,
+        8,
+        "--rollout.sagc.objective",
+        "size",
+        "--algo.dynamic_filtering_enable",
+    ]
     scheduler = make_scheduler(labels, *flags)
     sizes, dropped = [], 0
     while len(sizes) < 3 or not scheduler.queue.waiting:  # what a step puts back depends on who finishes first
@@ -113,11 +120,11 @@ def test_the_chosen_size_holds_for_refills_and_the_queue_survives_a_resume(make_
 
 @pytest.mark.parametrize("word, failure", [("raise", "KeyError: 'answer' (labelled_agent.py:"), ("nan", "reward nan")])
 def test_agent_without_a_reward_costs_its_group_and_many_of_them_end_the_run(make_scheduler, word, failure):
-    scheduler = make_scheduler([f"8 {word}"] + ["16 mixed"] * 47, *ONE_SIZE, "--reward.max_failure_share", 0.25)
+    scheduler = make_scheduler([f"8 {word}"] + ["16 mixed"] * 47, "--reward.max_failure_share", 0.25)
     prompts, _, metrics, _ = take_step(scheduler)
     assert prompts == [1, 2, 3, 4]
     assert (metrics["dropped_reward_missing"], metrics["rollout/reward_failures"]) == (1, 4)
-    scheduler = make_scheduler([f"8 {word}"] * 48, *ONE_SIZE)
+    scheduler = make_scheduler([f"8 {word}"] * 48)
     with pytest.raises(
         RuntimeError, match="--train.agent_func_path .* groups lack a reward after at most 3 attempts"
     ) as error:
@@ -126,7 +133,7 @@ def test_agent_without_a_reward_costs_its_group_and_many_of_them_end_the_run(mak
 
 
 def test_sample_of_an_agent_that_raised_is_generated_again(make_scheduler):
-    prompts, _, metrics, _ = take_step(make_scheduler(["8 flaky"] * 48, *ONE_SIZE))
+    prompts, _, metrics, _ = take_step(make_scheduler(["8 flaky"] * 48))
     assert (prompts, metrics["rollout/reward_failures"]) == ([0, 1, 2, 3], 0)
 
 
@@ -157,7 +164,7 @@ def test_reward_function_that_fails(make_scheduler, tmp_path, word, failure):
     """A single bad prompt costs its group; where all are bad the run ends with the reward and the first failure."""
     (tmp_path / "reward.py").write_text(FUNCTION)
     reward = ("--reward.remote_url", tmp_path / "reward.py")
-    flags = [*ONE_SIZE, "--reward.timeout", 2 if word == "hang" else 30, "--reward.retries", 1]
+    flags = ["--reward.timeout", 2 if word == "hang" else 30, "--reward.retries", 1]
     scheduler = make_scheduler(["0 fine", f"0 {word}"] + ["0 fine"] * 46, *flags, reward=reward)
     scheduler.args.reward.max_failure_share = 0.25
     prompts, _, metrics, (samples, *_) = take_step(scheduler, max_new_tokens=8)
@@ -212,7 +219,7 @@ def test_reward_server_that_fails_hangs_or_goes_away_for_seconds(make_scheduler,
     Server.answered = 0
 
     def make(word, timeout):
-        flags = [*ONE_SIZE, "--reward.timeout", timeout, "--reward.retries", 1]
+        flags = ["--reward.timeout", timeout, "--reward.retries", 1]
         return make_scheduler([f"0 {word}"] * 48, *flags, reward=("--reward.remote_url", url))
 
     prompts, _, metrics, (samples, *_) = take_step(make("fine", 30), max_new_tokens=8)

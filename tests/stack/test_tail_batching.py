@@ -12,8 +12,8 @@ from real_runs import AGENTS
 from openrlhf_sagc.decisions.records import ROLLOUT
 
 pytestmark = pytest.mark.stack
-TAIL = ["--rollout.sagc.group_sizes", 4, "--rollout.tail_batching.enable"]
-PROMPTS_ONLY = [*TAIL, "--rollout.tail_batching.response_ratio", 1]
+PROMPTS_ONLY = ["--rollout.tail_batching.enable"]
+TAIL = [*PROMPTS_ONLY, "--rollout.tail_batching.response_ratio", 1.25]
 
 
 def of_vllm(engine) -> tuple[float, float]:
@@ -109,6 +109,7 @@ def test_a_killed_asynchronous_run_goes_on_with_its_rounds_and_loses_no_prompt(t
         "reward__remote_url": None,
         "train__agent_func_path": AGENTS / "scripted_agent.py",
         "rollout__tail_batching__enable": True,
+        "rollout__tail_batching__response_ratio": 1.25,
         "rollout__length_aware_dispatch": True,
         "algo__dynamic_filtering_enable": True,
         "algo__dynamic_filtering_range": [0, 1],

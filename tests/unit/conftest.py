@@ -1,9 +1,11 @@
 """For all unit tests: the scheduler on simulated engines, and experiences on their way to the actors."""
 
+import importlib.util
 from types import SimpleNamespace
 
 import pytest
 import torch
+from cpu_stack import ROOT
 from fake_engines import make_generator  # noqa: F401
 from hypothesis import HealthCheck, settings
 from launched import commands, flags_of  # noqa: F401
@@ -23,6 +25,20 @@ from openrlhf_sagc.actors.training import StepShare
 
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])  # machines pause
 settings.load_profile("untimed")
+
+
+@pytest.fixture
+def openrlhf_of(monkeypatch):
+    """openrlhf_of(tree): from now on the OpenRLHF that is found is that of build/TREE, where it is not imported."""
+    find = importlib.util.find_spec
+
+    def use(tree):
+        spec = SimpleNamespace(submodule_search_locations=[str(ROOT / "build" / tree / "openrlhf")])
+        monkeypatch.setattr(
+            importlib.util, "find_spec", lambda name, *more: spec if name == "openrlhf" else find(name, *more)
+        )
+
+    return use
 
 
 @pytest.fixture

@@ -148,6 +148,10 @@ def test_an_unknown_flag_is_said_before_torch_is_imported():
     [
         ({}, "no module openrlhf: install the patched OpenRLHF"),
         ({"cli/train_ppo_ray.py": "import vllm\n"}, "train_ppo_ray.py is not of the patched OpenRLHF: install"),
+        (
+            {"README": ""},
+            "openrlhf/cli/train_ppo_ray.py is not there, so this is no OpenRLHF: install the patched OpenRLHF",
+        ),
     ],
 )
 def test_an_openrlhf_that_is_missing_or_unpatched_is_said_without_its_import(tmp_path, monkeypatch, files, line):

@@ -22,9 +22,13 @@ from openrlhf_sagc.decisions.tail_batching import TailBatcher
     ],
 )
 def test_a_long_round_is_due_when_a_step_of_prompts_waits_or_no_others_are_left(num_groups, waiting, drained, kind):
-    batcher = TailBatcher()
+    batcher = TailBatcher(response_ratio=1.25)
     short, long = Round(False, 1.25, 10), Round(True, 1.0, 8)
     assert batcher.decide(num_groups, 8, waiting=waiting, drained=drained) == {"short": short, "long": long}[kind]
+
+
+def test_a_prompt_has_its_groups_rollouts_unless_more_are_asked_for():
+    assert TailBatcher().decide(16, 8, waiting=0, drained=False) == Round(False, 1.25, 8)
 
 
 def test_rollouts_of_a_short_round_are_rounded_up():

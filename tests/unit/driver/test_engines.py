@@ -14,6 +14,12 @@ from openrlhf_sagc.actors.rollouts import stop_rollouts
 from openrlhf_sagc.decisions.records import ROLLOUT, Prompt
 from openrlhf_sagc.driver.engines import MOST_CALLS, Call, HeldCalls
 
+FIVE_OF_A_PROMPT = {
+    "rollout__tail_batching__enable": True,
+    "rollout__tail_batching__prompt_ratio": 1.0,
+    "rollout__tail_batching__response_ratio": 1.25,
+}
+
 
 def groups_on(places, generator, step):
     """Groups of a step's first prompts, with these engines."""
@@ -100,7 +106,7 @@ def test_an_engine_has_fewer_calls_than_ray_allows_and_the_rest_follows(make_gen
 @pytest.fixture
 def make_tail(make_generator):
     """make_tail(answers) -> a generator on three engines, groups of 4 with 5 rollouts; answers as `respond` gives them."""
-    flags = {"rollout__tail_batching__enable": True, "rollout__tail_batching__prompt_ratio": 1.0, **ONE_SIZE}
+    flags = {**FIVE_OF_A_PROMPT, **ONE_SIZE}
     return lambda answers: make_generator(40, lambda prompt, size: answers, engines=3, **flags)
 
 
@@ -147,7 +153,7 @@ def test_a_call_that_does_not_hear_of_the_stop_hears_it_again(make_tail, monkeyp
 
 def test_a_stop_that_was_not_heard_is_repeated_while_other_calls_come_back(make_generator, monkeypatch):
     """A rollout of the first group has 90 tokens to go; one of the others' ends every 10."""
-    flags = {"rollout__tail_batching__enable": True, "rollout__tail_batching__prompt_ratio": 1.0, **ONE_SIZE}
+    flags = {**FIVE_OF_A_PROMPT, **ONE_SIZE}
     generator = make_generator(
         40,
         lambda prompt, size: [(10, 1.0)] * 4 + [(90, 1.0)] if prompt == 0 else [(10 + 10 * prompt, 1.0)] * 5,

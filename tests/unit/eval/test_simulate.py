@@ -56,9 +56,9 @@ def test_same_seed_same_json(command):
 
 
 def test_a_policy_may_bring_its_response_ratio(command):
-    named = json.loads(command("--policies", "sagc+tail:1"))["rows"]
-    flagged = json.loads(command("--policies", "sagc+tail", "--response_ratio", "1"))["rows"]
-    assert [row.pop("policy") for row in named + flagged] == ["sagc+tail:1@samples", "sagc+tail@samples"]
+    named = json.loads(command("--policies", "sagc+tail:1.25"))["rows"]
+    flagged = json.loads(command("--policies", "sagc+tail", "--response_ratio", "1.25"))["rows"]
+    assert [row.pop("policy") for row in named + flagged] == ["sagc+tail:1.25@samples", "sagc+tail@samples"]
     assert named == flagged != json.loads(command("--policies", "sagc+tail"))["rows"]
 
 

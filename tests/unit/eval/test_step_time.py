@@ -59,7 +59,7 @@ def parse(monkeypatch, tmp_path):
 )
 def test_an_arm_switches_off_what_it_is_named_for(parse, arm, old_log_probs, micro_batches):
     tree, flags = step_time.run_flags(arm, "grpo", 8, 2, parse())
-    assert tree == "cpu-patched" and value_of(flags, "rollout.sagc.group_sizes") == "8"
+    assert tree == "cpu-patched" and value_of(flags, "rollout.n_samples_per_prompt") == "8"
     assert value_of(flags, "train.old_log_probs") == old_log_probs
     assert value_of(flags, "train.micro_batches") == micro_batches
 

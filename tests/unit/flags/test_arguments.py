@@ -1,5 +1,6 @@
 """Flags and bad input, through the command itself: what fails must fail before Ray starts."""
 
+import re
 import sys
 
 import pytest
@@ -86,8 +87,9 @@ CASES = {
     ),
     "estimator without groups": (
         ["--algo.advantage.estimator", "reinforce"],
-        "--algo.advantage.estimator reinforce has no groups",
-        "use group_norm, dr_grpo, rloo, reinforce_baseline or median",
+        "--algo.advantage.estimator reinforce has no groups for the scheduler",
+        "use --algo.advantage.estimator group_norm (or dr_grpo, rloo, reinforce_baseline, median), or start python -m "
+        "openrlhf_sagc.off without --rollout.sagc.enable, which runs the script as it is",
     ),
     "prompts that do not exist": (
         ["--data.prompt_dataset", "missing.jsonl"],
@@ -245,6 +247,7 @@ def test_bad_input_is_one_line_before_ray_starts(run_trainer, flags, what, remed
         ["--rollout.tail_batching.enable", "--algo.dynamic_filtering_enable", "--algo.advantage.estimator", "median"],
         ["--rollout.sagc.enable", "--rollout.tail_batching.enable", "--rollout.length_aware_dispatch"],
         ["--rollout.tail_batching.prompt_ratio", "2"],  # off with its switch
+        ["--rollout.tail_batching.response_ratio", "0"],
         ["--algo.dynamic_filtering_enable"],
         ["--rollout.sagc.enable", "--algo.dynamic_filtering_enable", "--algo.dynamic_filtering_surplus", "keep"],
     ],
@@ -261,8 +264,12 @@ def test_good_flags_get_as_far_as_ray(run_trainer, flags):
         (["--rollout.sagc.hold", "prompts"], ["every step has 8 prompts", "4 = 32, 8 = 64, 16 = 128, 32 = 256"]),
         (["--rollout.sagc.signal", "seconds"], ["2.5 times the group's median seconds"]),
         (
-            ["--rollout.tail_batching.enable"],
+            ["--rollout.tail_batching.enable", "--rollout.tail_batching.response_ratio", "1.25"],
             ["dispatch 1.25 times the prompts and 1.25 times the rollouts per prompt", "with 1 they count"],
+        ),
+        (
+            ["--rollout.tail_batching.enable"],
+            ["dispatch 1.25 times the prompts and 1 times the rollouts per prompt"],
         ),
     ],
 )
@@ -287,30 +294,88 @@ def test_tail_batching_alone_has_the_fixed_group_size(run_trainer, capsys):
         run_trainer("--rollout.tail_batching.enable", "--rollout.n_samples_per_prompt", "1", *median)
 
 
-def test_length_aware_dispatch_without_a_scheduler_is_refused(run_trainer):
-    with pytest.raises(SystemExit, match="--rollout.length_aware_dispatch True does nothing without --rollout.sagc"):
-        run_trainer("--rollout.length_aware_dispatch")
+def test_the_command_runs_the_scheduler_at_the_scripts_group_size(run_trainer, capsys):
+    """Group control is a flag of its own: without it its sizes choose nothing."""
+    with pytest.raises(RayStarted) as started:
+        run_trainer(SIZES, "7", "--rollout.length_aware_dispatch", "--algo.dynamic_filtering_max_gen_batches", "5")
+    args = next(frame.frame.f_locals["args"] for frame in started.traceback if frame.name == "train")
+    assert args.rollout.sagc.group_sizes == [8] and not args.rollout.sagc.enable
+    assert "prompts x group size 8 x 8; at most 1 optimizer step" in capsys.readouterr().out
 
 
-def test_flags_are_checked_only_when_switched_on(run_trainer):
+# Scripts that OpenRLHF runs and the scheduler cannot, as they are: what they say, and a part of their line.
+AS_THEY_ARE = {
+    "PPO with a critic, by default": (
+        ["--algo.advantage.estimator", "gae", "--rollout.n_samples_per_prompt", "1", "--rollout.batch_size", "64"],
+        "use --algo.advantage.estimator group_norm --rollout.n_samples_per_prompt 8 --rollout.batch_size 8 (or dr_grpo",
+    ),
+    "a number of prompts that groups do not divide": (
+        [*"--algo.advantage.estimator gae --rollout.n_samples_per_prompt 1 --rollout.batch_size 20".split()]
+        + [*"--train.batch_size 20 --train.micro_batch_size 4".split()],
+        "use --algo.advantage.estimator group_norm --rollout.n_samples_per_prompt 8 (or dr_grpo",
+    ),
+    "several samples for a critic": (
+        ["--algo.advantage.estimator", "gae", "--critic.freezing_steps", "5"],
+        "use --algo.advantage.estimator group_norm without --critic.freezing_steps 5 (or dr_grpo",
+    ),
+    "over-sampling for an estimator without groups": (
+        [*"--algo.advantage.estimator reinforce --train.async_enable --rollout.vllm_generate_batch_size 16".split()],
+        "use --algo.advantage.estimator group_norm without --rollout.vllm_generate_batch_size 16 (or dr_grpo",
+    ),
+    "REINFORCE of a sample each, with a flag of this package": (
+        ["--algo.advantage.estimator", "reinforce", "--rollout.n_samples_per_prompt", "1", "--reward.retries", "3"]
+        + ["--train.batch_size", "8"],
+        "start python -m openrlhf_sagc.off without --reward.retries, which",
+    ),
+    "group control over one size": (
+        ["--algo.advantage.estimator", "gae", "--rollout.n_samples_per_prompt", "1", "--rollout.batch_size", "64"]
+        + ["--rollout.sagc.enable", SIZES, "16"],
+        "use --algo.advantage.estimator group_norm --rollout.n_samples_per_prompt 16 --rollout.batch_size 4 (or dr_grpo",
+    ),
+    "over-sampling": (
+        ["--train.async_enable", "--rollout.vllm_generate_batch_size", "16"],
+        "does not work with --rollout.vllm_generate_batch_size 16, as it requests what a step needs",
+    ),
+    "frozen at first": (["--critic.freezing_steps", "5"], "group_norm has none: drop it, or start"),
+    "rollouts of a part of a training batch": (["--train.batch_size", "128"], "use 64 or a divisor of it, or start"),
+    "a dataset of less than a step": (
+        ["--data.max_samples", "6"],
+        "fewer than the 8 of a step: use more prompts or --rollout.batch_size 6 or less, or start",
+    ),
+}
+
+
+def without(flags: list[str], dropped: str) -> list[str]:
+    """The flags but for those of this text, which may have their values."""
+    kept, names = [], [word for word in dropped.split() if word.startswith("--")]
+    for word in flags:
+        kept.append([word]) if word.startswith("--") else kept[-1].append(word)
+    return [word for words in kept if words[0] not in names for word in words]
+
+
+@pytest.mark.parametrize("flags, part", AS_THEY_ARE.values(), ids=AS_THEY_ARE.keys())
+def test_what_openrlhf_runs_and_the_scheduler_cannot_says_how_to_run_it_both_ways(run_trainer, flags, part):
+    with pytest.raises(SystemExit, match="^openrlhf_sagc: [^\n]+$") as ended:
+        run_trainer(*flags)
+    line = str(ended.value)
+    assert part in line
+    off = re.search(
+        r"or start python -m openrlhf_sagc\.off(?: without (--.*?))?, which runs the script as it is$", line
+    )
     with pytest.raises(RayStarted):
-        run_trainer(SIZES, "7", "--rollout.sagc.max_straggler_rate", "7")
+        run_trainer(*without(flags, off[1] or ""), module="openrlhf_sagc.off")
+    added = re.search(r": use (--[^(]*?)(?: without (--[^(]*?))? \(or", line)
+    names = re.search(r"(--\S+ \d+)[^:]*: (?:drop it|use 64)", line)
+    kept = without(flags, (added and added[2]) or (names and names[1]) or "--data.max_samples")
+    with pytest.raises(RayStarted):
+        run_trainer(*kept, *(added[1].split() if added else []))
 
 
-def test_sampling_flags_without_the_switch_are_refused(run_trainer):
-    message = "--algo.dynamic_filtering_max_gen_batches 5 does nothing without --rollout.sagc.enable or"
-    with pytest.raises(SystemExit, match=message):
-        run_trainer("--algo.dynamic_filtering_enable", "--algo.dynamic_filtering_max_gen_batches", "5")
-
-
-def test_an_estimator_of_the_package_needs_the_switch(run_trainer):
-    with pytest.raises(SystemExit, match="--algo.advantage.estimator median needs --rollout.sagc.enable"):
-        run_trainer("--algo.advantage.estimator", "median")
-
-
-def test_a_policy_that_a_critic_would_hold_back_is_refused(run_trainer):
-    with pytest.raises(SystemExit, match="--critic.freezing_steps 5 .* group_norm has none: drop it"):
-        run_trainer("--rollout.sagc.enable", "--critic.freezing_steps", "5")
+def test_the_packages_estimator_is_of_no_use_without_the_scheduler(run_trainer):
+    with pytest.raises(
+        SystemExit, match="makes no group .*: use --rollout.n_samples_per_prompt 8 --rollout.batch_size 1$"
+    ):
+        run_trainer("--algo.advantage.estimator", "median", "--rollout.n_samples_per_prompt", "1")
 
 
 def test_a_gamma_without_effect_is_said(run_trainer, capsys):

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from launched import SCRIPTS, TWIN, pairs
+from launched import MODULES, SCRIPTS, pairs
 
 from openrlhf_sagc.arguments import add_arguments
 from openrlhf_sagc.driver.trainers import GroupTrainer, GroupTrainerAsync
@@ -77,12 +77,13 @@ def test_settings(flags_of, start_trainer, prompts, script):
 @pytest.mark.parametrize("sagc", SETTINGS)
 @pytest.mark.parametrize("script", GPUS)
 def test_twin(flags_of, start_trainer, script, sagc):
-    """SAGC=off leaves this package's flags out and nothing else; unpatched OpenRLHF takes the rest."""
+    """SAGC=off and unpatched leave this package's flags out and nothing else; OpenRLHF as released takes the rest."""
     parser = argparse.ArgumentParser()
     add_arguments(parser)
     package = {f"--{name}" for name in vars(parser.parse_args([]))}
     flags, twin = (pairs(flags_of(script, SAGC=value, RUN_NAME="run")) for value in (sagc, "off"))
     assert twin == [pair for pair in flags if pair[0] not in package] and flags != twin
+    assert twin == pairs(flags_of(script, SAGC="unpatched", RUN_NAME="run"))
     assert ("--algo.dynamic_filtering_enable",) in twin
     args = start_trainer([word for pair in twin for word in pair], unpatched="base").args
     assert not hasattr(args.rollout, "sagc") and args.rollout.n_samples_per_prompt > 1
@@ -96,12 +97,12 @@ def test_environment(commands, flags_of, script):
     assert flags["--actor.model_name_or_path"] == ("m",) and flags["--data.prompt_dataset"] == ("d",)
     assert flags["--rollout.sagc.group_sizes"] == ("2", "16") and flags["--ckpt.output_dir"] == ("/output",)
     assert flags["--ckpt.save_steps"] == ("42",) and "--eval.dataset" not in flags
-    assert "SAGC is recommended, all or off, not no" in commands(script, SAGC="no", fails=True)
+    assert "SAGC is recommended, all, off or unpatched, not no" in commands(script, SAGC="no", fails=True)
     assert "PROMPTS is a whole number above 0, not '1.5'" in commands(script, PROMPTS="1.5", fails=True)
 
 
 def test_every_script_has_a_folder_and_a_name_of_its_own(flags_of, tmp_path):
-    runs = [(script, sagc) for script in [*GPUS, "dapo.sh"] for sagc in (*SETTINGS, "off")]
+    runs = [(script, sagc) for script in [*GPUS, "dapo.sh"] for sagc in (*SETTINGS, *MODULES)]
     names, folders = set(), set()
     for script, sagc in runs:
         flags = dict((pair[0], pair[1:]) for pair in pairs(flags_of(script, SAGC=sagc, OUTPUT=None, cwd=tmp_path)))
@@ -184,7 +185,7 @@ def test_recipe(flags_of, start_trainer, prompts, script):
     assert overlong == ((None, 1) if "agent" in script else expected)
 
 
-@pytest.mark.parametrize("sagc", [*SETTINGS, "off"])
+@pytest.mark.parametrize("sagc", [*SETTINGS, *MODULES])
 @pytest.mark.parametrize("script", GPUS)
 def test_smoke_form(commands, start_trainer, prompts, script, sagc):
     """With smoke.sh's sizes the script trains on the CPU stack; tests/stack does so."""
@@ -194,9 +195,10 @@ def test_smoke_form(commands, start_trainer, prompts, script, sagc):
     assert sizes["DEVICE"] == "cpu" and sizes["PROMPTS"] == "8"
     checked, started = commands(script, "--data.max_samples", "200", **sizes)
     assert checked[:2] == started[:2] == ["bash", str(SCRIPTS / "on_cpu.sh")]
-    tree, module = ("cpu-base", TWIN) if sagc == "off" else ("cpu-patched", "openrlhf_sagc")
+    tree, module = "cpu-base" if sagc == "unpatched" else "cpu-patched", MODULES.get(sagc, "openrlhf_sagc")
     assert started[2:6] == [tree, "python", str(SCRIPTS / "train_on_cpu.py"), module]
-    args = start_trainer(started[6:], unpatched="cpu-base" if sagc == "off" else "").args
+    how = {"unpatched": tree} if sagc == "unpatched" else {"module": module}
+    args = start_trainer(started[6:], **how).args
     assert not args.ds.packing_samples and not args.vllm.enable_sleep and args.vllm.sync_backend == "gloo"
     assert args.actor.num_nodes * args.actor.num_gpus_per_node == args.vllm.num_engines == 1
     assert args.ckpt.save_steps == 10 and args.train.async_enable == ("async" in script)

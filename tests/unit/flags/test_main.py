@@ -4,13 +4,10 @@ import os
 import runpy
 import subprocess
 import zipfile
-from types import SimpleNamespace
 from unittest import mock
 
 import pytest
 from cpu_stack import ROOT
-from openrlhf.trainer.ppo_trainer import PPOTrainer
-from openrlhf.trainer.ppo_trainer_async import PPOTrainerAsync
 from train_command import FLAGS
 from up_to_ray import reward_file
 
@@ -24,36 +21,30 @@ ASYNC = "--train.async_enable"
 @pytest.mark.parametrize(
     "flags, cls",
     [
-        ([], PPOTrainer),
-        ([ASYNC], PPOTrainerAsync),
-        (["--algo.dynamic_filtering_enable"], PPOTrainer),
-        (["--rollout.sagc.enable"], GroupTrainer),
+        ([], GroupTrainer),
+        ([ASYNC], GroupTrainerAsync),
+        (["--algo.dynamic_filtering_enable"], GroupTrainer),
+        (["--rollout.sagc.enable", "--rollout.sagc.group_sizes", "8"], GroupTrainer),  # the switch of earlier versions
         (["--rollout.tail_batching.enable"], GroupTrainer),
         (["--rollout.sagc.enable", ASYNC], GroupTrainerAsync),
         (["--rollout.tail_batching.enable", ASYNC], GroupTrainerAsync),
     ],
 )
-def test_trainer_follows_the_flags(start_run, flags, cls):
-    assert start_run(*flags).cls is cls
+def test_the_command_is_the_switch(start_run, flags, cls):
+    started = start_run(*flags)
+    assert started.cls is cls
+    controls = "--rollout.sagc.enable" in flags and len(flags) == 2
+    assert started.args.rollout.sagc.group_sizes == ([4, 8, 16, 32] if controls else [8])
 
 
-@pytest.mark.parametrize("flags", [[], [ASYNC], ["--train.batch_size", "32", "--algo.kl.init_coef", "0"]])
-def test_without_its_switch_arguments_are_those_of_unpatched_openrlhf(start_run, flags):
-    flags = [*flags, "--logger.wandb.run_name", "run"]  # its default has the minute
-    ours, theirs = start_run(*flags), start_run(*flags, unpatched="base")
-    assert ours.models == theirs.models
-    for section, values in vars(theirs.args).items():
-        own = getattr(ours.args, section)
-        if isinstance(values, SimpleNamespace):
-            assert vars(own).items() >= vars(values).items()
-        else:
-            assert own == values
-
-
-@pytest.mark.parametrize("module, has", [("openrlhf_sagc", True), ("openrlhf.cli.train_ppo_ray", False)])
-def test_flags_are_in_the_help_of_the_packages_command_alone(run_in_tree, module, has):
+@pytest.mark.parametrize(
+    "module, has",
+    [("openrlhf_sagc", True), ("openrlhf_sagc.off", False), ("openrlhf.cli.train_ppo_ray", False)],
+)
+def test_flags_are_in_the_help_of_the_schedulers_command_alone(run_in_tree, module, has):
     shown = run_in_tree("cpu-patched", "-m", module, "--help")
     assert "--rollout.n_samples_per_prompt" in shown and ("--rollout.sagc.enable" in shown) == has
+    assert ("Straggler-Aware Group Control" in shown) == has
 
 
 def test_unpatched_openrlhf_is_refused(python):
@@ -89,27 +80,26 @@ def run_main(tmp_path, monkeypatch):
 def test_a_run_holds_its_folders_while_it_trains(run_main, tmp_path):
     def train(args, trainer_cls):
         with pytest.raises(SystemExit, match=f"--ckpt.output_dir {tmp_path} is in use by another run, process"):
-            run_main(mock.Mock(), "--rollout.sagc.enable")
-        run_main(training)  # OpenRLHF's own run, without the switch
+            run_main(mock.Mock())
 
     training = mock.Mock()
-    run_main(mock.Mock(side_effect=train), "--rollout.sagc.enable")
-    run_main(training, "--rollout.sagc.enable")
-    assert training.call_count == 2
+    run_main(mock.Mock(side_effect=train))
+    run_main(training)
+    training.assert_called_once()
 
 
 def test_a_resumed_run_chooses_its_checkpoint(run_main, tmp_path):
     checkpoint = tmp_path / "saved" / "_actor" / "global_step1"
     checkpoint.mkdir(parents=True)
     (checkpoint / "metric.json").write_text("{}")
-    training, resumed = mock.Mock(), ["--rollout.sagc.enable", "--ckpt.load_enable"]
+    training, resumed = mock.Mock(), ["--ckpt.load_enable"]
     with pytest.raises(SystemExit, match="--ckpt.load_enable finds no whole checkpoint in .*saved/_actor"):
         run_main(training, *resumed)
-    run_main(training, "--rollout.sagc.enable")
+    run_main(training)
     training.assert_called_once()
 
 
-SAVES = ["--rollout.sagc.enable", "--ckpt.save_steps", "1"]
+SAVES = ["--ckpt.save_steps", "1"]
 
 
 @pytest.fixture
@@ -143,7 +133,10 @@ def test_a_run_that_begins_anew_keeps_what_was_saved(run_main, tmp_path, saved):
     [
         ([*SAVES, "--rollout.trace", "{}/run.csv"], "--rollout.trace .*run.csv has the rows of another run"),
         ([*SAVES, "--ckpt.load_enable", "--rollout.trace", "{}/prompts.jsonl"], "is not the trace of a run"),
-        ([*SAVES, "--rollout.sagc.group_sizes", "3"], "--rollout.sagc.group_sizes 3 do not hold"),
+        (
+            [*SAVES, "--rollout.sagc.enable", "--rollout.sagc.group_sizes", "3"],
+            "--rollout.sagc.group_sizes 3 do not hold",
+        ),
         ([*SAVES, "--data.label_key", "answer"], "--data.label_key answer: no such column in"),
         ([*SAVES, "--actor.model_name_or_path", "{}"], "is the folder of --actor.model_name_or_path too"),
         (
@@ -184,7 +177,6 @@ def test_a_second_run_with_the_same_trace_is_refused(run_main, tmp_path):
             run_main(mock.Mock(), *flags[:-4], "--ckpt.output_dir", str(tmp_path / "2"), *flags[-2:])
 
     flags = [
-        "--rollout.sagc.enable",
         "--ckpt.output_dir",
         str(tmp_path / "1"),
         "--rollout.trace",

@@ -68,9 +68,19 @@ def test_defaults_are_flags_of_today_and_the_advice_is_taken():
     [
         (
             "",
-            "the recommended flags need groups: --algo.advantage.estimator gae has none, group_norm, dr_grpo, rloo and",
+            "python -m openrlhf_sagc needs groups: --algo.advantage.estimator gae has none, group_norm, dr_grpo, rloo and "
+            "reinforce_baseline have; python -m openrlhf_sagc.off runs the script as it is",
         ),
         ("--advantage_estimator reinforce", "--algo.advantage.estimator reinforce has none"),
+        (
+            GROUPS + "--rollout.vllm_generate_batch_size 256",
+            "python -m openrlhf_sagc does not take --rollout.vllm_generate_batch_size 256: drop it, or start python -m "
+            "openrlhf_sagc.off",
+        ),
+        (
+            "--freezing_actor_steps 4",
+            "does not take --critic.freezing_steps 4: drop it, or start python -m openrlhf_sagc.off",
+        ),
         ("--advantage_estimator rloo", "--rollout.n_samples_per_prompt 1 is none, use 2 or more"),
         (
             "--reward_pretrain m",
@@ -78,12 +88,12 @@ def test_defaults_are_flags_of_today_and_the_advice_is_taken():
         ),
     ],
 )
-def test_what_the_recommended_flags_need(flags, line):
+def test_what_the_scheduler_and_dynamic_sampling_need(flags, line):
     assert any(line in text for text in said(flags))
 
 
 def test_a_variable_may_be_right():
-    assert not [line for line in said("--advantage_estimator $E --n_samples_per_prompt $N") if "need groups" in line]
+    assert not [line for line in said("--advantage_estimator $E --n_samples_per_prompt $N") if "needs groups" in line]
 
 
 def test_other_entry_points_are_said_to_stay():

@@ -93,30 +93,29 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize("module", ["openrlhf_sagc", "openrlhf.cli.train_ppo_ray"])
+@pytest.mark.parametrize("module", ["openrlhf_sagc", "openrlhf_sagc.off"])
 @pytest.mark.parametrize(("flags", "line"), WRONG)
 def test_what_a_run_reads_is_looked_at_as_the_run_does(preflight, fitting, tmp_path, module, flags, line):
-    """With the package and its switch, and for a recipe's twin."""
+    """With the scheduler, and for a recipe's twin."""
     (tmp_path / "bad.py").write_text("def score(a): ...")
     (tmp_path / "empty.jsonl").write_text('{"prompt": "a", "label": "1"}\n{"prompt": "", "label": "1"}\n')
-    more = ["--rollout.sagc.enable"] if module == "openrlhf_sagc" else []
-    assert not list(preflight.flag_problems(module, [*fitting, *more]))
-    (problem,) = preflight.flag_problems(module, [*fitting, *more, *(word.format(tmp_path) for word in flags)])
+    assert not list(preflight.flag_problems(module, fitting))
+    (problem,) = preflight.flag_problems(module, [*fitting, *(word.format(tmp_path) for word in flags)])
     assert line in problem and "\n" not in problem and problem.startswith("--")
 
 
-def test_without_patches_the_file_alone_is_looked_at_and_nothing_else_is_claimed(
-    preflight, fitting, tmp_path, monkeypatch
+def test_without_patches_names_and_the_file_are_looked_at_and_nothing_else_is_claimed(
+    preflight, fitting, tmp_path, openrlhf_of
 ):
-    from openrlhf.cli import train_ppo_ray
-
-    monkeypatch.delattr(train_ppo_ray, "build_parser")
-    twin = "openrlhf.cli.train_ppo_ray"
+    openrlhf_of("cpu-base")
+    twin = "openrlhf_sagc.unpatched"
     assert not list(preflight.flag_problems(twin, fitting))
     (problem,) = preflight.flag_problems(twin, [*fitting, "--reward.remote_url", f"{tmp_path}/none.py"])
     assert "none.py is not there" in problem
     said = preflight.all_right(argparse.Namespace(command=[twin]))
-    assert "flags" not in said and "data" not in said
+    assert "flags' names" in said and "data" not in said
+    (problem,) = preflight.flag_problems(twin, [*fitting, "--rollout.sagc.enable"])
+    assert problem.startswith("--rollout.sagc.enable is a flag of python -m openrlhf_sagc, not of")
     assert preflight.all_right(argparse.Namespace(command=[])) == "ports and Ray's token are as Ray's head needs them"
 
 
@@ -173,7 +172,10 @@ def test_a_cluster_that_runs_here_is_not_joined_by_chance(preflight, monkeypatch
     ("flags", "line"),
     [
         (["--rollout.sagc.enabled"], "--rollout.sagc.enabled is no flag; the closest one is --rollout.sagc.enable"),
-        (["--rollout.sagc.enable"], "--algo.advantage.estimator gae has no groups"),
+        (
+            [],
+            "--algo.advantage.estimator gae has no groups for the scheduler: use --algo.advantage.estimator group_norm (or",
+        ),
         (["--train.partial_rollout_enable"], "--train.partial_rollout_enable needs --train.async_enable: add it"),
     ],
 )
@@ -209,7 +211,7 @@ def test_missing_modules(preflight):
 
 
 def test_each_problem_is_a_line_and_the_rest_is_still_checked(preflight, tmp_path):
-    command = ["openrlhf_sagc", "--reward.remote_url", "/none.py", "--ckpt.output_dir", str(tmp_path)]
+    command = ["openrlhf_sagc.off", "--reward.remote_url", "/none.py", "--ckpt.output_dir", str(tmp_path)]
     options = argparse.Namespace(
         ports=[],
         command=command,
@@ -249,5 +251,5 @@ def test_several_nodes_without_a_token_are_refused(check, no_token, start):
 
 def test_a_problem_is_printed_without_secrets(check):
     flags = ["--reward.remote_url", "/none/http://user:s3cret@host/x.py"]
-    said = check("--device", "cpu", "openrlhf_sagc", *flags)
+    said = check("--device", "cpu", "openrlhf_sagc.off", *flags)
     assert "/none/http://host/x.py is not there" in said and "s3cret" not in said

@@ -13,7 +13,7 @@ from run_files import args_for
 from openrlhf_sagc.run.output_folders import held_folders
 
 SCRIPT = ROOT / "train_scripts/train_on_cpu.py"
-BASE, OWN = "openrlhf.cli.train_ppo_ray", "openrlhf_sagc"
+RELEASED, OFF, OWN = "openrlhf_sagc.unpatched", "openrlhf_sagc.off", "openrlhf_sagc"
 
 
 @pytest.fixture
@@ -39,10 +39,10 @@ def models(folder):
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*.safetensors"))
 
 
-@pytest.mark.parametrize("module", [BASE, OWN])
+@pytest.mark.parametrize("module", [RELEASED, OFF])
 def test_what_an_earlier_run_left_is_moved_aside(on_cpu, outputs, tmp_path, module):
-    """For later flags win; the package does it itself where it is switched on."""
-    on_cpu.hold_outputs(OWN, [*outputs, "--rollout.sagc.enable"])
+    """For later flags win; the package's own command does it itself."""
+    on_cpu.hold_outputs(OWN, outputs)
     assert models(tmp_path) == ["trained/model.safetensors"]
     on_cpu.hold_outputs(module, outputs)
     assert models(tmp_path) == ["trained/earlier-1/model.safetensors"]
@@ -56,12 +56,12 @@ def test_what_an_earlier_run_left_is_moved_aside(on_cpu, outputs, tmp_path, modu
 def test_nothing_is_moved_while_another_run_holds_it(on_cpu, outputs, tmp_path):
     with held_folders(args_for(tmp_path, save_steps=-1, load=False)):
         with pytest.raises(SystemExit, match="is in use by another run"):
-            on_cpu.hold_outputs(BASE, outputs)
+            on_cpu.hold_outputs(RELEASED, outputs)
     assert models(tmp_path) == ["trained/model.safetensors"]
 
 
 def test_without_a_name_the_log_is_left_alone(on_cpu, outputs, tmp_path):
-    on_cpu.hold_outputs(BASE, outputs[:-2])
+    on_cpu.hold_outputs(RELEASED, outputs[:-2])
     assert (tmp_path / "tensorboard/run/events.out.tfevents.1").exists()
 
 
@@ -101,6 +101,6 @@ def test_ray_starts_after_that(on_cpu, monkeypatch):
     monkeypatch.setattr(on_cpu, "hold_outputs", lambda *words: calls.append(words))
     run = lambda name, **_: calls.append(name) or on_cpu.ray.init(runtime_env={})  # noqa: E731
     monkeypatch.setattr(on_cpu, "runpy", SimpleNamespace(run_module=run))
-    monkeypatch.setattr(sys, "argv", ["train_on_cpu.py", BASE, "--data.max_len", "9"])
+    monkeypatch.setattr(sys, "argv", ["train_on_cpu.py", RELEASED, "--data.max_len", "9"])
     on_cpu.main()
-    assert calls == [BASE, (BASE, ["--data.max_len", "9"]), {"runtime_env": {}, "include_dashboard": False}]
+    assert calls == [RELEASED, (RELEASED, ["--data.max_len", "9"]), {"runtime_env": {}, "include_dashboard": False}]

@@ -1,0 +1,36 @@
+"""`python -m openrlhf_sagc.off`: patched OpenRLHF without the scheduler and the faster step, with OpenRLHF's flags alone."""
+
+import sys
+from collections.abc import Sequence
+from types import SimpleNamespace
+
+from openrlhf_sagc.argument_checks import OFF
+from openrlhf_sagc.arguments import add_arguments
+from openrlhf_sagc.config.flags import openrlhf_parser, parse_plain_flags
+from openrlhf_sagc.config.settled import with_hidden_key
+from openrlhf_sagc.config.upstream_checks import validated
+from openrlhf_sagc.redaction import redact_output
+
+
+def read_arguments(words: Sequence[str]) -> SimpleNamespace:
+    """The arguments of a run with these flags.
+
+    Raises:
+        SystemExit: a flag is this package's, or cannot work; a line each.
+    """
+    flags = parse_plain_flags(words, openrlhf_parser(), add_arguments, OFF)
+    from openrlhf.cli import train_ppo_ray  # takes 9 s, so behind the flags
+
+    return with_hidden_key(validated(train_ppo_ray.validate_args, flags))
+
+
+def main() -> None:
+    args = read_arguments(sys.argv[1:])
+    from openrlhf.cli import train_ppo_ray
+
+    train_ppo_ray.train(args)
+
+
+if __name__ == "__main__":
+    redact_output()
+    main()

@@ -1,0 +1,66 @@
+"""`python -m openrlhf_sagc.unpatched`: OpenRLHF as released, whose flags are read before its imports."""
+
+import runpy
+import sys
+
+import pytest
+from cpu_stack import ROOT
+
+from openrlhf_sagc.config.flags import openrlhf_parser, released_parser
+
+SCRIPT = "build/{}/openrlhf/cli/train_ppo_ray.py"
+
+
+@pytest.fixture
+def started(monkeypatch):
+    """started(*flags): the module that the command runs with them, and the words that it gets."""
+
+    def run(*flags):
+        found = []
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, "argv", ["unpatched", *flags])
+            real = runpy.run_module
+            patch.setattr(runpy, "run_module", lambda name, **_: found.append((name, sys.argv[1:])))
+            real("openrlhf_sagc.unpatched", run_name="__main__")
+        return found
+
+    return run
+
+
+@pytest.mark.parametrize("tree", ["base", "cpu-base"])
+def test_its_parser_is_that_of_the_released_module(openrlhf_of, tree):
+    openrlhf_of("cpu-patched")
+    patched = [action.option_strings for action in openrlhf_parser()._actions]
+    openrlhf_of(tree)
+    assert [action.option_strings for action in released_parser()._actions] == patched and len(patched) > 150
+
+
+def test_released_openrlhf_runs_as_its_own_command(openrlhf_of, started):
+    openrlhf_of("cpu-base")
+    flags = ["--algo.advantage.estimator", "gae", "--train.batch_size=4", "--rollout.n_s", "1"]
+    assert started(*flags) == [("openrlhf.cli.train_ppo_ray", flags)]
+
+
+@pytest.mark.parametrize(
+    "flags, said",
+    [
+        (["--rollout.sagc.enable"], "--rollout.sagc.enable is a flag of python -m openrlhf_sagc, not of"),
+        (["--no_flag"], "--no_flag is no flag of OpenRLHF"),
+        (["--train.batch_size", "x"], "invalid int value: 'x': use a whole number"),
+    ],
+)
+def test_what_it_does_not_take_is_one_line_before_it_starts(openrlhf_of, started, flags, said):
+    openrlhf_of("cpu-base")
+    with pytest.raises(SystemExit, match="^openrlhf_sagc: [^\n]+$") as ended:
+        started(*flags)
+    assert said in str(ended.value)
+
+
+def test_a_patched_openrlhf_is_refused_with_what_is_missing(openrlhf_of, started):
+    openrlhf_of("cpu-patched")
+    with pytest.raises(SystemExit, match="^openrlhf_sagc: [^\n]+$") as ended:
+        started()
+    assert str(ended.value).startswith(
+        f"openrlhf_sagc: {ROOT / SCRIPT.format('cpu-patched')} is of the patched OpenRLHF: "
+    )
+    assert "python -m openrlhf_sagc.off runs that without the scheduler" in str(ended.value)
