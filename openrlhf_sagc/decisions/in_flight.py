@@ -14,7 +14,7 @@ class GroupsInFlight:
 
     `running` holds groups by number, in the order of the steps that dispatched them. `accepted` holds groups with their
     samples. `unobserved` holds the rollouts of every group that is back, until `take_lengths` hands them over. `loads`
-    are the tokens expected of the rollouts that run on each engine. `must_finish_running` counts the groups that run and
+    are those of the rollouts that run on each engine, see `Group`. `must_finish_running` counts the groups that run and
     whose prompts must finish. All is counted as it changes, so that a group costs the same however many are in flight.
     """
 
@@ -50,41 +50,36 @@ class GroupsInFlight:
         step: Step,
         prompts: Sequence[Prompt],
         engines: Iterable[tuple[int, ...]] = repeat(()),
-        expected_tokens: Iterable[int] = repeat(0),
+        loads: Iterable[int] = repeat(1),
     ) -> list[Group]:
-        """A numbered group for each prompt, with its rollouts' engines and expected tokens; none of them runs yet."""
+        """A numbered group for each prompt, with its rollouts' engines and what each adds there; none of them runs yet."""
         numbers = range(self._dispatched, self._dispatched + len(prompts))
         self._dispatched = numbers.stop
         sizes, rollouts = repeat(step.group_size), repeat(step.round.rollouts)
-        return list(map(Group, numbers, repeat(step.number), prompts, sizes, rollouts, engines, expected_tokens))
+        return list(map(Group, numbers, repeat(step.number), prompts, sizes, rollouts, engines, loads))
 
     def run(self, groups: Iterable[Group]) -> None:
         """These groups are dispatched."""
         for group in groups:
             self.running[group.number] = group
             for engine in group.engines:
-                self.loads[engine] += group.expected_tokens
+                self.loads[engine] += group.load
             self.must_finish_running += group.prompt.must_finish
 
     def note_back(self, number: int, places: Iterable[int]) -> None:
         """These rollouts of a group that runs are back, others may run on; each is noted once at most."""
-        group = self.running[number]
-        if not group.engines:
-            return
-        back = self._back.setdefault(number, set())
+        group, back = self.running[number], self._back.setdefault(number, set())
         for place in places:
-            self.loads[group.engines[place]] -= group.expected_tokens
+            self.loads[group.engines[place]] -= group.load
             back.add(place)
 
     def take_back(self, number: int, lengths: list[Rollout]) -> Group:
         """A group that ran is back, with these rollouts as its members."""
         self.unobserved.append(lengths)
-        group = self.running[number]
-        if group.engines:
-            back = self._back.pop(number, ())
+        group, back = self.running.pop(number), self._back.pop(number, ())
+        if len(back) < group.rollouts:
             for place, engine in enumerate(group.engines):
-                self.loads[engine] -= group.expected_tokens * (place not in back)
-        del self.running[number]
+                self.loads[engine] -= group.load * (place not in back)
         self.must_finish_running -= group.prompt.must_finish
         return group
 

@@ -91,6 +91,23 @@ def balance(loads_E: Sequence[float], expected_P: Sequence[float], rollouts: int
     return [(prompt, _least_loaded(heap, expected_P[prompt], rollouts)) for prompt in longest_first]
 
 
+def place_whole(loads_E: Sequence[float], rollouts_G: Sequence[int]) -> list[tuple[int, ...]]:
+    """The engine of each rollout of each group: all of a group on the engine with the fewest, as OpenRLHF places them.
+
+    Args:
+        loads_E: the rollouts that run on each engine.
+        rollouts_G: of each group, in the order of dispatch.
+    """
+    heap = [(load, engine) for engine, load in enumerate(loads_E)]
+    heapq.heapify(heap)
+    placed = []
+    for rollouts in rollouts_G:
+        load, engine = heap[0]
+        heapq.heapreplace(heap, (load + rollouts, engine))
+        placed.append((engine,) * rollouts)
+    return placed
+
+
 def _least_loaded(heap: list[tuple[float, int]], expected: float, rollouts: int) -> tuple[int, ...]:
     """The engine of each of these rollouts, whose loads are added to the heap."""
     engines = []

@@ -2,13 +2,15 @@
 
 import json
 import math
+from types import SimpleNamespace
 
 import numpy as np
+import openrlhf.trainer.ppo_utils.samples_generator as upstream
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openrlhf_sagc.decisions.length_prediction import LengthPredictor, balance
+from openrlhf_sagc.decisions.length_prediction import LengthPredictor, balance, place_whole
 
 
 def shown(*groups):
@@ -94,3 +96,25 @@ def test_engines_that_are_busy_get_less():
 
 def test_rollouts_of_a_prompt_are_shared_by_the_engines():
     assert balance([0.0, 0.0, 0.0], [10.0, 20.0], 4) == [(1, (0, 1, 2, 0)), (0, (1, 2, 1, 2))]
+
+
+@given(st.integers(1, 12), st.sampled_from([4, 8, 16]), st.lists(st.integers(0, 40), min_size=1, max_size=5))
+def test_whole_groups_are_placed_as_openrlhf_places_them(count, size, loads):
+    actors = [
+        SimpleNamespace(
+            get_num_unfinished_requests=SimpleNamespace(remote=lambda load=load: load),
+            generate_responses=SimpleNamespace(remote=lambda engine=engine, **_: engine),
+        )
+        for engine, load in enumerate(loads)
+    ]
+    args = SimpleNamespace(
+        algo=SimpleNamespace(advantage=SimpleNamespace(is_correction_level="off")),
+        rollout=SimpleNamespace(n_samples_per_prompt=None),
+    )
+    generator = upstream.SamplesGenerator(SimpleNamespace(args=args), None, None, None, actors)
+    prompts = [""] * count
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(upstream.ray, "get", lambda results: results)
+        patch.setattr(upstream, "SamplingParams", lambda **_: None)
+        expected = generator._dispatch_prompts_to_vllm(prompts, prompts, n_samples_per_prompt=size)
+    assert place_whole(loads, [size] * count) == [(engine,) * size for engine in expected]
