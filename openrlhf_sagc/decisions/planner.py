@@ -117,6 +117,7 @@ class StepPlanner:
             num_groups=num_groups,
             round=self.batcher.decide(num_groups, size, waiting=len(queue), drained=queue.is_drained),
             acceptance_rate=self.sampler.acceptance_rate(size),
+            rate_groups=self.sampler.groups_known(size),
             max_dispatched=self.sampler.max_gen_batches * num_groups,
             carried_accepted=len(flight.accepted),
             carried_running=len(flight.running),
