@@ -218,7 +218,6 @@ def make_generator(monkeypatch):
 
     monkeypatch.setattr(engines_module, "SimpleQueue", lambda: Returns(ray))
     monkeypatch.setattr(engines_module.ray, "get", ray.get)
-    monkeypatch.setattr(engines_module.ray, "put", lambda value: value)
     monkeypatch.setattr(engines_module, "batch_vllm_engine_call", lambda engines, method: ray.calls.append(method))
 
     def make(prompts, respond=lambda prompt, size: [(10, 1.0)] * size, filtering=False, engines=1, data=None, **flags):

@@ -24,6 +24,12 @@ settings.register_profile("untimed", deadline=None, suppress_health_check=[Healt
 settings.load_profile("untimed")
 
 
+@pytest.fixture(autouse=True)
+def no_store(monkeypatch):
+    """`ray.put` would start a Ray cluster; what is put stands for its reference."""
+    monkeypatch.setattr(experience.ray, "put", lambda value: value)
+
+
 class Trainer:
     """The trainer of a policy's actor."""
 

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openrlhf_sagc.decisions.length_prediction import LengthPredictor, balance, place_whole
+from openrlhf_sagc.decisions import length_prediction
+from openrlhf_sagc.decisions.length_prediction import LengthPredictor, balance, key_of, place_whole
 
 
 def shown(*groups):
@@ -96,6 +97,17 @@ def test_engines_that_are_busy_get_less():
 
 def test_rollouts_of_a_prompt_are_shared_by_the_engines():
     assert balance([0.0, 0.0, 0.0], [10.0, 20.0], 4) == [(1, (0, 1, 2, 0)), (0, (1, 2, 1, 2))]
+
+
+def test_the_prompts_seen_longest_ago_are_forgotten(monkeypatch):
+    monkeypatch.setattr(length_prediction, "MOST_PROMPTS", 3)
+    predictor = shown(("a", [100] * 8), ("b", [200] * 8), ("c", [400] * 8), ("a", [100] * 8), ("d", [800] * 8))
+    assert list(predictor.state_dict()["prompts"]) == [key_of(prompt) for prompt in "cad"]
+    assert predictor.predict("b") == predictor.predict("never seen")
+    monkeypatch.setattr(length_prediction, "MOST_PROMPTS", 2)
+    resumed = LengthPredictor()
+    resumed.load_state_dict(json.loads(json.dumps(predictor.state_dict())))
+    assert list(resumed.state_dict()["prompts"]) == [key_of(prompt) for prompt in "ad"]
 
 
 @given(st.integers(1, 12), st.sampled_from([4, 8, 16]), st.lists(st.integers(0, 40), min_size=1, max_size=5))

@@ -81,6 +81,19 @@ def test_asynchronous_trainer(start_run, make, monkeypatch):
     assert_makes_experiences_of_groups(made[1])
 
 
+def test_a_checkpoints_state_is_put_once_for_all_actors(start_run, make, monkeypatch):
+    actors = SimpleNamespace(async_run_method=lambda method_name, **given: saved.append(given["client_states"]) or [])
+    trainer, saved = make(GroupTrainer, start_run("--rollout.sagc.enable").args, actors, None, None, None, []), []
+    trainer.args.ckpt.save_steps = 7
+    monkeypatch.setattr("ray.get", lambda refs: refs)
+    monkeypatch.setattr("ray.put", lambda value: ("put", value))
+    monkeypatch.setattr(trainers, "write_notes", mock.Mock())
+    monkeypatch.setattr(trainers, "step_seconds", lambda status: {})
+    trainer.save_logs_and_checkpoints(7, {}, {"samples_generator": "large"})
+    ((put, state),) = saved
+    assert put == "put" and state["samples_generator"] == "large"
+
+
 @pytest.mark.parametrize("cls", [GroupTrainer, GroupTrainingActor])
 def test_the_steps_metrics_are_logged_after_it_came_through_a_queue(cls, monkeypatch):
     step = pickle.loads(pickle.dumps(StepSamples(["sample"], {"sagc/group_size": 8.0})))
