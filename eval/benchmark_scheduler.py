@@ -13,7 +13,6 @@ from unittest import mock
 
 import pandas as pd
 from common.tables import show
-from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 
 from openrlhf_sagc.controller import StragglerAwareGroupController
 from openrlhf_sagc.decisions.dynamic_sampling import DynamicSampler
@@ -21,7 +20,7 @@ from openrlhf_sagc.decisions.in_flight import GroupsInFlight
 from openrlhf_sagc.decisions.length_prediction import LengthPredictor
 from openrlhf_sagc.decisions.planner import StepPlanner
 from openrlhf_sagc.decisions.prompt_queue import PromptQueue
-from openrlhf_sagc.decisions.records import ROLLOUT, Rollout
+from openrlhf_sagc.decisions.records import ROLLOUT, Dispatch, Ended, Rollout
 from openrlhf_sagc.decisions.tail_batching import NoTailBatching
 from openrlhf_sagc.driver.engines import Engines
 from openrlhf_sagc.driver.trainers import collect_less_garbage
@@ -45,28 +44,33 @@ class NumberedPrompts:
         return [(f"prompt {self.taken - i}", "", None) for i in range(count)], False
 
 
-class StubRef:
-    """Stands for the Ray reference of a call, and for its future; it is back as soon as it is sent.
+class StubEngine:
+    """Stands for an engine's actor and the references of its calls: what it is sent has ended when it is asked."""
 
-    Args:
-        responses: a list with that of each rollout.
-    """
+    def __init__(self):
+        self.generate_responses, self.__ray_call__ = SimpleNamespace(remote=self._take), mock.Mock()
+        self._ended, self._answer = [], None
 
-    def __init__(self, responses):
-        self._responses = responses
+    def _take(self, message, *_, **__):
+        if isinstance(message, Dispatch):
+            self._ended += [
+                Ended(number, place, RESPONSES[place]) for number, _, places in message.shares for place in places
+            ]
+        else:
+            self._answer, self._ended = self._ended, []
+        return self
 
     def future(self):
         return self
+
+    def exception(self):
+        return None
 
     def add_done_callback(self, callback):
         callback(self)
 
     def result(self):
-        return self._responses
-
-
-def stub_dispatch(self, prompts, labels, *, n_samples_per_prompt, **_):
-    return [StubRef(RESPONSES[:n_samples_per_prompt]) for _ in prompts]
+        return [self._answer]
 
 
 def planner_for(groups: int, engines: int, predicts: bool) -> StepPlanner:
@@ -108,10 +112,10 @@ def measure(groups: int, engines: int, predicts: bool, repeats: int) -> dict[str
     """Medians over `repeats` steps, and the least seconds of them: on a shared machine neighbours slow some down."""
     reward = SimpleNamespace(timeout=1.0, retries=0)
     strategy = SimpleNamespace(args=SimpleNamespace(reward=reward, rollout=SimpleNamespace(agent_timeout=None)))
-    stubs = [SimpleNamespace(__ray_call__=mock.Mock()) for _ in range(engines)]
     planner, flight, queue = planner_for(groups, engines, predicts), GroupsInFlight(), PromptQueue(NumberedPrompts())
-    parts, rows = Engines(strategy, None, stubs, flight.note_back), []
-    with mock.patch.object(SamplesGenerator, "_dispatch_prompts_to_vllm", stub_dispatch):
+    rows = []
+    with mock.patch("ray.put"), mock.patch("openrlhf_sagc.driver.engines._settings_of", lambda *_: {}):
+        parts = Engines(strategy, None, [StubEngine() for _ in range(engines)], flight.note_back)
         for _ in range(repeats):
             start = time.perf_counter()
             dispatched, most = run_step(planner, flight, queue, parts)

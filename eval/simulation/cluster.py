@@ -1,4 +1,4 @@
-"""Engines that share a clock, with OpenRLHF's placement of groups or the scheduler's of rollouts."""
+"""Engines that share a clock, and the rollouts that the scheduler has placed on them."""
 
 import heapq
 import math
@@ -37,19 +37,16 @@ class Cluster:
     def dispatch(
         self,
         groups: dict[int, list[Request]],
+        engines: Iterable[Sequence[int]],
         *,
         keep_first: int | None = None,
-        engines: Sequence[Sequence[int]] | None = None,
-    ) -> list[tuple[int, ...]]:
-        """Send groups to engines; the engine of each rollout.
-
-        Without `engines` groups go whole to those with the fewest unfinished rollouts, as OpenRLHF's
-        `_dispatch_prompts_to_vllm` places them: loads are counted once, then every group adds its size.
+    ) -> None:
+        """Send groups to engines.
 
         Args:
             groups: the requests of each, by number.
+            engines: of each rollout of each group.
             keep_first: rollouts of a group that end the others; None for all of them.
-            engines: where the scheduler has placed each rollout of each group, empty for groups that it has not placed.
 
         Raises:
             ValueError: a rollout does not fit an engine's KV cache.
@@ -59,16 +56,8 @@ class Cluster:
             raise ValueError(
                 f"kv_limit {self.costs.kv_limit} is less than a rollout of {longest} tokens, prompt included"
             )
-        loads = [(engine.unfinished, index) for index, engine in enumerate(self.engines)]
-        heapq.heapify(loads)
-        placed = []
         arrivals: dict[int, list[Request]] = {}
-        for (group, requests), places in zip(groups.items(), engines or [()] * len(groups)):
-            if not places:
-                load, index = loads[0]
-                heapq.heapreplace(loads, (load + len(requests), index))
-                places = [index] * len(requests)
-            placed.append(tuple(places))
+        for (group, requests), places in zip(groups.items(), engines):
             self._groups[group] = requests
             self._unfinished[group] = keep_first or len(requests)
             for place, (request, index) in enumerate(zip(requests, places)):
@@ -77,7 +66,6 @@ class Cluster:
         for index, requests in arrivals.items():
             self.engines[index].submit(requests, self.now)
             self._plan(index)
-        return placed
 
     @property
     def preemptions(self) -> int:

@@ -15,7 +15,7 @@ import numpy as np
 from simulation.workloads import WorkloadSource
 
 from openrlhf_sagc.decisions.in_flight import GroupsInFlight
-from openrlhf_sagc.decisions.length_prediction import LengthPredictor
+from openrlhf_sagc.decisions.length_prediction import LengthPredictor, place_whole
 from openrlhf_sagc.decisions.planner import StepPlanner
 from openrlhf_sagc.decisions.prompt_queue import PromptQueue
 from openrlhf_sagc.decisions.records import Group, Prompt
@@ -173,9 +173,9 @@ class SizesByPrompt(StepPlanner):
         self._worths += self.knowledge.worth(prompts)
         sizes = best_sizes(self._worths, step.group_size * len(self._worths))[-len(prompts) :]
         self.sizes += sizes
-        groups = [
-            group._replace(size=size, rollouts=size) for group, size in zip(flight.new_groups(step, prompts), sizes)
-        ]
+        engines = place_whole([flight.loads[engine] for engine in range(self._num_engines)], sizes)
+        new = flight.new_groups(step, prompts, engines)
+        groups = [group._replace(size=size, rollouts=size) for group, size in zip(new, sizes)]
         flight.run(groups)
         return groups
 

@@ -183,7 +183,7 @@ class SimulatedTraining:
             ]
             for group in groups
         }
-        self.cluster.dispatch(requests, keep_first=step.keep_first, engines=[group.engines for group in groups])
+        self.cluster.dispatch(requests, [group.engines for group in groups], keep_first=step.keep_first)
 
     def _stream_committed(self, step: Step) -> None:
         """Let the actors train what the step trains for sure."""

@@ -24,7 +24,7 @@ from openrlhf_sagc.actors.running_rollouts import (
     current_rollout,
     note_failure,
 )
-from openrlhf_sagc.decisions.records import ROLLOUT, Labelled, Rollout
+from openrlhf_sagc.decisions.records import ROLLOUT, Collect, Dispatch, Ended, Rollout
 
 RESETS = 50  # attempts at resetting the prefix cache
 RESET_PAUSE = 0.2  # seconds between them
@@ -118,6 +118,8 @@ class RolloutExecutor:
         self._jitter = random.Random(engine_actor.kwargs["seed"])  # OpenRLHF's, another one for each engine
         self._running: set[RunningRollout] = set()
         self._groups: WeakValueDictionary[int, RunningGroup] = WeakValueDictionary()  # by number, as long as they run
+        self._ended: asyncio.Queue[tuple[int, int, asyncio.Task]] = asyncio.Queue()  # dispatched and not collected yet
+        self._tasks: set[asyncio.Task] = set()  # of the rollouts that were dispatched and run
         self._single_turn = type(executor) is SingleTurnAgentExecutor
         # That one decodes by itself.
         self._engine = EngineOfAgents(engine_actor, needs_text=not self._single_turn, running=self._running)
@@ -133,22 +135,45 @@ class RolloutExecutor:
         """What the inner executor returns, reward and scores as floats, and a `Rollout` under the key ROLLOUT.
 
         The tokens of a rollout that did not finish are those generated so far in its last attempt. Its response holds
-        nothing else but prompt, label and images, as in `kwargs`. If the reward failed, reward and scores are None. The
-        label of a rollout that belongs to a group is `Labelled`; what is inside of it is all that others see.
+        nothing else but prompt, label and images, as in `kwargs`. If the reward failed, reward and scores are None.
+
+        The scheduler sends two things in the place of a prompt, since OpenRLHF's `generate_responses` is the one method of
+        the actor that awaits what this returns. A `Dispatch` begins rollouts and returns at once. A `Collect` returns the
+        list of those that have `Ended` since the last one; it waits for the first.
 
         Raises:
             Exception: vLLM is dead.
         """
         # `llm_engine` is the engine's actor, which `_engine` stands for.
-        group, label = RunningGroup(None), kwargs.get("label")
-        if isinstance(label, Labelled):
-            group = self._groups.setdefault(label.group, RunningGroup(self.keep_first))
-            kwargs["label"] = label.label
-        if kwargs.get("hf_tokenizer") is None:
-            kwargs["hf_tokenizer"] = self._tokenizer if self._single_turn else self._tokenizer_of(group)
-        return self._execute(group, args, kwargs)
+        prompt = kwargs.get("prompt")
+        if isinstance(prompt, Dispatch):
+            return self._begin(prompt, kwargs)
+        if isinstance(prompt, Collect):
+            return self._collect()
+        return self._execute(RunningGroup(None), args, kwargs)  # of an evaluation
+
+    async def _begin(self, dispatch: Dispatch, kwargs: dict) -> None:
+        """Begin these rollouts, all of which have the other settings in `kwargs`."""
+        for number, prompt, places in dispatch.shares:
+            group = self._groups.setdefault(number, RunningGroup(self.keep_first))
+            own = {"prompt": prompt.text, "label": prompt.label, "images": prompt.images}
+            for place in places:
+                task = asyncio.create_task(self._execute(group, (), {**kwargs, **own}))
+                self._tasks.add(task)
+                task.add_done_callback(partial(self._note_end, number, place))
+
+    def _note_end(self, number: int, place: int, task: asyncio.Task) -> None:
+        self._tasks.remove(task)
+        self._ended.put_nowait((number, place, task))
+
+    async def _collect(self) -> list[Ended]:
+        ended = [await self._ended.get()]
+        ended += [self._ended.get_nowait() for _ in range(self._ended.qsize())]
+        return [Ended(number, place, task.result()) for number, place, task in ended]
 
     async def _execute(self, group: "RunningGroup", args: tuple, kwargs: dict) -> dict:
+        if kwargs.get("hf_tokenizer") is None:
+            kwargs["hf_tokenizer"] = self._tokenizer if self._single_turn else self._tokenizer_of(group)
         if self.loop is None and not self._single_turn:
             contain_exits(asyncio.get_running_loop())
         self.loop = asyncio.get_running_loop()

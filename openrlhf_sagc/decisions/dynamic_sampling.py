@@ -108,6 +108,10 @@ class DynamicSampler:
         kept, seen = self._kept.get(group_size, 0.0), self._seen.get(group_size, 0.0)
         return max((kept + PRIOR_GROUPS * model) / (seen + PRIOR_GROUPS), 1e-3)  # rounding can leave 0
 
+    def groups_known(self, group_size: int) -> float:
+        """How many judged groups the acceptance rate of this size counts as."""
+        return PRIOR_GROUPS + self._seen.get(group_size, 0.0)
+
     def state_dict(self) -> dict:
         """What `load_state_dict` needs to go on, between two steps; JSON-serialisable."""
         return {

@@ -1,8 +1,9 @@
 """The groups that are dispatched and not yet trained: those that run, and those that were accepted."""
 
-import math
-from collections import Counter
+from bisect import bisect_left, insort
+from collections import Counter, deque
 from collections.abc import Iterable, Sequence
+from heapq import heappop, heappush
 from itertools import repeat
 
 from openrlhf_sagc.decisions.records import Group, Prompt, Rollout
@@ -14,8 +15,8 @@ class GroupsInFlight:
 
     `running` holds groups by number, in the order of the steps that dispatched them. `accepted` holds groups with their
     samples. `unobserved` holds the rollouts of every group that is back, until `take_lengths` hands them over. `loads`
-    are the tokens expected of the rollouts that run on each engine. `must_finish_running` counts the groups that run and
-    whose prompts must finish. All is counted as it changes, so that a group costs the same however many are in flight.
+    are those of the rollouts that run on each engine, see `Group`. All is counted as it changes, so that a group costs the
+    same however many are in flight.
     """
 
     def __init__(self) -> None:
@@ -26,9 +27,10 @@ class GroupsInFlight:
         self._back: dict[int, set[int]] = {}  # of groups that run, by number: places of the rollouts that are back
         self._committed_fresh = 0  # committed groups whose prompts need not finish
         self._committed: set[int] = set()  # numbers
-        self._uncommitted: list[Group] = []  # accepted ones, in order of acceptance
+        self._uncommitted_owed: list[Group] = []  # accepted ones whose prompts must finish, a heap by number
+        self._uncommitted_fresh: deque[Group] = deque()  # the others, in order of acceptance
         self._dispatched = 0
-        self.must_finish_running = 0
+        self._owed_running: list[int] = []  # numbers of the groups that run and whose prompts must finish, in order
         self._must_finish_accepted = 0
 
     def __bool__(self) -> bool:
@@ -41,6 +43,11 @@ class GroupsInFlight:
         return [group.prompt for group in [*self.accepted, *self.running.values()]]
 
     @property
+    def must_finish_running(self) -> int:
+        """Number of groups that run and whose prompts must finish."""
+        return len(self._owed_running)
+
+    @property
     def must_finish(self) -> int:
         """Number of groups whose prompts must finish."""
         return self.must_finish_running + self._must_finish_accepted
@@ -50,50 +57,54 @@ class GroupsInFlight:
         step: Step,
         prompts: Sequence[Prompt],
         engines: Iterable[tuple[int, ...]] = repeat(()),
-        expected_tokens: Iterable[int] = repeat(0),
+        loads: Iterable[int] = repeat(1),
     ) -> list[Group]:
-        """A numbered group for each prompt, with its rollouts' engines and expected tokens; none of them runs yet."""
+        """A numbered group for each prompt, with its rollouts' engines and what each adds there; none of them runs yet."""
         numbers = range(self._dispatched, self._dispatched + len(prompts))
         self._dispatched = numbers.stop
         sizes, rollouts = repeat(step.group_size), repeat(step.round.rollouts)
-        return list(map(Group, numbers, repeat(step.number), prompts, sizes, rollouts, engines, expected_tokens))
+        return list(map(Group, numbers, repeat(step.number), prompts, sizes, rollouts, engines, loads))
 
     def run(self, groups: Iterable[Group]) -> None:
         """These groups are dispatched."""
         for group in groups:
             self.running[group.number] = group
             for engine in group.engines:
-                self.loads[engine] += group.expected_tokens
-            self.must_finish_running += group.prompt.must_finish
+                self.loads[engine] += group.load
+            if group.prompt.must_finish:
+                insort(self._owed_running, group.number)  # nearly always behind the last
 
     def note_back(self, number: int, places: Iterable[int]) -> None:
         """These rollouts of a group that runs are back, others may run on; each is noted once at most."""
-        group = self.running[number]
-        if not group.engines:
-            return
-        back = self._back.setdefault(number, set())
+        group, back = self.running[number], self._back.setdefault(number, set())
         for place in places:
-            self.loads[group.engines[place]] -= group.expected_tokens
+            self.loads[group.engines[place]] -= group.load
             back.add(place)
 
     def take_back(self, number: int, lengths: list[Rollout]) -> Group:
         """A group that ran is back, with these rollouts as its members."""
         self.unobserved.append(lengths)
-        group = self.running[number]
-        if group.engines:
-            back = self._back.pop(number, ())
+        group, back = self.running.pop(number), self._back.pop(number, ())
+        if len(back) < group.rollouts:
             for place, engine in enumerate(group.engines):
-                self.loads[engine] -= group.expected_tokens * (place not in back)
-        del self.running[number]
-        self.must_finish_running -= group.prompt.must_finish
+                self.loads[engine] -= group.load * (place not in back)
+        if group.prompt.must_finish:
+            del self._owed_running[bisect_left(self._owed_running, number)]
         return group
 
     def accept(self, group: Group, samples: Sequence) -> None:
         """A group that is back may be trained."""
         group = group._replace(samples=samples)
         self.accepted.append(group)
-        self._uncommitted.append(group)
-        self._must_finish_accepted += group.prompt.must_finish
+        self._note_uncommitted(group)
+
+    def _note_uncommitted(self, group: Group) -> None:
+        """The group is accepted, and may be committed."""
+        if group.prompt.must_finish:
+            heappush(self._uncommitted_owed, group)
+            self._must_finish_accepted += 1
+        else:
+            self._uncommitted_fresh.append(group)
 
     def waits_for(self, step: Step) -> bool:
         """Whether the step has to wait for a running group.
@@ -115,27 +126,15 @@ class GroupsInFlight:
         run, and none of it is ever surplus.
         """
         committed: list[Group] = []
-        others: list[Group] = []
-        for group in sorted(self._uncommitted, key=_owed_first):
-            fresh = not group.prompt.must_finish
-            if fresh:
-                taken = self._committed_fresh + self.must_finish
-            else:
-                taken = len(self._committed) + len(committed) + self._must_finish_before(group.number)
-            if taken >= step.num_groups:
-                others.append(group)
-                continue
-            self._committed_fresh += fresh
-            committed.append(group)
-        self._uncommitted = others
-        self._committed |= {group.number for group in committed}
+        owed, fresh = self._uncommitted_owed, self._uncommitted_fresh
+        while owed and len(self._committed) + bisect_left(self._owed_running, owed[0].number) < step.num_groups:
+            committed.append(heappop(owed))
+            self._committed.add(committed[-1].number)
+        while fresh and self._committed_fresh + self.must_finish < step.num_groups:
+            committed.append(fresh.popleft())
+            self._committed.add(committed[-1].number)
+            self._committed_fresh += 1
         return committed
-
-    def _must_finish_before(self, number: int) -> int:
-        """Running groups whose prompts must finish and that were dispatched before this one."""
-        if not self.must_finish_running:
-            return 0
-        return sum(group.prompt.must_finish for group in self.running.values() if group.number < number)
 
     def take_lengths(self) -> list[list[Rollout]]:
         """Rollouts of the groups that came back since the last call."""
@@ -169,7 +168,7 @@ class GroupsInFlight:
 
     def load_state_dict(self, state: dict) -> None:
         """Go on from `state_dict()`; nothing runs."""
-        self.running, self.loads, self._back, self.must_finish_running = {}, Counter(), {}, 0
+        self.running, self.loads, self._back, self._owed_running = {}, Counter(), {}, []
         self._dispatched = state["dispatched"]
         self.accepted = [
             Group(number, step, Prompt(*prompt), len(samples), len(samples), samples=samples)
@@ -180,10 +179,7 @@ class GroupsInFlight:
 
     def _begin_account(self) -> None:
         """Count the groups that were accepted before the step, none of which is committed."""
-        self._must_finish_accepted = sum(group.prompt.must_finish for group in self.accepted)
-        self._uncommitted, self._committed, self._committed_fresh = list(self.accepted), set(), 0
-
-
-def _owed_first(group: Group) -> float:
-    """Order of groups by which those whose prompts must finish come by their numbers, ahead of the others."""
-    return group.number if group.prompt.must_finish else math.inf
+        self._committed, self._committed_fresh, self._must_finish_accepted = set(), 0, 0
+        self._uncommitted_owed, self._uncommitted_fresh = [], deque()
+        for group in self.accepted:
+            self._note_uncommitted(group)

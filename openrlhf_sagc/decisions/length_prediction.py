@@ -7,12 +7,14 @@ unfinished rollouts, says more than any average. Both rules are ours.
 import hashlib
 import heapq
 import math
+from collections import OrderedDict
 from collections.abc import Sequence
 from functools import lru_cache
 
 SHRINKAGE = 0.5  # rollouts that the average weighs as much as: variance within prompts over that between them
 DISCOUNT = 0.5  # factor by which a prompt's history fades with every new group of it, since the policy changes
 AVERAGE_DISCOUNT = 0.99  # factor by which the average fades with every new group of any prompt
+MOST_PROMPTS = 10**6  # whose history is kept, some 300 MB; those that were observed longest ago are forgotten first
 
 
 class LengthPredictor:
@@ -20,7 +22,8 @@ class LengthPredictor:
 
     def __init__(self) -> None:
         self._total, self._weight = 0.0, 0.0  # discounted sum of log lengths, and number of rollouts
-        self._prompts: dict[str, tuple[float, float]] = {}  # the same by prompt, see `key_of`
+        # The same by prompt, see `key_of`; that of the last group is the last.
+        self._prompts: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def observe(self, prompt: str, tokens_G: Sequence[float], unfinished_G: Sequence[bool]) -> None:
         """Learn from a group.
@@ -41,6 +44,8 @@ class LengthPredictor:
         self._weight = AVERAGE_DISCOUNT * self._weight + len(lengths_G)
         total, weight = self._prompts.get(key, (0.0, 0.0))
         self._prompts[key] = DISCOUNT * total + logs, DISCOUNT * weight + len(lengths_G)
+        self._prompts.move_to_end(key)
+        self._forget()
 
     def predict(self, prompt: str) -> float:
         """Expected tokens, as a geometric mean; 1 before anything was observed."""
@@ -53,6 +58,11 @@ class LengthPredictor:
         average = self._total / self._weight
         return math.exp((total + SHRINKAGE * average) / (weight + SHRINKAGE))
 
+    def _forget(self) -> None:
+        """Keep the history of MOST_PROMPTS prompts."""
+        while len(self._prompts) > MOST_PROMPTS:
+            self._prompts.popitem(last=False)
+
     def state_dict(self) -> dict:
         """What `load_state_dict` needs to go on; JSON-serialisable, about 60 bytes a prompt."""
         return {
@@ -63,7 +73,8 @@ class LengthPredictor:
     def load_state_dict(self, state: dict) -> None:
         """Go on from `state_dict()`."""
         self._total, self._weight = state["average"]
-        self._prompts = {key: (total, weight) for key, (total, weight) in state["prompts"].items()}
+        self._prompts = OrderedDict((key, (total, weight)) for key, (total, weight) in state["prompts"].items())
+        self._forget()
 
 
 @lru_cache(2**14)
@@ -89,6 +100,23 @@ def balance(loads_E: Sequence[float], expected_P: Sequence[float], rollouts: int
         range(len(expected_P)), key=expected_P.__getitem__, reverse=True
     )  # equal ones keep their order
     return [(prompt, _least_loaded(heap, expected_P[prompt], rollouts)) for prompt in longest_first]
+
+
+def place_whole(loads_E: Sequence[float], rollouts_G: Sequence[int]) -> list[tuple[int, ...]]:
+    """The engine of each rollout of each group: all of a group on the engine with the fewest, as OpenRLHF places them.
+
+    Args:
+        loads_E: the rollouts that run on each engine.
+        rollouts_G: of each group, in the order of dispatch.
+    """
+    heap = [(load, engine) for engine, load in enumerate(loads_E)]
+    heapq.heapify(heap)
+    placed = []
+    for rollouts in rollouts_G:
+        load, engine = heap[0]
+        heapq.heapreplace(heap, (load + rollouts, engine))
+        placed.append((engine,) * rollouts)
+    return placed
 
 
 def _least_loaded(heap: list[tuple[float, int]], expected: float, rollouts: int) -> tuple[int, ...]:

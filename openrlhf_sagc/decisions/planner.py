@@ -22,7 +22,7 @@ from typing import Any, Protocol
 from openrlhf_sagc.decisions.controller import StragglerAwareGroupController
 from openrlhf_sagc.decisions.dynamic_sampling import DynamicSampler
 from openrlhf_sagc.decisions.in_flight import GroupsInFlight
-from openrlhf_sagc.decisions.length_prediction import LengthPredictor, balance
+from openrlhf_sagc.decisions.length_prediction import LengthPredictor, balance, place_whole
 from openrlhf_sagc.decisions.objectives import Forecast
 from openrlhf_sagc.decisions.prompt_queue import PromptQueue
 from openrlhf_sagc.decisions.records import Group, Prompt, Rollout, Round, first_to_finish
@@ -69,7 +69,8 @@ class StepPlanner:
         controller: chooses the group size.
         sampler: judges groups, and knows how many of them are kept.
         batcher: says how a step is rolled out.
-        predictor: expects lengths, by which `num_engines` engines are balanced; None leaves placement to OpenRLHF.
+        predictor: expects lengths, by which `num_engines` engines are balanced; without one they are by numbers of
+            rollouts, and groups stay whole.
         hold: what a step keeps at every group size, "samples" or "prompts".
         samples, prompts: of a step, where they are held.
         signal: a rollout's length as the controller sees it, "tokens" or "seconds".
@@ -116,6 +117,7 @@ class StepPlanner:
             num_groups=num_groups,
             round=self.batcher.decide(num_groups, size, waiting=len(queue), drained=queue.is_drained),
             acceptance_rate=self.sampler.acceptance_rate(size),
+            rate_groups=self.sampler.groups_known(size),
             max_dispatched=self.sampler.max_gen_batches * num_groups,
             carried_accepted=len(flight.accepted),
             carried_running=len(flight.running),
@@ -138,14 +140,15 @@ class StepPlanner:
     def dispatch(self, step: Step, flight: GroupsInFlight, prompts: list[Prompt]) -> list[Group]:
         """The groups of these prompts, which run from now on.
 
-        With a predictor each rollout has its engine, and the groups come the longest first.
+        Their engines follow from what runs where, as the scheduler counts it. No engine is asked, which would cost a call
+        to each. With a predictor each rollout is placed for itself, and the groups come the longest first.
         """
         step.dispatched += len(prompts)
+        loads = [flight.loads[engine] for engine in range(self._num_engines)]
         if self.predictor is None:
-            groups = flight.new_groups(step, prompts)
+            groups = flight.new_groups(step, prompts, place_whole(loads, [step.round.rollouts] * len(prompts)))
             flight.run(groups)
             return groups
-        loads = [flight.loads[engine] for engine in range(self._num_engines)]
         expected = [round(self.predictor.predict(str(prompt.text))) for prompt in prompts]
         placed = balance(loads, expected, step.round.rollouts)
         groups = flight.new_groups(step, prompts, [engines for _, engines in sorted(placed)], expected)

@@ -43,10 +43,8 @@ class Rollout(NamedTuple):
     """What an engine measured of one rollout; if the rollout did not finish, up to its end.
 
     `seconds` run from the dispatch inside the engine's actor. `queue_seconds` of them were spent waiting for vLLM's
-    scheduler. Where the first to finish of a group on several engines are wanted, both also count the seconds since the
-    first of its rollouts was sent. `finished` says that there is a whole response. `stopped` says that the scheduler, or the rollouts of the
-    same prompt that finished first, ended this one. `failure` says in one line why there is no reward after all attempts.
-    A rollout that is neither finished nor stopped is one whose agent failed.
+    scheduler. `finished` says that there is a whole response. `stopped` says that the scheduler, or the rollouts of the same
+    prompt that finished first, ended this one. `failure` says in one line why there is no reward after all attempts. A rollout that is neither finished nor stopped is one whose agent failed.
     """
 
     tokens: int
@@ -62,20 +60,13 @@ class Rollout(NamedTuple):
         return max(self.seconds - self.queue_seconds, 0.0)
 
 
-class Labelled(NamedTuple):
-    """A prompt's label on its way to an engine, with the number of the group that the engine rolls out."""
-
-    group: int
-    label: Any
-
-
 class Group(NamedTuple):
     """The rollouts of one prompt, from their dispatch on.
 
     `number` counts groups in the order of dispatch over the whole run. `step` is the step that dispatched the group.
-    `rollouts` are dispatched, and `size` of them are the group's members. `engines` has the engine of each rollout, and
-    is empty if the scheduler left the whole group to OpenRLHF. `expected_tokens` of each rollout are what it was placed
-    by. `samples` are there once the group is accepted.
+    `rollouts` are dispatched, and `size` of them are the group's members. `engines` has the engine of each rollout.
+    `load` is what each rollout adds to its engine's: the tokens that are expected of it, or 1 where nothing is expected.
+    `samples` are there once the group is accepted.
     """
 
     number: int
@@ -84,8 +75,34 @@ class Group(NamedTuple):
     size: int
     rollouts: int
     engines: tuple[int, ...] = ()
-    expected_tokens: int = 0
+    load: int = 1
     samples: Sequence[Any] = ()
+
+
+class Share(NamedTuple):
+    """The rollouts of a group that run in one engine, by their places in the group."""
+
+    number: int
+    prompt: Prompt
+    places: tuple[int, ...]
+
+
+class Dispatch(NamedTuple):
+    """What an engine is to begin, in the place of a prompt: one call for all that is dispatched together."""
+
+    shares: list[Share]
+
+
+class Collect(NamedTuple):
+    """Asks an engine, in the place of a prompt, for the rollouts that have ended since it was asked last, see `Ended`."""
+
+
+class Ended(NamedTuple):
+    """A rollout that has ended in an engine: its group, its place there, and the response."""
+
+    number: int
+    place: int
+    response: dict
 
 
 def first_to_finish(rollouts: Sequence[Rollout], count: int) -> list[int]:

@@ -4,8 +4,11 @@ import math
 from collections import Counter
 from dataclasses import dataclass, field
 
-from openrlhf_sagc.decisions.dynamic_sampling import Verdict, groups_to_ask
+from openrlhf_sagc.decisions.dynamic_sampling import PRIOR_GROUPS, Verdict, groups_to_ask
 from openrlhf_sagc.decisions.records import Prompt, Round
+
+SHARE = 25  # groups that run for each one that a refill has at least
+DEVIATIONS = 2.0  # standard errors by which verdicts must fall short of the acceptance rate before the step doubts it
 
 
 @dataclass
@@ -19,6 +22,7 @@ class Step:
         round: how it is rolled out.
         acceptance_rate: expected share of groups of this size that dynamic sampling keeps.
         max_dispatched: groups that it may dispatch in all.
+        rate_groups: how many judged groups the acceptance rate counts as.
         carried_accepted: groups of the step before that were accepted when it began.
         carried_running: groups of the step before that were running when it began.
         dispatched: groups that it has dispatched.
@@ -34,6 +38,7 @@ class Step:
     round: Round
     acceptance_rate: float
     max_dispatched: int
+    rate_groups: float = PRIOR_GROUPS
     carried_accepted: int = 0
     carried_running: int = 0
     dispatched: int = 0
@@ -69,13 +74,28 @@ class Step:
             return None
         return 100 * sum(verdict.reason is None for verdict in self.verdicts) / len(self.verdicts)
 
+    def rate(self, accepted: int) -> float:
+        """The acceptance rate in the light of this step's verdicts: below the expected one as far as they leave no doubt.
+
+        It never rises, and it falls no further than to the upper end of what the verdicts allow. So chance alone dispatches
+        nothing more, and a step that expected too much asks for the rest in a few refills instead of one by one.
+        """
+        weight = self.rate_groups + len(self.verdicts)
+        rate = (self.rate_groups * self.acceptance_rate + accepted - self.carried_accepted) / weight
+        error = math.sqrt(max(rate * (1 - rate), 0.0) / weight)  # rounding can leave a rate above 1
+        return min(self.acceptance_rate, rate + DEVIATIONS * error)
+
     def groups_to_dispatch(self, accepted: int, running: int) -> int:
-        """How many groups to dispatch now, so that the accepted and the running ones will fill the step with a margin."""
+        """How many groups to dispatch now, so that the accepted and the running ones will fill the step with a margin.
+
+        None until they are one in SHARE of those that run: a call to an engine costs the same for one group and for many.
+        """
         wanted = 0
         if accepted < self.num_groups:
-            wanted = groups_to_ask(self.num_groups - accepted, self.acceptance_rate)
+            wanted = groups_to_ask(self.num_groups - accepted, self.rate(accepted))
             wanted = math.ceil(self.round.prompt_ratio * wanted - 1e-9)
-        return max(min(wanted - running, self.max_dispatched - self.dispatched), 0)
+        missing = max(min(wanted - running, self.max_dispatched - self.dispatched), 0)
+        return missing if missing * SHARE >= running else 0
 
     def shortfall(self, accepted: int) -> str:
         """What the step dispatched, and why it has no more than `accepted` groups, for an error message."""

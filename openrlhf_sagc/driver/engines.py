@@ -1,16 +1,14 @@
 """The vLLM engines in their Ray actors: rollouts are sent to them, waited for, put together to groups and stopped."""
 
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
-from itertools import groupby
-from operator import attrgetter
 from queue import Empty, SimpleQueue
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any
 
 import ray
 from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
@@ -19,9 +17,9 @@ from openrlhf.utils.logging_utils import init_logger
 
 from openrlhf_sagc.actors.engine_core import end_with_the_core
 from openrlhf_sagc.actors.rollouts import keep_first, stop_left_over, stop_rollouts, watch_rollouts
-from openrlhf_sagc.decisions.records import ROLLOUT, Group, Labelled, Rollout
+from openrlhf_sagc.decisions.records import Collect, Dispatch, Ended, Group, Share
 from openrlhf_sagc.driver.group_parts import GroupParts
-from openrlhf_sagc.driver.step_seconds import RunningRollouts
+from openrlhf_sagc.driver.step_seconds import idle_tail
 
 logger = init_logger(__name__)
 
@@ -30,48 +28,6 @@ STOP_WAIT = 1.0  # seconds to wait for stopped rollouts before stopping again
 STOPS_BEFORE_WARNING = 60  # stops in a row that no group came back after
 STOPS_BEFORE_END = 600  # of them before the run ends
 LEFT_OVER_WAIT = 60.0  # seconds for the end of requests whose rollouts are over
-MOST_CALLS = 900  # at a time for each engine: of the 1,000 that Ray allows an actor, the rest is for stops
-NOT_STARTED: dict[str, Any] = {ROLLOUT: Rollout(0, 0.0, 0.0, finished=False, stopped=True, failure=None)}
-
-
-class Call(NamedTuple):
-    """Rollouts of a group that go to an engine together: all of them, to -1 where OpenRLHF chooses, or a single one."""
-
-    group: Group
-    place: int  # of the first of them in the group
-    rollouts: int
-    engine: int
-
-
-class HeldCalls:
-    """Calls that wait for room in an engine, in the order of their dispatch; those of a group can be dropped at once."""
-
-    def __init__(self) -> None:
-        self._calls: dict[int, deque[Call]] = {}  # by group number; a group's calls come together
-        self._count = 0
-
-    def __len__(self) -> int:
-        return self._count
-
-    def add(self, call: Call) -> None:
-        """The call waits behind all others."""
-        self._calls.setdefault(call.group.number, deque()).append(call)
-        self._count += 1
-
-    def take(self) -> Call:
-        """The call that waits longest, which waits no more."""
-        number, calls = next(iter(self._calls.items()))
-        self._count -= 1
-        call = calls.popleft()
-        if not calls:
-            del self._calls[number]
-        return call
-
-    def drop(self, number: int) -> list[Call]:
-        """The calls of this group, none of which waits any more."""
-        calls = list(self._calls.pop(number, ()))
-        self._count -= len(calls)
-        return calls
 
 
 class Engines:
@@ -79,7 +35,10 @@ class Engines:
 
     A step is `wake`, `resume`, then `dispatch`, `returned` and `stop` in any order, then `pause` and `sleep`.
     `silent_waits` counts the waits in a row that no group came back in, and `idle_waits` those of them after which no
-    engine had a request to decode. `rollouts` knows when rollouts ran since `resume`.
+    engine had a request to decode.
+
+    An engine gets one call for all that is dispatched to it together, and while rollouts run there one more, which waits
+    for what has ended since the last one. So the driver's work follows the rollouts, and it never asks who has room.
 
     Args:
         strategy, tokenizer, vllm_engines: as of OpenRLHF's samples generator.
@@ -90,26 +49,26 @@ class Engines:
         self, strategy, tokenizer, vllm_engines: list, note_back: Callable[[int, Iterable[int]], None]
     ) -> None:
         self.silent_waits = self.idle_waits = 0
-        self.rollouts = RunningRollouts()
+        self._strategy = strategy
         self._args = strategy.args
         self._engines = vllm_engines
         self._note_back = note_back
-        # The tokenizer goes to each engine once, below: with every call it would cost both ends tenths of a second.
-        self._all = SamplesGenerator(strategy, None, None, None, vllm_engines)
-        self._each = [SamplesGenerator(strategy, None, None, None, [_Chosen(engine)]) for engine in vllm_engines]
         self._running: dict[int, GroupParts] = {}  # by group number
         self._stopped: set[int] = set()  # numbers of those whose rollouts still run though they have enough
         self._stopped_at = 0.0  # seconds on the clock when these were last told to stop
-        self._calls: Counter[int] = Counter()  # that run, by engine
-        self._held: dict[int, HeldCalls] = {}  # to send later, by engine
-        self._back: SimpleQueue[tuple[Call, Future]] = SimpleQueue()
-        self._generate_kwargs: dict[str, Any] = {}  # of the groups that are held
+        self._rollouts: Counter[int] = Counter()  # that run, by engine
+        self._asked: set[int] = set()  # engines that will say what has ended
+        self._back: SimpleQueue[tuple[int, Future]] = SimpleQueue()  # answers of engines
+        self._began = 0.0  # seconds on the clock at `resume`
+        self._spans: list[tuple[float, float]] = []  # when rollouts ran whose groups came back since then
+        self._generate_kwargs: dict[str, Any] | None = None  # of the last dispatch, from which `_settings` follow
+        self._settings: dict[str, Any] = {}
         self._keep_first: int | None = None  # as the engines know it
         self._is_paused = False
         reward = self._args.reward
         limits = {"timeout": reward.timeout, "retries": reward.retries}
         limits["agent_timeout"] = self._args.rollout.agent_timeout
-        self._watching = self._call(watch_rollouts, tokenizer=tokenizer, **limits)
+        self._watching = self._call(watch_rollouts, tokenizer=ray.put(tokenizer), **limits)
         self._call(end_with_the_core)
 
     def wake(self) -> None:
@@ -127,29 +86,39 @@ class Engines:
         if keep_first_rollouts != self._keep_first:
             ray.get(self._call(keep_first, keep_first_rollouts))
         self._keep_first = keep_first_rollouts
-        self.rollouts.begin()
+        self._began, self._spans = time.perf_counter(), []
         self.silent_waits = self.idle_waits = 0
         if self._is_paused:
             batch_vllm_engine_call(self._engines, "resume_generation")
         self._is_paused = False
 
     def dispatch(self, groups: list[Group], **generate_kwargs) -> None:
-        """Send each rollout to its engine; OpenRLHF places whole groups that have no engines.
-
-        Calls beyond MOST_CALLS an engine are held back until others return.
-        """
-        self._generate_kwargs = generate_kwargs
-        engines = set()
+        """Send the rollouts of these groups to their engines: one call to each."""
+        if generate_kwargs != self._generate_kwargs:
+            self._generate_kwargs, self._settings = generate_kwargs, _settings_of(self._strategy, generate_kwargs)
+        now = time.perf_counter()
+        shares: dict[int, list[Share]] = {}
         for group in groups:
-            self._running[group.number] = GroupParts(group, self._keep_first)
-            for call in _calls_of(group):
-                self._held.setdefault(call.engine, HeldCalls()).add(call)
-                engines.add(call.engine)
-        for engine in sorted(engines):
-            self._send(engine)
+            self._running[group.number] = GroupParts(group, self._keep_first, now)
+            places: dict[int, list[int]] = {}
+            for place, engine in enumerate(group.engines):
+                places.setdefault(engine, []).append(place)
+            for engine, on_engine in places.items():
+                shares.setdefault(engine, []).append(Share(group.number, group.prompt, tuple(on_engine)))
+                self._rollouts[engine] += len(on_engine)
+        for engine, of_engine in shares.items():
+            ref = self._engines[engine].generate_responses.remote(Dispatch(of_engine), **self._settings)
+            ref.future().add_done_callback(partial(self._note_dispatch, engine))
+            self._ask(engine)
+
+    def idle_tail(self) -> float:
+        """Seconds since the peak of this step in which fewer than half as many rollouts ran as at the peak."""
+        now = time.perf_counter()
+        running = [span for parts in self._running.values() for span in parts.spans(now)]
+        return idle_tail([*self._spans, *running], self._began, now)
 
     def returned(self) -> list[tuple[int, list[dict]]]:
-        """Wait for a group: its number and OpenRLHF's responses; nothing if no call came back for WAIT seconds.
+        """Wait for groups: their numbers and OpenRLHF's responses; nothing if no rollout came back for WAIT seconds.
 
         Raises:
             RayError: an engine has died.
@@ -167,10 +136,6 @@ class Engines:
             RayError: an engine has died.
             RuntimeError: groups have not come back after STOPS_BEFORE_END stops.
         """
-        for held in self._held.values():
-            while held:
-                call = held.take()
-                yield from self._put(call, [NOT_STARTED] * call.rollouts)
         silent = 0
         while self._running:  # again, since a call may reach its engine after the stop
             with suppress(ray.exceptions.GetTimeoutError):
@@ -219,49 +184,36 @@ class Engines:
         """Run `function` inside every engine's actor."""
         return [engine.__ray_call__.remote(function, *args, **kwargs) for engine in self._engines]
 
-    def _send(self, engine: int) -> None:
-        """Send calls that are held back to this engine, -1 for any, as far as it has room for them."""
-        held = self._held[engine]
-        generator, engines = (self._all, len(self._engines)) if engine < 0 else (self._each[engine], 1)
-        count = min(MOST_CALLS * engines - self._calls[engine], len(held))
-        if count <= 0:
-            return
-        self._calls[engine] += count
-        sent = [held.take() for _ in range(count)]
-        for rollouts, alike in groupby(sent, key=attrgetter("rollouts")):
-            calls = list(alike)
-            refs = generator._dispatch_prompts_to_vllm(
-                [call.group.prompt.text for call in calls],
-                [Labelled(call.group.number, call.group.prompt.label) for call in calls],
-                images=[call.group.prompt.images for call in calls],
-                n_samples_per_prompt=rollouts,
-                **self._generate_kwargs,
-            )
-            for call, ref in zip(calls, refs):
-                number = call.group.number
-                self._running[number].sent(self.rollouts.send((number, call.place), rollouts))
-                ref.future().add_done_callback(partial(self._note_return, call))
+    def _ask(self, engine: int) -> None:
+        """Have the engine say what has ended, unless it is asked already or nothing runs there."""
+        if self._rollouts[engine] and engine not in self._asked:
+            self._asked.add(engine)
+            ref = self._engines[engine].generate_responses.remote(Collect(), None, None, 0, None)
+            ref.future().add_done_callback(partial(self._note_answer, engine))
 
-    def _note_return(self, call: Call, future: Future) -> None:
+    def _note_answer(self, engine: int, future: Future) -> None:
         """Called in a thread of Ray's."""
-        self._back.put((call, future))
+        self._back.put((engine, future))
+
+    def _note_dispatch(self, engine: int, future: Future) -> None:
+        """Called in a thread of Ray's; a call that could not begin its rollouts is no answer that others wait for."""
+        if future.exception():
+            self._back.put((engine, future))
 
     def _next(self, timeout: float) -> list[tuple[int, list[dict]]] | None:
-        """The group that the next call makes whole, if it does; None if no call comes back within `timeout` seconds."""
+        """The groups that an engine's next answer makes whole; None if none answers within `timeout` seconds."""
         came = self._wait(timeout)
         if came is None:
             return None
-        call, future = came
-        self._calls[call.engine] -= 1
-        responses = future.result()
-        sent = self.rollouts.take_back((call.group.number, call.place), [response[ROLLOUT] for response in responses])
-        whole = self._put(call, responses, sent)
-        if self._held[call.engine]:
-            self._send(call.engine)
-        return whole
+        engine, future = came
+        (ended,) = future.result()
+        self._asked.remove(engine)
+        self._rollouts[engine] -= len(ended)
+        self._ask(engine)
+        return self._put(ended)
 
-    def _wait(self, timeout: float) -> tuple[Call, Future] | None:
-        """The call that comes back next, within `timeout` seconds."""
+    def _wait(self, timeout: float) -> tuple[int, Future] | None:
+        """The answer that comes next, within `timeout` seconds."""
         waits = round(timeout / STOP_WAIT) if self._stopped else 1
         for _ in range(waits):
             if self._stopped and time.perf_counter() >= self._stopped_at + STOP_WAIT:
@@ -273,43 +225,34 @@ class Engines:
                 self._stopped_at = 0.0
         return None
 
-    def _put(self, call: Call, responses: list[dict], sent: float | None = None) -> list[tuple[int, list[dict]]]:
-        """These responses are back; their group if that makes it whole. What it needs no more is stopped."""
-        number = call.group.number
-        if call.rollouts == call.group.rollouts:
-            del self._running[number]
-            return [(number, responses)]
-        parts = self._running[number]
-        parts.put(call.place, responses, sent)
-        self._note_back(number, (call.place,))
-        if parts.has_enough and number not in self._stopped and not parts.is_whole:
-            if not self._stopped:
-                self._stopped_at = time.perf_counter()
-            self._stopped.add(number)
-            self._stop_groups([number])
-            self._drop_held(parts)
-        if not parts.is_whole:
-            return []
-        del self._running[number]
-        self._stopped.discard(number)
-        return [(number, parts.responses)]
+    def _put(self, ended: list[Ended]) -> list[tuple[int, list[dict]]]:
+        """These rollouts are back; the groups that they make whole. What the others need no more is stopped."""
+        whole, have_enough = [], set[int]()
+        for number, place, response in ended:
+            parts = self._running[number]
+            parts.put(place, response)
+            self._note_back(number, (place,))
+            if parts.is_whole:
+                del self._running[number]
+                self._stopped.discard(number)
+                self._spans += parts.spans()
+                whole.append((number, parts.responses))
+            elif parts.has_enough and number not in self._stopped:
+                have_enough.add(number)
+        if late := have_enough & self._running.keys():
+            self._stopped_at = self._stopped_at if self._stopped else time.perf_counter()
+            self._stopped |= late
+            self._stop_groups(late)
+        return whole
 
     def _stop_groups(self, numbers: Iterable[int]) -> None:
         """Stop the rollouts of these groups where they run; what has begun comes back, a call on its way may not hear."""
-        groups_of: dict[int, list[int]] = {}
+        groups_on: dict[int, list[int]] = {}
         for number in numbers:
-            parts = self._running[number]
-            for engine in {parts.group.engines[place] for place in parts.left}:
-                groups_of.setdefault(engine, []).append(number)
-        for engine, groups in groups_of.items():
+            for engine in self._running[number].left_on:
+                groups_on.setdefault(engine, []).append(number)
+        for engine, groups in groups_on.items():
             self._engines[engine].__ray_call__.remote(stop_rollouts, groups)
-
-    def _drop_held(self, parts: GroupParts) -> None:
-        """Rollouts of this group that were not sent will not be."""
-        for engine in {parts.group.engines[place] for place in parts.left}:
-            for call in self._held[engine].drop(parts.group.number):
-                parts.put(call.place, [NOT_STARTED])
-                self._note_back(call.group.number, (call.place,))
 
     def _are_decoding(self) -> bool:
         """Whether an engine has a request; one whose event loop is blocked does not answer, and decodes nothing."""
@@ -319,19 +262,15 @@ class Engines:
         return False
 
 
-class _Chosen:
-    """An engine that says that it has no requests: OpenRLHF would wait for their number, though it has no choice."""
+def _settings_of(strategy, generate_kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of `generate_responses` besides prompt and images, as OpenRLHF makes them for every prompt.
 
-    def __init__(self, engine) -> None:
-        self._engine = engine
-        self.get_num_unfinished_requests = SimpleNamespace(remote=partial(ray.put, 0))
-
-    def __getattr__(self, name: str):
-        return getattr(self._engine, name)
-
-
-def _calls_of(group: Group) -> list[Call]:
-    """A call for each rollout, or one for all of them where OpenRLHF places the group."""
-    if not group.engines:
-        return [Call(group, 0, group.rollouts, -1)]
-    return [Call(group, place, 1, engine) for place, engine in enumerate(group.engines)]
+    The tokenizer is None: each engine has it already. With every call it would cost both ends tenths of a second.
+    """
+    sent: dict[str, Any] = {}
+    nobody = SimpleNamespace(
+        get_num_unfinished_requests=SimpleNamespace(remote=partial(ray.put, 0)),
+        generate_responses=SimpleNamespace(remote=sent.update),
+    )
+    SamplesGenerator(strategy, None, None, None, [nobody])._dispatch_prompts_to_vllm([""], [""], **generate_kwargs)
+    return {name: value for name, value in sent.items() if name not in ("prompt", "num_samples")}

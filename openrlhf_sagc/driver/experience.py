@@ -67,12 +67,15 @@ class GroupExperienceMaker(RemoteExperienceMaker):
     def split_rollout_samples(self, rollout_samples: list[Experience]) -> list[Experience]:
         """OpenRLHF's batches for the forward passes and the actors, of samples of like lengths where they are padded."""
         if why_shuffled(self.args):
-            return super().split_rollout_samples(rollout_samples)
-        lengths_N = [int(sample.total_length) for sample in rollout_samples]
-        order_N = deal(lengths_N, data_parallel_actors(self.args))
-        batches = super().split_rollout_samples([rollout_samples[place] for place in order_N])
-        for batch in batches:
-            batch.index = [order_N[place] for place in batch.index]
+            batches = super().split_rollout_samples(rollout_samples)
+        else:
+            lengths_N = [int(sample.total_length) for sample in rollout_samples]
+            order_N = deal(lengths_N, data_parallel_actors(self.args))
+            batches = super().split_rollout_samples([rollout_samples[place] for place in order_N])
+            for batch in batches:
+                batch.index = [order_N[place] for place in batch.index]
+        for sample in rollout_samples:  # the trainer keeps them through the training, beside the batches
+            sample.sequences = sample.attention_mask = sample.action_mask = sample.rollout_log_probs = None
         return batches
 
     @cached_property
@@ -140,8 +143,8 @@ class GroupExperienceMaker(RemoteExperienceMaker):
         rewards_N, sizes = torch.cat([earlier_N, rewards_N]), earlier_sizes + self._group_sizes
         self._earlier = self._step, rewards_N, sizes
         offsets_G1 = torch.tensor([0, *sizes]).cumsum(0)
-        rollout = RolloutRewards(
-            rewards_N, offsets_G1, self.advantage_estimator, clip_range or None, kl_coef, shift, scale
+        rollout = ray.put(  # once, for all actors
+            RolloutRewards(rewards_N, offsets_G1, self.advantage_estimator, clip_range or None, kl_coef, shift, scale)
         )
         self.received = self.actor_model_group.async_run_method("__ray_call__", receive_rollout, self._step, rollout)
         return experiences

@@ -7,6 +7,7 @@ others still run. It closes with exactly the groups that it needs. The rest is s
 import itertools
 from collections.abc import Iterable, Iterator
 from types import SimpleNamespace
+from typing import Any
 
 import ray
 import torch
@@ -76,13 +77,15 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
     """
 
     stream: Stream | None = None
+    tokenizer: Any  # None: OpenRLHF would send it with every prompt of an evaluation, and each engine has it
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
+        tokenizer, self.tokenizer = self.tokenizer, None
         self.planner = build_planner(self.args, num_engines=len(self.vllm_engines))
         self.flight = GroupsInFlight()
         self.queue = PromptQueue(DataloaderPrompts(self.prompts_dataloader, self.args.train.seed))
-        self.engines = Engines(self.strategy, self.tokenizer, self.vllm_engines, self.flight.note_back)
+        self.engines = Engines(self.strategy, tokenizer, self.vllm_engines, self.flight.note_back)
         self.failures = RewardFailures(self.args, logger.warning)
         self.trace = RunTrace(self.args.rollout.trace, logger.warning)
         self.clock = StepClock()
@@ -344,7 +347,7 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
             **sampling_metrics(step, trained, unused, self.flight, len(self.queue), self._ages(step, trained)),
             **rollout_metrics(lengths, longest),
             "rollout/reward_failures": float(len(self.failures)),
-            IDLE_TAIL: self.engines.rollouts.idle_tail(),
+            IDLE_TAIL: self.engines.idle_tail(),
             **(self.stream.metrics() if self.stream else {}),
         }
         if self.args.rollout.sagc.enable:  # not tail batching alone

@@ -1,13 +1,12 @@
 """Where the seconds of a step go: the parts of the log's `timing/step_total`, and the engines' idle tail."""
 
 import time
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import numpy as np
 
 from openrlhf_sagc.actors.optimizer_clock import OPTIMIZER_SECONDS
-from openrlhf_sagc.decisions.records import Rollout
 
 IDLE_TAIL = "rollout/idle_tail_seconds"
 OTHER = "timing/other"  # of OpenRLHF's training step: what its own timings leave out
@@ -69,53 +68,20 @@ class StepClock:
             self._began += self._clock() - started
 
 
-class RunningRollouts:
-    """When rollouts ran in the engines, by the driver's clock.
+def idle_tail(spans: Sequence[tuple[float, float]], began: float, now: float) -> float:
+    """Seconds since a step's peak in which fewer than half as many rollouts ran as at the peak.
 
     Args:
-        clock: seconds that only go up.
+        spans: when each rollout ran, in seconds on one clock.
+        began, now: the step's generation began and ends.
     """
-
-    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
-        self._clock = clock
-        self._began = clock()
-        self._sent: dict[Hashable, tuple[float, int]] = {}  # call -> when it was sent, and its rollouts
-        self._back: list[tuple[float, Sequence[Rollout]]] = (
-            []
-        )  # when each call was sent that is back, and its rollouts
-
-    def begin(self) -> None:
-        """A step's generation begins; calls may run from the step before."""
-        self._began, self._back = self._clock(), []
-
-    def send(self, call: Hashable, rollouts: int) -> float:
-        """A call for so many rollouts goes to an engine. Returns the clock."""
-        now = self._clock()
-        self._sent[call] = now, rollouts
-        return now
-
-    def take_back(self, call: Hashable, rollouts: Sequence[Rollout]) -> float:
-        """A call is back with its rollouts. Returns the clock when it was sent."""
-        sent, _ = self._sent.pop(call)
-        self._back.append((sent, rollouts))
-        return sent
-
-    def idle_tail(self) -> float:
-        """Seconds since the step's peak in which fewer than half as many rollouts ran as at the peak."""
-        now = self._clock()
-        back = [
-            (sent + rollout.seconds - rollout.running_seconds, sent + rollout.seconds)
-            for sent, rollouts in self._back
-            for rollout in rollouts
-        ]
-        running = [(sent, now) for sent, rollouts in self._sent.values() for _ in range(rollouts)]
-        spans_R2 = np.array([*back, *running]).reshape(-1, 2).clip(self._began, now)
-        if not len(spans_R2):
-            return 0.0
-        times_E, places_E = np.unique(spans_R2, return_inverse=True)
-        changes_E = np.bincount(places_E.ravel(), weights=np.tile([1, -1], len(spans_R2)))
-        running_E = changes_E.cumsum()
-        seconds_E = np.diff(times_E, append=now)
-        idle_E = running_E < running_E.max() / 2
-        idle_E[: running_E.argmax()] = False
-        return float(seconds_E[idle_E].sum())
+    spans_R2 = np.array(spans).reshape(-1, 2).clip(began, now)
+    if not len(spans_R2):
+        return 0.0
+    times_E, places_E = np.unique(spans_R2, return_inverse=True)
+    changes_E = np.bincount(places_E.ravel(), weights=np.tile([1, -1], len(spans_R2)))
+    running_E = changes_E.cumsum()
+    seconds_E = np.diff(times_E, append=now)
+    idle_E = running_E < running_E.max() / 2
+    idle_E[: running_E.argmax()] = False
+    return float(seconds_E[idle_E].sum())

@@ -56,6 +56,7 @@ class GroupTraining(BasePPOTrainer):
     """What trains: groups may have any size, and the log has the scheduler's scalars."""
 
     syncs = 0  # of the weights, in an asynchronous run
+    actor_model_group: Any
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
@@ -68,6 +69,7 @@ class GroupTraining(BasePPOTrainer):
             self.strategy,
             self.tokenizer,
         )
+        self.actor_model_group = _SavedOnce(self.actor_model_group)
         if self.wandb_logger:
             log_eval = self.wandb_logger.log_eval
             # OpenRLHF tells W&B that `eval/epoch` is the axis of an evaluation's metrics, and never logs it.
@@ -119,6 +121,22 @@ def _named_failure(path: str, step: int) -> Iterator[None]:
             f"the checkpoint of step {step} could not be saved in --ckpt.path {path}: {reason:.300}; mend that, and start "
             "again with --ckpt.load_enable"
         ) from error
+
+
+class _SavedOnce:
+    """The policy's actors, to which a checkpoint's state goes as one object of Ray's instead of a copy for each."""
+
+    def __init__(self, group) -> None:
+        self._group = group
+
+    def __getattr__(self, name: str):
+        return getattr(self._group, name)
+
+    def async_run_method(self, method_name: str, *args, **kwargs) -> list:
+        """OpenRLHF's call of a method of every actor."""
+        if "client_states" in kwargs:
+            kwargs["client_states"] = ray.put(kwargs["client_states"])
+        return self._group.async_run_method(method_name, *args, **kwargs)
 
 
 class GroupTrainer(GroupSampling, GroupTraining, PPOTrainer):

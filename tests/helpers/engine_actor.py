@@ -1,6 +1,7 @@
 """What stands for an engine's Ray actor and for agents in the tests of openrlhf_sagc/actors."""
 
 import asyncio
+import itertools
 import time
 from types import SimpleNamespace
 
@@ -8,7 +9,7 @@ import torch
 from vllm.sampling_params import RequestOutputKind
 
 from openrlhf_sagc.actors.rollouts import stop_rollouts, watch_rollouts
-from openrlhf_sagc.decisions.records import ROLLOUT, Labelled
+from openrlhf_sagc.decisions.records import ROLLOUT, Collect, Dispatch, Prompt, Share
 
 ENDLESS = 10**6  # tokens
 VOCABULARY = 1000  # tokens
@@ -25,6 +26,9 @@ class Actor:
         self.executor = executor
         self.submit, self.statistics = submit, statistics
         self.requests = {}
+        self.places = itertools.count()  # of rollouts in their groups
+        self.waiting = {}  # for dispatched rollouts: futures by group and place
+        self.collecting = None
         self.resets = iter(())  # what vLLM says to those of the prefix cache
         self.llm = SimpleNamespace(
             errored=False,
@@ -76,9 +80,21 @@ class Actor:
         return await self.executor.execute(**self.request(*request, **named))
 
     async def group(self, number, *tokens, label=""):
-        """The rollouts of one group, as OpenRLHF's actor runs those of one call."""
-        requests = [self.request(Labelled(number, label), count) for count in tokens]
-        return await asyncio.gather(*[self.executor.execute(**request) for request in requests])
+        """The responses of a group's rollouts, each of so many tokens, which are dispatched and collected."""
+        futures = []
+        for count in tokens:
+            share = Share(number, Prompt("prompt", label, None, 1), (next(self.places),))
+            futures.append(asyncio.get_running_loop().create_future())
+            self.waiting[number, *share.places] = futures[-1]
+            await self.executor.execute(**self.request(max_tokens=count) | {"prompt": Dispatch([share])})
+        if self.collecting is None or self.collecting.done():
+            self.collecting = asyncio.create_task(self._collect())
+        return await asyncio.gather(*futures)
+
+    async def _collect(self):
+        while self.waiting:
+            for number, place, response in await self.executor.execute(prompt=Collect(), llm_engine=self):
+                self.waiting.pop((number, place)).set_result(response)
 
     async def stopped_when(self, condition, rollouts):
         """The rollouts' responses, all stopped once `condition` holds; and nothing of them is left."""

@@ -1,16 +1,16 @@
 """The scheduler without Ray or vLLM: engines that decode a token of every rollout per tick of a clock."""
 
-from queue import Empty
+from functools import partial
+from queue import Empty, SimpleQueue
 from types import SimpleNamespace
 
 import pytest
 import torch
 from flags import arguments_with
-from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 
 import openrlhf_sagc.driver.engines as engines_module
 from openrlhf_sagc.actors.rollouts import keep_first, stop_left_over, stop_rollouts, watch_rollouts
-from openrlhf_sagc.decisions.records import ROLLOUT, Rollout
+from openrlhf_sagc.decisions.records import ROLLOUT, Collect, Ended, Rollout
 from openrlhf_sagc.driver.rollout import StragglerAwareSamplesGenerator
 
 PROMPT_TOKENS = 3
@@ -75,42 +75,50 @@ class Prompts:
         self.next = state["next"]
 
 
-class Dispatched:
-    """What stands for the Ray reference of a call, for some or all of a group's rollouts."""
+class Running:
+    """A rollout in an engine, until it is back."""
 
-    def __init__(self, ray, group, prompt, answers, start, keep):
-        self.ray, self.group = ray, group
-        self.prompt, self.answers, self.start = prompt, answers, start
-        rewarded = sorted(tokens for tokens, _, *rest in answers if not any(rest[1:]))
-        every = max(tokens for tokens, *_ in answers)
-        self.end = start + (rewarded[keep - 1] if keep and len(rewarded) >= keep else every)
+    def __init__(self, engine, share, place, prompt, answer, start, end):
+        self.engine, self.group, self.place, self.prompt = engine, share.number, place, prompt
+        self.answers, self.start, self.end = [answer], start, end
+
+
+class Answer:
+    """What stands for the Ray reference of a call that waits for what has ended, and for its future."""
+
+    def __init__(self, returns, engine):
+        self.returns, self.engine, self.ended = returns, engine, None
 
     def future(self):
         return self
 
     def add_done_callback(self, callback):
-        callback(self)  # which puts it into a `Returns`
+        assert self.engine not in self.returns.asked  # one at a time
+        self.returns.asked[self.engine] = lambda: callback(self)
 
     def result(self):
-        return self.ray.respond(self)
+        (response,) = self.returns.ray.respond(self.ended)
+        return [[Ended(self.ended.group, self.ended.place, response)]]
 
 
-class Returns:
-    """In the place of the queue of calls that are back: it holds those that run, and `get` waits for the first."""
+class Returns(SimpleQueue):
+    """In the place of the queue of answers: `get` waits for the first rollout to end in an engine that was asked."""
 
     def __init__(self, ray):
-        self.ray, self.items = ray, []
-        ray.returns = self
-
-    def put(self, item):
-        self.items.append(item)
+        self.ray, ray.returns = ray, self
+        self.running = []  # rollouts in the order of dispatch
+        self.asked = {}  # by engine: puts its answer into this queue
 
     def get(self, timeout):
-        pending = [future for _, future in self.items]
+        pending = [rollout for rollout in self.running if rollout.engine in self.asked]
         ready, _ = self.ray.wait(pending, num_returns=1, timeout=timeout) if pending else ([], [])
         if not ready:
             raise Empty
-        return self.items.pop(pending.index(ready[0]))
+        self.running.remove(*ready)
+        self.asked.pop(ready[0].engine)()
+        engine, answer = super().get()
+        (answer.ended,) = ready
+        return engine, answer
 
 
 class FakeRay:
@@ -138,9 +146,9 @@ class FakeRay:
         elif function is stop_rollouts and args:
             (groups,) = args
             self.stops.append(list(groups))
-            for _, ref in self.returns.items:
-                if ref.group in groups:
-                    ref.end = min(ref.end, self.clock)
+            for rollout in self.returns.running:
+                if rollout.group in groups:
+                    rollout.end = min(rollout.end, self.clock)
 
     def wait(self, pending, num_returns, timeout):
         first = min(pending, key=lambda ref: (ref.end, pending.index(ref)))
@@ -186,28 +194,31 @@ def make_generator(monkeypatch):
 
     ray = FakeRay()
 
-    def dispatch(self, prompts, labels, *, images, n_samples_per_prompt):
-        assert self.tokenizer is None  # Ray would send it with every prompt
-        seen, refs = self.vllm_engines[0].seen, []
-        seen.dispatched_to.append(prompts)
-        for prompt, label in zip(prompts, labels):
-            group = seen.flight.running[label.group]
-            if label.group not in seen.answers:
-                seen.drawn.append(int(prompt))
-                seen.answers[label.group] = seen.respond(int(prompt), group.rollouts)
-                on = [[place for place in range(len(group.engines)) if group.engines[place] == e] for e in (0, 1, 2)]
-                seen.places[label.group] = list(map(iter, on))
-            answers = seen.answers[label.group]
-            if group.engines:
-                answers = [answers[next(seen.places[label.group][self.vllm_engines[0].index])]]
-            assert len(answers) == n_samples_per_prompt
-            refs.append(Dispatched(ray, label.group, prompt, answers, ray.clock, ray.keep_first))
-        return refs
+    def generate_responses(actor, prompt, *_, **settings):
+        if isinstance(prompt, Collect):
+            return Answer(actor.seen.returns, actor.index)
+        assert settings["hf_tokenizer"] is None  # Ray would send it with every call
+        seen = actor.seen
+        seen.dispatched_to.append([share.prompt.text for share in prompt.shares for _ in share.places])
+        for share in prompt.shares:
+            group, drawn = seen.flight.running[share.number], int(share.prompt.text)
+            if share.number not in seen.answers:
+                seen.drawn.append(drawn)
+                seen.answers[share.number] = seen.respond(drawn, group.rollouts)
+            answers = [seen.answers[share.number][place] for place in share.places]
+            rewarded = sorted(tokens for tokens, _, *rest in answers if not any(rest[1:]))
+            keep = ray.keep_first
+            last = rewarded[keep - 1] if keep and len(rewarded) >= keep else float("inf")
+            for place, answer in zip(share.places, answers):
+                end = ray.clock + min(answer[0], last)
+                seen.returns.running.append(
+                    Running(actor.index, share, place, share.prompt.text, answer, ray.clock, end)
+                )
+        return SimpleNamespace(future=lambda: SimpleNamespace(add_done_callback=lambda callback: None))
 
     monkeypatch.setattr(engines_module, "SimpleQueue", lambda: Returns(ray))
     monkeypatch.setattr(engines_module.ray, "get", ray.get)
     monkeypatch.setattr(engines_module, "batch_vllm_engine_call", lambda engines, method: ray.calls.append(method))
-    monkeypatch.setattr(SamplesGenerator, "_dispatch_prompts_to_vllm", dispatch)
 
     def make(prompts, respond=lambda prompt, size: [(10, 1.0)] * size, filtering=False, engines=1, data=None, **flags):
         settings = FLAGS | {"algo.dynamic_filtering_enable": filtering}
@@ -216,19 +227,22 @@ def make_generator(monkeypatch):
         }
         args = arguments_with(settings)
         args.data.described = data or {}
-        seen = SimpleNamespace(respond=respond, drawn=[], dispatched_to=[], answers={}, places={})
+        seen = SimpleNamespace(respond=respond, drawn=[], dispatched_to=[], answers={})
         actors = [
             SimpleNamespace(
                 index=index,
                 seen=seen,
                 __ray_call__=SimpleNamespace(remote=ray.run_in_engine),
+                generate_responses=SimpleNamespace(),
                 get_num_unfinished_requests=SimpleNamespace(remote=lambda: ray.requests),
             )
             for index in range(engines)
         ]
+        for actor in actors:
+            actor.generate_responses.remote = partial(generate_responses, actor)
         strategy = SimpleNamespace(args=args)
         generator = StragglerAwareSamplesGenerator(strategy, Prompts(prompts), None, "tokenizer", actors)
-        seen.flight = generator.flight
+        seen.flight, seen.returns = generator.flight, ray.returns
         generator.ray, generator.drawn, generator.dispatched_to = ray, seen.drawn, seen.dispatched_to
         return generator
 

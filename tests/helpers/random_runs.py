@@ -101,8 +101,9 @@ class Run:
         prompts = self.planner.draw(step, self.flight, self.queue)
         groups = self.planner.dispatch(step, self.flight, prompts)
         assert sorted(group.prompt for group in groups) == sorted(prompts)
-        placed = step.round.rollouts if self.planner.predictor else 0
-        assert all(len(group.engines) == placed and set(group.engines) <= set(range(ENGINES)) for group in groups)
+        for group in groups:
+            assert len(group.engines) == step.round.rollouts and set(group.engines) <= set(range(ENGINES))
+            assert self.planner.predictor or len(set(group.engines)) == 1
 
     def commit(self, step):
         """Numbers of the groups that may be trained from now on."""
@@ -140,7 +141,7 @@ def check_account(run, step):
     assert step.dispatched <= step.max_dispatched
     assert flight.must_finish == sum(prompt.must_finish for prompt in flight.prompts)
     for engine in range(ENGINES):
-        expected = sum(g.expected_tokens * g.engines.count(engine) for g in flight.running.values())
+        expected = sum(g.load * g.engines.count(engine) for g in flight.running.values())
         assert flight.loads[engine] == expected
 
 

@@ -27,6 +27,12 @@ settings.register_profile("untimed", deadline=None, suppress_health_check=[Healt
 settings.load_profile("untimed")
 
 
+@pytest.fixture(autouse=True)
+def no_store(monkeypatch):
+    """`ray.put` would start a Ray cluster; what is put stands for its reference."""
+    monkeypatch.setattr(experience.ray, "put", lambda value: value)
+
+
 @pytest.fixture
 def openrlhf_of(monkeypatch):
     """openrlhf_of(tree): from now on the OpenRLHF that is found is that of build/TREE, where it is not imported."""

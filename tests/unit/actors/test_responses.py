@@ -1,12 +1,14 @@
 """Responses as agents return them, made into plain data or a failure."""
 
+from dataclasses import fields
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
+from openrlhf.trainer.ppo_utils.experience import Experience
 from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 
 from openrlhf_sagc.actors.answers import Failure
@@ -32,7 +34,7 @@ def test_a_response_has_openrlhfs_fields_alone_and_what_was_sent():
 @pytest.mark.parametrize("value", [(1, 2, 3, 4, 5), torch.arange(1, 6), np.arange(1, 6), [np.int64(1), 2, 3, 4, 5]])
 def test_tokens_of_any_kind_are_whole_numbers(value):
     tokens = plain({**GOOD, "observation_tokens": value})["observation_tokens"]
-    assert tokens == [1, 2, 3, 4, 5] and set(map(type, tokens)) == {int}
+    assert tokens.tolist() == [1, 2, 3, 4, 5] and tokens.dtype == np.int32
 
 
 @pytest.mark.parametrize(
@@ -145,4 +147,50 @@ def test_log_probabilities_are_checked_where_they_are_needed_and_dropped_elsewhe
 
 @pytest.mark.parametrize("values", [[-0.5] * 5, torch.full([5], -0.5), [torch.tensor(-0.5)] * 5, (-0.5,) * 5])
 def test_log_probabilities_of_any_kind_are_numbers(values):
-    assert plain({**GOOD, "rollout_log_probs": values}, logprobs=1)["rollout_log_probs"] == [-0.5] * 5
+    log_probs = plain({**GOOD, "rollout_log_probs": values}, logprobs=1)["rollout_log_probs"]
+    assert log_probs.tolist() == [-0.5] * 5 and log_probs.dtype == np.float32
+
+
+tokens_and_log_probs = st.lists(st.tuples(st.integers(0, 99), st.floats(-1e30, 0)), min_size=1, max_size=30)
+logs = st.dictionaries(st.sampled_from(["turns", "solved"]), st.floats(-5, 5))
+
+
+@given(tokens_and_log_probs, st.data())
+def test_a_sample_of_arrays_is_openrlhfs_sample_of_lists_in_every_field(drawn, data):
+    tokens, log_probs = map(list, zip(*drawn))
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(tokens)), min_size=2, max_size=6)))
+    response = {
+        "observation_tokens": tokens,
+        "action_ranges": list(zip(cuts[::2], cuts[1::2])),
+        "rollout_log_probs": log_probs,
+        "truncated": data.draw(st.booleans()),
+        "reward": data.draw(st.none() | st.floats(-5, 5)),
+        "scores": data.draw(st.none() | st.floats(-5, 5)),
+        "extra_logs": data.draw(logs),
+    }
+    max_length, keeps = data.draw(st.integers(1, 40)), data.draw(st.booleans())
+    try:
+        ours = plain(response, logprobs=keeps or None, max_length=max_length)
+    except Failure:
+        assume(False)
+    theirs = {**response, "prompt": "p", "label": {"a": 1}, "images": None}
+    theirs["rollout_log_probs"] = log_probs if keeps else None
+    theirs["action_ranges"] = ours["action_ranges"]
+    samples = [
+        SamplesGenerator._process_response_into_experience(None, response, max_len=max_length)
+        for response in (ours, theirs)
+    ]
+    for field in fields(Experience):
+        mine, other = (getattr(sample, field.name) for sample in samples)
+        assert_same(mine, other, field.name)
+
+
+def assert_same(mine, other, name):
+    if isinstance(other, torch.Tensor):
+        assert (mine.dtype, mine.shape) == (other.dtype, other.shape) and torch.equal(mine, other), name
+    elif isinstance(other, dict):
+        assert mine.keys() == other.keys()
+        for key in other:
+            assert_same(mine[key], other[key], f"{name} {key}")
+    else:
+        assert mine == other, name

@@ -13,7 +13,7 @@ from vllm.exceptions import VLLMValidationError
 from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
 
 from openrlhf_sagc.actors.rollouts import RolloutExecutor, watch_rollouts
-from openrlhf_sagc.decisions.records import ROLLOUT, Labelled
+from openrlhf_sagc.decisions.records import ROLLOUT, Collect, Dispatch, Prompt, Share
 
 pytestmark = pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
 
@@ -84,7 +84,7 @@ def test_an_agents_groups_have_a_tokenizer_each_and_single_turns_share_one():
             return await super().execute(**kwargs)
 
     async def two_groups(actor):
-        await asyncio.gather(*(actor.rollout(Labelled(group, group)) for group in (0, 0, 1)))
+        await asyncio.gather(*(actor.group(group, *[5] * count, label=group) for group, count in ((0, 2), (1, 1))))
 
     seen = {}
     run(two_groups(Actor(Keeps(1.0, 1.0, 1.0))))
@@ -220,11 +220,51 @@ def test_neither_siblings_nor_second_attempts_see_what_an_agent_does_to_what_it_
 
     async def group():
         actor = Actor(agent, retries=1)
-        request = actor.request(Labelled(0, ["x", "y"]), tokenizer=tokenizer) | {"images": ["1.png", "2.png"]}
-        return await asyncio.gather(*(actor.executor.execute(**request) for _ in range(2)))
+        share = Share(0, Prompt("prompt", ["x", "y"], ["1.png", "2.png"], 1), (0, 1))
+        await actor.executor.execute(**actor.request(tokenizer=tokenizer) | {"prompt": Dispatch([share])})
+        ended = []
+        while len(ended) < 2:
+            ended += await actor.executor.execute(prompt=Collect(), llm_engine=actor)
+        return [rollout.response for rollout in ended]
 
     responses = run(group())
     assert agent.seen == [("y", "2.png", 5, "right")] * 4
     assert [(r["label"], r["images"], r[ROLLOUT].tokens) for r in responses] == [
         (["x", "y"], ["1.png", "2.png"], 3)
     ] * 2
+
+
+def test_what_has_ended_is_collected_in_one_answer_and_the_next_one_waits():
+    """Two groups of one dispatch; what ended while nobody asked comes at once."""
+
+    async def main():
+        actor = Actor(SingleTurnAgentExecutor(None))
+        shares = [
+            Share(number, Prompt("prompt", number, None, 1), places) for number, places in ((7, (0, 2)), (8, (1,)))
+        ]
+        await actor.executor.execute(**actor.request(max_tokens=3) | {"prompt": Dispatch(shares)})
+        await asyncio.sleep(0.2)
+        together = await actor.executor.execute(prompt=Collect(), llm_engine=actor)
+        assert sorted((ended.number, ended.place, ended.response["label"]) for ended in together) == [
+            *[(7, 0, 7), (7, 2, 7), (8, 1, 8)]
+        ]
+        later = asyncio.create_task(actor.executor.execute(prompt=Collect(), llm_engine=actor))
+        await asyncio.sleep(0.05)
+        assert not later.done() and not actor.executor._tasks
+        await actor.executor.execute(**actor.request(max_tokens=3) | {"prompt": Dispatch(shares[1:])})
+        ((number, place, response),) = await asyncio.wait_for(later, 10)
+        assert (number, place, response[ROLLOUT].tokens) == (8, 1, 3)
+
+    run(main())
+
+
+def test_a_dead_vllm_is_heard_of_by_who_waits_for_what_has_ended():
+    async def main():
+        actor = Actor(SingleTurnAgentExecutor(None))
+        refusing(actor, EngineDeadError())
+        share = Share(0, Prompt("prompt", "", None, 1), (0,))
+        await actor.executor.execute(**actor.request() | {"prompt": Dispatch([share])})
+        with pytest.raises(EngineDeadError):
+            await actor.executor.execute(prompt=Collect(), llm_engine=actor)
+
+    run(main())

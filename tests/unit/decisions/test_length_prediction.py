@@ -2,13 +2,16 @@
 
 import json
 import math
+from types import SimpleNamespace
 
 import numpy as np
+import openrlhf.trainer.ppo_utils.samples_generator as upstream
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openrlhf_sagc.decisions.length_prediction import LengthPredictor, balance
+from openrlhf_sagc.decisions import length_prediction
+from openrlhf_sagc.decisions.length_prediction import LengthPredictor, balance, key_of, place_whole
 
 
 def shown(*groups):
@@ -94,3 +97,36 @@ def test_engines_that_are_busy_get_less():
 
 def test_rollouts_of_a_prompt_are_shared_by_the_engines():
     assert balance([0.0, 0.0, 0.0], [10.0, 20.0], 4) == [(1, (0, 1, 2, 0)), (0, (1, 2, 1, 2))]
+
+
+def test_the_prompts_seen_longest_ago_are_forgotten(monkeypatch):
+    monkeypatch.setattr(length_prediction, "MOST_PROMPTS", 3)
+    predictor = shown(("a", [100] * 8), ("b", [200] * 8), ("c", [400] * 8), ("a", [100] * 8), ("d", [800] * 8))
+    assert list(predictor.state_dict()["prompts"]) == [key_of(prompt) for prompt in "cad"]
+    assert predictor.predict("b") == predictor.predict("never seen")
+    monkeypatch.setattr(length_prediction, "MOST_PROMPTS", 2)
+    resumed = LengthPredictor()
+    resumed.load_state_dict(json.loads(json.dumps(predictor.state_dict())))
+    assert list(resumed.state_dict()["prompts"]) == [key_of(prompt) for prompt in "ad"]
+
+
+@given(st.integers(1, 12), st.sampled_from([4, 8, 16]), st.lists(st.integers(0, 40), min_size=1, max_size=5))
+def test_whole_groups_are_placed_as_openrlhf_places_them(count, size, loads):
+    actors = [
+        SimpleNamespace(
+            get_num_unfinished_requests=SimpleNamespace(remote=lambda load=load: load),
+            generate_responses=SimpleNamespace(remote=lambda engine=engine, **_: engine),
+        )
+        for engine, load in enumerate(loads)
+    ]
+    args = SimpleNamespace(
+        algo=SimpleNamespace(advantage=SimpleNamespace(is_correction_level="off")),
+        rollout=SimpleNamespace(n_samples_per_prompt=None),
+    )
+    generator = upstream.SamplesGenerator(SimpleNamespace(args=args), None, None, None, actors)
+    prompts = [""] * count
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(upstream.ray, "get", lambda results: results)
+        patch.setattr(upstream, "SamplingParams", lambda **_: None)
+        expected = generator._dispatch_prompts_to_vllm(prompts, prompts, n_samples_per_prompt=size)
+    assert place_whole(loads, [size] * count) == [(engine,) * size for engine in expected]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openrlhf_sagc.decisions.dynamic_sampling import REASONS, DynamicSampler, Verdict
+from openrlhf_sagc.decisions.dynamic_sampling import REASONS, DynamicSampler, Verdict, groups_to_ask
 from openrlhf_sagc.decisions.records import Round
 from openrlhf_sagc.decisions.step import Step
 
@@ -87,3 +87,37 @@ def test_a_shortfall_is_told_by_its_reasons():
     assert step.shortfall(2) == (
         "40 prompts of 4 samples gave 2 of the 4 groups of step 1 (dropped: 30 all wrong, 8 reward missing)"
     )
+
+
+def filled(num_groups, expected, kept, seed):
+    """Dispatches of a step, and its groups over those that it trains, where groups are kept by chance and come back in turn."""
+    rng, step = random.Random(seed), step_of(num_groups, rate=expected, cap=1000)
+    accepted = running = dispatches = 0
+    while accepted < num_groups:
+        if count := step.groups_to_dispatch(accepted, running):
+            step.dispatched, running, dispatches = step.dispatched + count, running + count, dispatches + 1
+        step.verdicts.append(Verdict(8, None if rng.random() < kept else "all_wrong"))
+        running -= 1
+        accepted += step.verdicts[-1].reason is None
+    return dispatches, step.dispatched / num_groups
+
+
+@pytest.mark.parametrize("expected", [0.4, 0.6, 0.9])
+@pytest.mark.parametrize("num_groups", [64, 256, 1024])
+def test_a_first_step_that_expected_ten_times_as_many_groups_to_be_kept_refills_in_few_dispatches(
+    num_groups, expected
+):
+    dispatches, ratio = filled(num_groups, expected, expected / 10, 0)
+    assert dispatches <= 100 and ratio < 1.2 * 10 / expected
+
+
+def test_a_step_that_expected_the_right_share_dispatches_nothing_more_for_its_doubts():
+    """Two standard errors: chance passes them rarely, and then not by much."""
+    ratios = [filled(256, 0.6, 0.6, seed)[1] for seed in range(20)]
+    assert sum(ratios) / len(ratios) < 1.03 * groups_to_ask(256, 0.6) / 256
+
+
+def test_a_refill_waits_for_its_share_as_long_as_enough_run():
+    step = step_of(100)
+    assert [step.groups_to_dispatch(0, 100 - missing) for missing in (1, 3, 4)] == [0, 0, 4]
+    assert step.groups_to_dispatch(75, 24) == 1 and step.groups_to_dispatch(99, 0) == 1

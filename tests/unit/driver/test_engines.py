@@ -1,18 +1,19 @@
 """What the engines are told, and when: on the engines of fake_engines.py."""
 
 import itertools
+from concurrent.futures import Future
+from queue import SimpleQueue
 from types import SimpleNamespace
 
 import pytest
 from fake_engines import ONE_SIZE
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from ray.exceptions import RayActorError
+from ray.exceptions import RayActorError, RayTaskError
 
 import openrlhf_sagc.driver.engines as engines_module
 from openrlhf_sagc.actors.rollouts import stop_rollouts
 from openrlhf_sagc.decisions.records import ROLLOUT, Prompt
-from openrlhf_sagc.driver.engines import MOST_CALLS, Call, HeldCalls
 
 FIVE_OF_A_PROMPT = {
     "rollout__tail_batching__enable": True,
@@ -42,13 +43,39 @@ def generator(make):
     return make()
 
 
-def test_groups_go_to_their_engines_and_the_others_to_openrlhfs_placement(generator):
+def test_an_engine_gets_one_call_for_all_that_is_dispatched_to_it_together(generator):
     step = generator.planner.plan(generator.flight, generator.queue)
-    groups = groups_on([(2,) * 4, (), (0, 2, 0, 2), (2,) * 4, ()], generator, step)
+    groups = groups_on([(2,) * 4, (1,) * 4, (0, 2, 0, 2), (2,) * 4], generator, step)
     generator.engines.dispatch(groups)
-    assert generator.dispatched_to == [["1", "4"], ["2"] * 2, ["0"] * 4 + ["2"] * 2 + ["3"] * 4]
+    assert generator.dispatched_to == [["0"] * 4 + ["2"] * 2 + ["3"] * 4, ["1"] * 4, ["2"] * 2]
     returned = [number for _ in groups for number, _ in generator.engines.returned()]
     assert returned == [group.number for group in groups]  # the shorter the sooner
+
+
+def test_no_engine_is_asked_where_a_group_is_placed(make, monkeypatch):
+    """Six groups of four on three engines."""
+    generator = make(rollout__batch_size=6)
+    for actor in generator.vllm_engines:
+        monkeypatch.delattr(actor, "get_num_unfinished_requests")
+    generator.generate_samples()
+    assert [len(prompts) for prompts in generator.dispatched_to] == [8] * 3
+
+
+def test_settings_are_those_that_openrlhf_sends_with_every_prompt(generator, monkeypatch):
+    sent = []
+    for actor in generator.vllm_engines:
+        theirs = actor.generate_responses.remote
+
+        def note(*message, theirs=theirs, **settings):
+            sent.append(settings)
+            return theirs(*message, **settings)
+
+        monkeypatch.setattr(actor.generate_responses, "remote", note)
+    generator.generate_samples(temperature=0.5, max_new_tokens=7, max_len=90)
+    settings = next(settings for settings in sent if settings)
+    assert settings.keys() == {"label", "sampling_params", "max_length", "hf_tokenizer", "images"}
+    assert (settings["max_length"], settings["hf_tokenizer"]) == (90, None)
+    assert (settings["sampling_params"].temperature, settings["sampling_params"].max_tokens) == (0.5, 7)
 
 
 def test_each_engine_gets_the_tokenizer_once(generator):
@@ -79,7 +106,7 @@ def test_generation_pauses_for_the_update_only_where_groups_run(make, partial, c
 
 def test_all_that_runs_is_stopped_and_comes_back_with_what_it_has(generator):
     step = generator.planner.plan(generator.flight, generator.queue)
-    groups = groups_on([(), (1, 1, 2, 2), (2,) * 4], generator, step)
+    groups = groups_on([(0,) * 4, (1, 1, 2, 2), (2,) * 4], generator, step)
     generator.engines.dispatch(groups)
     generator.ray.clock = 10  # prompt 0 is done, the others have a token or two to go
     stopped = {
@@ -87,20 +114,6 @@ def test_all_that_runs_is_stopped_and_comes_back_with_what_it_has(generator):
     }
     assert stopped == {groups[0].number: [False] * 4, groups[1].number: [True] * 4, groups[2].number: [True] * 4}
     assert list(generator.engines.stop()) == []
-
-
-def test_an_engine_has_fewer_calls_than_ray_allows_and_the_rest_follows(make_generator):
-    generator = make_generator(2000, **ONE_SIZE)
-    step = generator.planner.plan(generator.flight, generator.queue)
-    groups = groups_on([()] * 1600, generator, step)
-    engines = generator.engines
-    engines.dispatch(groups)
-    assert len(generator.drawn) == MOST_CALLS < 1000
-    back = [number for _ in range(600) for number, _ in engines.returned()]
-    assert len(generator.drawn) == MOST_CALLS + 600
-    back += [number for number, _ in engines.stop()]
-    assert sorted(back) == [group.number for group in groups]
-    assert len(generator.drawn) == MOST_CALLS + 600  # those that were held back were stopped unsent
 
 
 @pytest.fixture
@@ -181,62 +194,30 @@ def test_a_stop_that_was_not_heard_is_repeated_while_other_calls_come_back(make_
     assert ray.clock <= 30
 
 
-def test_rollouts_that_were_held_back_are_dropped_where_the_group_has_enough(make_tail, monkeypatch):
-    monkeypatch.setattr(engines_module, "MOST_CALLS", 2)
-    generator = make_tail([(10, 1.0)] * 4 + [(90, 1.0)])
-    step = generator.planner.plan(generator.flight, generator.queue)
-    generator.engines.resume(4)
-    groups = groups_on([(0, 0, 1, 1, 0), (0, 1, 1, 1, 1)], generator, step)
-    generator.engines.dispatch(groups)
-    back = dict(entry for _ in groups for entry in generator.engines.returned())
-    assert back.keys() == {group.number for group in groups}
-    for responses in back.values():
-        assert [response[ROLLOUT].stopped for response in responses].count(False) == 4
-    assert list(generator.engines.stop()) == [] and not generator.engines._calls.total()
-
-
-def test_a_group_that_has_enough_does_not_look_at_the_calls_of_others():
-    """Of 20,000 calls that are held back, dropping those of a group looks at its own alone."""
-    held, numbers = HeldCalls(), []
-    group = SimpleNamespace(number=property(lambda self: numbers.append(self) or self.place))
-    Numbered = type(
-        "Numbered", (), {"number": group.number, "__init__": lambda self, place: setattr(self, "place", place)}
-    )
-    for place in range(2500):
-        for rollout in range(8):
-            held.add(Call(Numbered(place), rollout, 1, 0))
-    numbers.clear()
-    assert [call.place for call in held.drop(7)] == list(range(8)) and held.drop(7) == [] and not numbers
-    assert len(held) == 2499 * 8
-    taken = [held.take() for _ in range(len(held))]
-    assert [(call.group.place, call.place) for call in taken] == [
-        (g, r) for g in range(2500) if g != 7 for r in range(8)
-    ]
-
-
 answers = st.tuples(st.integers(1, 99), st.floats(0, 1), st.none(), st.sampled_from([None, None, "E"]))
 
 
 @given(st.data())
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_every_group_comes_back_once_and_whole(make_generator, data):
-    """Any places, lengths, failures, limits on calls and moment of a stop: each rollout ran once or was not sent."""
+    """Any places, lengths, failures and moment of a stop: each rollout ran once."""
     rollouts, keep_first = data.draw(st.integers(2, 6)), data.draw(st.none() | st.integers(1, 4))
-    count, limit = data.draw(st.integers(1, 8)), data.draw(st.integers(1, 9))
+    count = data.draw(st.integers(1, 8))
     drawn = [data.draw(st.lists(answers, min_size=rollouts, max_size=rollouts)) for _ in range(count)]
     generator = make_generator(40, lambda prompt, size: drawn[prompt], engines=3, **ONE_SIZE)
     engines, flight = generator.engines, generator.flight
     step = generator.planner.plan(flight, generator.queue)
     step.round = step.round._replace(rollouts=rollouts)
-    places = [data.draw(st.just(()) | st.tuples(*[st.integers(0, 2)] * rollouts)) for _ in range(count)]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(engines_module, "MOST_CALLS", limit)
-        generator.ray.keep_first = None  # of the engines of the example before
-        engines.resume(keep_first)
-        groups = groups_on(places, generator, step)
-        engines.dispatch(groups)
-        whole = data.draw(st.integers(0, count))
-        back = [entry for _ in range(whole) for entry in engines.returned()] + list(engines.stop())
+    whole_or_split = st.integers(0, 2).map(lambda engine: (engine,) * rollouts) | st.tuples(
+        *[st.integers(0, 2)] * rollouts
+    )
+    places = [data.draw(whole_or_split) for _ in range(count)]
+    generator.ray.keep_first = None  # of the engines of the example before
+    engines.resume(keep_first)
+    groups = groups_on(places, generator, step)
+    engines.dispatch(groups)
+    whole = data.draw(st.integers(0, count))
+    back = [entry for _ in range(whole) for entry in engines.returned()] + list(engines.stop())
     assert sorted(number for number, _ in back) == [group.number for group in groups]
     for place, (number, responses) in enumerate(back):
         records = [response[ROLLOUT] for response in responses]
@@ -247,7 +228,7 @@ def test_every_group_comes_back_once_and_whole(make_generator, data):
         if place < whole:  # it came back by itself
             stopped = sum(rollout.stopped for rollout in records)
             assert not stopped or (keep_first is not None and rewarded >= keep_first)
-    assert not engines._running and not engines._stopped and not engines._calls.total()
+    assert not engines._running and not engines._stopped and not engines._rollouts.total() and not engines._asked
 
 
 def test_groups_that_do_not_come_back_from_a_stop_end_the_run(generator, monkeypatch):
@@ -255,7 +236,7 @@ def test_groups_that_do_not_come_back_from_a_stop_end_the_run(generator, monkeyp
     monkeypatch.setattr(engines_module.logger, "warning", warnings.append)
     monkeypatch.setattr(generator.ray, "wait", lambda pending, **kwargs: ([], pending))
     step = generator.planner.plan(generator.flight, generator.queue)
-    generator.engines.dispatch(groups_on([(), (1, 0, 1, 0)], generator, step))
+    generator.engines.dispatch(groups_on([(1,) * 4, (1, 0, 1, 0)], generator, step))
     with pytest.raises(
         RuntimeError, match="2 groups were stopped and have not come back for 10 minutes: an agent .*load"
     ):
@@ -289,3 +270,17 @@ def test_requests_that_agents_have_left_behind_end_before_the_weights_change(mak
     generator.engines.dispatch(groups_on([(0,) * 4], generator, step))
     generator.engines.pause()  # what runs goes on after the sync, with its own requests
     assert left_over == [1] and generator.ray.calls == ["pause_generation"]
+
+
+def test_a_dispatch_that_its_engine_could_not_take_ends_the_run(generator, monkeypatch):
+    """Nothing of it would ever end, and who waits for that would wait for ever."""
+
+    def refuse(message, *_, **settings):
+        error = Future()
+        error.set_exception(RayTaskError("generate_responses", "", ModuleNotFoundError("a label's class")))
+        return SimpleNamespace(future=lambda: error if settings else Future())
+
+    monkeypatch.setattr(generator.vllm_engines[0].generate_responses, "remote", refuse)
+    monkeypatch.setattr(generator.engines, "_back", SimpleQueue())
+    with pytest.raises(RayTaskError):
+        generator.generate_samples()

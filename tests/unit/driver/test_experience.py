@@ -187,6 +187,7 @@ def test_batches_are_those_of_openrlhf_with_every_sample_at_its_place(samples, r
             sum(len(batch.index) for batch in batches[rank * per_rank : (rank + 1) * per_rank])
             for rank in range(ranks)
         ]
+        assert all(sample.sequences is None for sample in rollout)  # which would stay beside the batches
         for batch in batches:
             assert batch.total_length.tolist() == [3 + place % 7 for place in batch.index]
         assert sorted(place for batch in batches for place in batch.index) == list(range(samples))

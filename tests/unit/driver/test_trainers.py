@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from unittest import mock
 
 import pytest
+import ray
 from fake_engines import ONE_SIZE
 from openrlhf.trainer import ppo_trainer, ppo_trainer_async
 from openrlhf.trainer.ppo_trainer import BasePPOTrainer
@@ -25,6 +26,7 @@ TIMINGS |= {"timing/step_total": 5.0, "rollout/idle_tail_seconds": 0.5}
 def make(monkeypatch):
     """make(cls, *flags, **more) -> a trainer, or an actor of one, from its own constructor; models and prompts are made up."""
     prompts = mock.MagicMock(__len__=lambda _: 8)
+    monkeypatch.setattr("ray.put", mock.Mock())
     for module in (ppo_trainer, ppo_trainer_async):
         monkeypatch.setattr(module, "get_tokenizer", lambda *_, **__: "tokenizer")
         monkeypatch.setattr(module, "prepare_datasets", lambda *_: (prompts, None, 7))
@@ -45,7 +47,8 @@ def assert_makes_experiences_of_groups(trainer):
 def assert_rolls_out_groups(owner):
     generator = owner.samples_generator
     assert type(generator) is StragglerAwareSamplesGenerator
-    assert generator.prompts_dataloader is owner.prompts_dataloader and generator.tokenizer == "tokenizer"
+    assert generator.prompts_dataloader is owner.prompts_dataloader
+    ray.put.assert_called_once_with("tokenizer")  # for all engines
 
 
 def test_synchronous_trainer(start_run, make):
@@ -76,6 +79,19 @@ def test_asynchronous_trainer(start_run, make, monkeypatch):
     assert [type(actor) for actor in made] == [GroupGenerator, GroupTrainingActor]
     assert_rolls_out_groups(made[0])
     assert_makes_experiences_of_groups(made[1])
+
+
+def test_a_checkpoints_state_is_put_once_for_all_actors(start_run, make, monkeypatch):
+    actors = SimpleNamespace(async_run_method=lambda method_name, **given: saved.append(given["client_states"]) or [])
+    trainer, saved = make(GroupTrainer, start_run("--rollout.sagc.enable").args, actors, None, None, None, []), []
+    trainer.args.ckpt.save_steps = 7
+    monkeypatch.setattr("ray.get", lambda refs: refs)
+    monkeypatch.setattr("ray.put", lambda value: ("put", value))
+    monkeypatch.setattr(trainers, "write_notes", mock.Mock())
+    monkeypatch.setattr(trainers, "step_seconds", lambda status: {})
+    trainer.save_logs_and_checkpoints(7, {}, {"samples_generator": "large"})
+    ((put, state),) = saved
+    assert put == "put" and state["samples_generator"] == "large"
 
 
 @pytest.mark.parametrize("cls", [GroupTrainer, GroupTrainingActor])
