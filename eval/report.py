@@ -6,9 +6,9 @@ import sys
 from pathlib import Path
 
 import pandas as pd
-from common.logs import read_run
-from common.paths import output_folder
-from common.plots import PARTS, plt, save
+from lib.logs import read_run
+from lib.paths import output_folder
+from lib.plots import PARTS, plt, save
 from rich.console import Console
 from rich.table import Table
 

@@ -5,7 +5,7 @@ from unittest import mock
 import pandas as pd
 import pytest
 import report
-from common.plots import PARTS
+from lib.plots import PARTS
 
 from openrlhf_sagc.driver.step_seconds import IDLE_TAIL, OTHER, step_seconds
 
