@@ -1,4 +1,4 @@
-"""Training runs of the Countdown model that differ by their group sizes only; group_sizes.py and calibrate.py need them."""
+"""Training runs of the Countdown model that differ by their group sizes only; the studies group_sizes and simulate need them."""
 
 from pathlib import Path
 

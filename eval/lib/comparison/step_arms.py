@@ -1,4 +1,4 @@
-"""The arms of step_time.py, which predict_step_time.py simulates, and the prompts that their runs need."""
+"""The arms of the study step_time, which the study predict simulates, and the prompts that their runs need."""
 
 import itertools
 from pathlib import Path

@@ -9,34 +9,21 @@ import sys
 from pathlib import Path
 
 import pytest
-from lib.paths import ROOT, output_folder, set_aside, write_whole
+from lib.paths import ROOT, STUDIES, output_folder, set_aside, write_whole
 
-FOLDERS = [
-    ("benchmark_group_advantage", "--results"),
-    ("calibrate", "--results"),
-    ("calibrate", "--runs"),
-    ("check_grader", "--output"),
-    ("compare", "--output"),
-    ("defaults", "--output"),
-    ("dynamic_sampling", "--output"),
-    ("faster_step", "--output"),
-    ("group_sizes", "--output"),
-    ("objectives", "--output"),
-    ("prompt_sizes", "--output"),
-    ("report", "--output"),
-    ("step_time", "--output"),
-    ("step_time", "--runs"),
-]
+# Those that write into a folder; predict writes beside what it reads.
+COMMANDS = ["compare", "report", *(f"studies.{file.parent.name}.run" for file in sorted(STUDIES.glob("*/run.py")))]
+COMMANDS.remove("studies.predict.run")
 
 
 @pytest.mark.parametrize("below", ["", "/below"])
-@pytest.mark.parametrize("script, flag", FOLDERS)
-def test_a_file_in_the_way_of_results_is_named_before_any_work(script, flag, below, monkeypatch, capsys, tmp_path):
+@pytest.mark.parametrize("module", COMMANDS)
+def test_a_file_in_the_way_of_results_is_named_before_any_work(module, below, monkeypatch, capsys, tmp_path):
     (tmp_path / "file").touch()
-    monkeypatch.setattr(sys, "argv", [f"{script}.py", flag, f"{tmp_path}/file{below}"])
+    monkeypatch.setattr(sys, "argv", [f"{module}.py", "--output", f"{tmp_path}/file{below}"])
     with pytest.raises(SystemExit):
-        importlib.import_module(script).main()
-    assert f"argument {flag}: {tmp_path}/file is no folder: give one" in capsys.readouterr().err
+        importlib.import_module(module).main()
+    assert f"argument --output: {tmp_path}/file is no folder: give one" in capsys.readouterr().err
 
 
 def test_a_path_that_the_system_refuses_is_named(tmp_path):
