@@ -76,10 +76,10 @@ def advise(arguments: argparse.Namespace) -> dict:
     if arguments.gpus < 1 or arguments.gpus % costs.gpus_per_engine:
         raise ValueError(f"--gpus {arguments.gpus} is no multiple of the {costs.gpus_per_engine} GPUs of an engine")
     calibration = calibration_of(arguments.engine, arguments.hold)
-    trace, marks, sizes = read(arguments)
+    trace, sizes = read(arguments)
     if arguments.dynamic_sampling and not trace.has_correct:
         raise ValueError("--dynamic_sampling needs a --trace with the column correct: drop one of them")
-    arguments.group_sizes, doubtful = sizes, doubts(marks, trace, sizes, arguments)
+    arguments.group_sizes, doubtful = sizes, doubts(trace, sizes, arguments)
     switches = switches_of(arguments, sizes, can_filter(trace, arguments))
     for switch in switches:
         check_sizes(parse_policy(switch.policy), arguments)

@@ -1,9 +1,6 @@
 """The trace that the advice is made of: whether it is enough, and what is to be said of it."""
 
-import csv
 from argparse import Namespace
-from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from lib.advice.switches import KNOWN_SHARE, known_sizes
@@ -15,19 +12,8 @@ ROOM = 2  # times the groups of a step that --max_gen_batches has to allow at th
 DRIFT = 1.25  # ratio of median lengths of which is told
 
 
-class Marks(NamedTuple):
-    """What a trace's other columns say: shares of rollouts that were `truncated` (None if not told) and `stopped`.
-
-    `drift` is the median length in the last third of the run's steps over that in the first; None without steps.
-    """
-
-    truncated: float | None
-    stopped: float
-    drift: float | None
-
-
-def read(arguments: Namespace) -> tuple[Trace, Marks, list[int]]:
-    """The trace of --trace, its marks and the group sizes of --group_sizes that it has groups of.
+def read(arguments: Namespace) -> tuple[Trace, list[int]]:
+    """The trace of --trace, and the group sizes of --group_sizes that it has groups of.
 
     Raises:
         ValueError: it is no trace, or too little for advice; the message is one line and says what would do.
@@ -48,27 +34,7 @@ def read(arguments: Namespace) -> tuple[Trace, Marks, list[int]]:
             f"--trace {path} has {n} rollouts of {(counts_P >= n).mean():.0%} of its prompts: too few to draw groups of "
             f"--n_samples_per_prompt {n} from, {KNOWN_SHARE:.0%} of the prompts would do"
         )
-    return trace, marks_of(path), sizes
-
-
-def marks_of(path: Path) -> Marks:
-    """Of a file that `Trace` has read."""
-    with path.open(encoding="utf-8-sig", newline="") as file:
-        rows = [{name.strip(): word.strip() for name, word in row.items()} for row in csv.DictReader(file)]
-    whole = [row for row in rows if row.get("stopped") != "1"]
-    cut = [row["truncated"] == "1" for row in whole if row.get("truncated")]
-    return Marks(np.mean(cut).item() if cut else None, 1 - len(whole) / len(rows), _drift(whole))
-
-
-def _drift(rows: list[dict]) -> float | None:
-    try:
-        steps_N = np.array([int(row["step"]) for row in rows])
-    except (KeyError, ValueError):
-        return None
-    tokens_N = np.array([int(row["tokens"]) for row in rows])
-    first, last = np.quantile(steps_N, [1 / 3, 2 / 3])
-    before, after = tokens_N[steps_N <= first], tokens_N[steps_N >= last]
-    return float(np.median(after) / max(np.median(before), 1)) if last > first else None
+    return trace, sizes
 
 
 def can_filter(trace: Trace, arguments: Namespace) -> bool:
@@ -77,9 +43,9 @@ def can_filter(trace: Trace, arguments: Namespace) -> bool:
     return share is not None and share * arguments.max_gen_batches >= ROOM
 
 
-def doubts(marks: Marks, trace: Trace, sizes: list[int], arguments: Namespace) -> list[str]:
+def doubts(trace: Trace, sizes: list[int], arguments: Namespace) -> list[str]:
     """What makes this trace tell less than it seems to, a line each."""
-    lines = []
+    lines, marks = [], trace.marks
     left_out = sorted(set(arguments.group_sizes) - set(sizes))
     if left_out:
         most = int(np.quantile(trace.samples_per_prompt, 1 - KNOWN_SHARE))

@@ -34,15 +34,23 @@ def replay(
         for draw, switch in runs:
             yield draw, switch, run_once(switch, draw, trace, costs, arguments)
         return
-    with ProcessPoolExecutor(jobs) as pool:
-        futures = {
-            pool.submit(run_once, switch, draw, trace, costs, arguments): (draw, switch) for draw, switch in runs
-        }
+    with ProcessPoolExecutor(jobs, initializer=_take, initargs=[trace]) as pool:
+        futures = {pool.submit(_run_taken, switch, draw, costs, arguments): (draw, switch) for draw, switch in runs}
         try:
             for future in as_completed(futures):
                 yield *futures[future], future.result()
         finally:
             pool.shutdown(cancel_futures=True)
+
+
+def _take(trace: Trace) -> None:
+    """A process of `replay` begins: it gets the trace once, not with every run."""
+    global _taken
+    _taken = trace
+
+
+def _run_taken(switch: Switch, draw: int, costs: CostModel, arguments: Namespace) -> dict:
+    return run_once(switch, draw, _taken, costs, arguments)
 
 
 def run_once(switch: Switch, draw: int, trace: Trace, costs: CostModel, arguments: Namespace) -> dict:

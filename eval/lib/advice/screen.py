@@ -119,8 +119,7 @@ def plot(rows: pd.DataFrame, trace: Trace, advice: Verdict, floor: float, path: 
     spent.set_xlabel("s a step")
     spent.tick_params(labelleft=False)
 
-    tokens_P = trace.tokens_by_prompt
-    curves = {"rollouts": np.concatenate(tokens_P), "means of prompts": np.array([x.mean() for x in tokens_P])}
+    curves = {"rollouts": np.concatenate(trace.tokens_by_prompt), "means of prompts": trace.mean_tokens}
     for label, values in curves.items():
         lengths.plot(np.sort(values), 1 - np.arange(len(values)) / len(values), drawstyle="steps-post", label=label)
     lengths.loglog()

@@ -2,6 +2,7 @@
 
 import csv
 import math
+from array import array
 from copy import copy
 from pathlib import Path
 from typing import NamedTuple
@@ -9,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 REQUIRED = ("prompt_id", "sample_id", "tokens")
+FLAGS = frozenset(["", "0", "1"])
 
 
 class Trace:
@@ -24,37 +26,39 @@ class Trace:
             correct in all rows or in none). Rows whose `stopped` is 1, in the trace of a run, are left out: their length
             is not known. Other columns are ignored.
 
+    Attributes:
+        samples_per_prompt, mean_tokens, right_by_prompt: [P] of each prompt's rollouts, the last None if not known.
+        marks: what else the file says, of the whole trace.
+
     Raises:
         ValueError: the file is no such trace; the message begins with the path and the line's number.
     """
 
     def __init__(self, path: Path):
-        by_prompt: dict[str, list[tuple[int, bool | None]]] = {}
-        for prompt, tokens, correct in read_trace(path):
-            by_prompt.setdefault(prompt, []).append((tokens, correct))
-        rollouts = [rollout for group in by_prompt.values() for rollout in group]
-        self.samples_per_prompt = np.array([len(group) for group in by_prompt.values()])
-        self._starts = np.cumsum(self.samples_per_prompt) - self.samples_per_prompt
-        self._tokens = np.array([tokens for tokens, _ in rollouts])
-        self._correct = None if rollouts[0][1] is None else np.array([correct for _, correct in rollouts])
+        rows = read_trace(path)
+        order_N = np.argsort(rows.prompts_N, kind="stable")
+        self._tokens = rows.tokens_N[order_N]
+        self._correct = None if rows.correct_N is None else rows.correct_N[order_N]
         self.has_correct = self._correct is not None
+        self.samples_per_prompt = np.bincount(rows.prompts_N)
+        self._starts = np.cumsum(self.samples_per_prompt) - self.samples_per_prompt
+        self.mean_tokens = np.add.reduceat(self._tokens, self._starts) / self.samples_per_prompt
+        self.right_by_prompt = (
+            None if self._correct is None else np.add.reduceat(self._correct, self._starts, dtype=int)
+        )
+        self.marks = rows.marks
 
     @property
     def tokens_by_prompt(self) -> list[np.ndarray]:
         """Response tokens of each prompt's rollouts."""
         return [self._tokens[start : start + count] for start, count in zip(self._starts, self.samples_per_prompt)]
 
-    @property
-    def right_by_prompt(self) -> np.ndarray | None:
-        """Number of each prompt's rollouts that are correct, if known."""
-        if self._correct is None:
-            return None
-        return np.array([self._correct[s : s + n].sum() for s, n in zip(self._starts, self.samples_per_prompt)])
-
     def resampled(self, generator: np.random.Generator) -> "Trace":
         """A trace of as many prompts, drawn with replacement, each with all its rollouts."""
         drawn, trace = generator.integers(len(self._starts), size=len(self._starts)), copy(self)
-        trace._starts, trace.samples_per_prompt = self._starts[drawn], self.samples_per_prompt[drawn]
+        for name in ("_starts", "samples_per_prompt", "mean_tokens"):
+            setattr(trace, name, getattr(self, name)[drawn])
+        trace.right_by_prompt = None if self.right_by_prompt is None else self.right_by_prompt[drawn]
         return trace
 
     def draw_prompts(self, count: int, generator: np.random.Generator) -> list[int]:
@@ -126,59 +130,105 @@ class LogNormal(NamedTuple):
         return np.clip(np.rint(np.exp(np.minimum(logs, math.log(self.cap)))), 1, self.cap).astype(int), None
 
 
-def read_trace(path: Path) -> list[tuple[str, int, bool | None]]:
-    """Rows of a trace file but the stopped ones: prompt_id, tokens, and correct or None where the trace does not say.
+class Marks(NamedTuple):
+    """What a trace's other columns say: shares of rollouts that were `truncated` (None if not told) and `stopped`.
+
+    `drift` is the median length in the last third of the run's steps over that in the first; None without steps.
+    """
+
+    truncated: float | None
+    stopped: float
+    drift: float | None
+
+
+class Rows(NamedTuple):
+    """A trace file's rows but the stopped ones: number of the prompt, tokens, and whether it is correct if known."""
+
+    prompts_N: np.ndarray
+    tokens_N: np.ndarray
+    correct_N: np.ndarray | None
+    marks: Marks
+
+
+def read_trace(path: Path) -> Rows:
+    """The rows of a trace file, read once and in arrays: a run's trace may have a million.
 
     Raises:
         ValueError: as Trace.
     """
     try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            return _read_rows(path, csv.reader(file))
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} cannot be read as text: {error}") from None
-    reader = csv.DictReader(lines)
+
+
+def _read_rows(path: Path, reader) -> Rows:
+    prompts, tokens, correct, steps = array("q"), array("q"), bytearray(), array("q")
+    numbers: dict[str, int] = {}  # of prompts that have rollouts
+    first_lines: dict[tuple[str, str], int] = {}
+    seen, cut, told, has_steps = 0, 0, 0, True
     try:
-        header = [name.strip() for name in reader.fieldnames or []]
-    except csv.Error as error:
-        raise ValueError(f"{path} line 1: {error}") from None
-    reader.fieldnames = header
-    missing = [name for name in REQUIRED if name not in header]
-    if missing:
-        found = ", ".join(header) if header else "nothing"
-        raise ValueError(f"{path} line 1: no column {', '.join(missing)}; found {found}")
-    if len(set(header)) < len(header):
-        raise ValueError(f"{path} line 1: a column has the name of another one: {', '.join(header)}")
-    rows, first_lines = [], {}
-    try:
+        columns = _columns(next(reader, []))
+        fields, has_correct = len(columns), None
+        places = [columns.get(name) for name in (*REQUIRED, "correct", "truncated", "stopped", "step")]
         for row in reader:
-            if None in row or None in row.values():
-                raise ValueError(f"not {len(header)} fields as in line 1")
-            row = {name: value.strip() for name, value in row.items()}
-            line = first_lines.setdefault((row["prompt_id"], row["sample_id"]), reader.line_num)
-            if line != reader.line_num:
-                raise ValueError(
-                    f"prompt_id {row['prompt_id']}, sample_id {row['sample_id']} are those of line {line}"
-                )
-            correct, _, stopped = (_flag(name, row.get(name, "")) for name in ("correct", "truncated", "stopped"))
-            if stopped:
+            if not row:
                 continue
-            if rows and (correct is None) != (rows[0][2] is None):
-                raise ValueError(f"correct is {row['correct'] or 'empty'}: give it in all lines or in none")
-            rows.append((row["prompt_id"], _tokens(row["tokens"]), correct))
+            if len(row) != fields:
+                raise ValueError(f"not {fields} fields as in line 1")
+            words = ["" if place is None else row[place].strip() for place in places]
+            prompt, sample, length, right, truncated, stopped, step = words
+            line = first_lines.setdefault((prompt, sample), reader.line_num)
+            if line != reader.line_num:
+                raise ValueError(f"prompt_id {prompt}, sample_id {sample} are those of line {line}")
+            for name, word in (("correct", right), ("truncated", truncated), ("stopped", stopped)):
+                if word not in FLAGS:
+                    raise ValueError(f"{name} must be 0 or 1, got {word}")
+            seen += 1
+            if stopped == "1":
+                continue
+            if has_correct is None:
+                has_correct = bool(right)
+            if bool(right) != has_correct:
+                raise ValueError(f"correct is {right or 'empty'}: give it in all lines or in none")
+            tokens.append(_tokens(length))
+            prompts.append(numbers.setdefault(prompt, len(numbers)))
+            correct.append(right == "1")
+            cut, told = cut + (truncated == "1"), told + bool(truncated)
+            try:
+                steps.append(int(step))
+            except (ValueError, OverflowError):
+                has_steps = False
     except (ValueError, csv.Error) as error:
-        raise ValueError(f"{path} line {reader.line_num}: {error}") from None
-    if not rows:
+        if isinstance(error, UnicodeDecodeError):
+            raise
+        raise ValueError(f"{path} line {max(reader.line_num, 1)}: {error}") from None
+    if not tokens:
         raise ValueError(f"{path} line {reader.line_num + 1}: no rollouts below the header")
-    return rows
+    tokens_N = np.array(tokens)
+    drift = _drift(np.array(steps), tokens_N) if has_steps else None
+    marks = Marks(cut / told if told else None, 1 - len(tokens) / seen, drift)
+    return Rows(np.array(prompts), tokens_N, np.frombuffer(correct, bool) if has_correct else None, marks)
+
+
+def _columns(header: list[str]) -> dict[str, int]:
+    """Place of each column."""
+    header = [name.strip() for name in header]
+    if missing := [name for name in REQUIRED if name not in header]:
+        raise ValueError(f"no column {', '.join(missing)}; found {', '.join(header) or 'nothing'}")
+    if len(set(header)) < len(header):
+        raise ValueError(f"a column has the name of another one: {', '.join(header)}")
+    return {name: place for place, name in enumerate(header)}
+
+
+def _drift(steps_N: np.ndarray, tokens_N: np.ndarray) -> float | None:
+    first, last = np.quantile(steps_N, [1 / 3, 2 / 3])
+    before, after = tokens_N[steps_N <= first], tokens_N[steps_N >= last]
+    return float(np.median(after) / max(np.median(before), 1)) if last > first else None
 
 
 def _tokens(word: str) -> int:
     if not (word.isascii() and word.isdecimal() and len(word) < 10):
         raise ValueError(f"tokens must be a whole number from 0 to 999999999, got {word or 'nothing'}")
     return int(word)
-
-
-def _flag(name: str, word: str) -> bool | None:
-    if word not in ("", "0", "1"):
-        raise ValueError(f"{name} must be 0 or 1, got {word}")
-    return None if word == "" else word == "1"

@@ -3,8 +3,8 @@
 from argparse import Namespace
 
 import pytest
-from lib.advice.data import LEAST_PROMPTS, Marks, can_filter, doubts, marks_of, read
-from lib.simulation.lengths import Trace
+from lib.advice.data import LEAST_PROMPTS, can_filter, doubts, read
+from lib.simulation.lengths import Marks, Trace
 from made_traces import write_trace
 
 
@@ -25,8 +25,8 @@ def test_too_few_prompts_or_rollouts_are_refused(tmp_path):
         ValueError, match="has 8 rollouts of 0% of its prompts: too few .* 80% of the prompts would do"
     ):
         read(arguments(thin))
-    trace, marks, sizes = read(arguments(thin, n_samples_per_prompt=4))
-    assert len(trace.samples_per_prompt) == LEAST_PROMPTS and sizes == [4] and marks == Marks(None, 0.0, None)
+    trace, sizes = read(arguments(thin, n_samples_per_prompt=4))
+    assert len(trace.samples_per_prompt) == LEAST_PROMPTS and sizes == [4] and trace.marks == Marks(None, 0.0, None)
 
 
 def run_of(path, rows):
@@ -38,13 +38,14 @@ def run_of(path, rows):
 
 def test_the_marks_of_a_runs_own_trace(tmp_path):
     rows = [(100, 0, 1, 0), (100, 0, 2, 0), (900, "", 2, 1), (150, 1, 3, 0), (200, 0, 4, 0)]
-    assert marks_of(run_of(tmp_path / "t.csv", rows)) == Marks(0.25, pytest.approx(0.2), pytest.approx(1.75))
-    assert marks_of(run_of(tmp_path / "t.csv", [(100, 0, 1, 0)] * 3)).drift is None  # one step
+    assert Trace(run_of(tmp_path / "t.csv", rows)).marks == Marks(0.25, pytest.approx(0.2), pytest.approx(1.75))
+    assert Trace(run_of(tmp_path / "t.csv", [(100, 0, 1, 0)] * 3)).marks.drift is None  # one step
 
 
 def test_what_is_missing_is_said(tmp_path):
     trace = Trace(write_trace(tmp_path / "t.csv", prompts=5, samples=8))
-    lines = doubts(Marks(0.02, 0.1, 1.5), trace, [4, 8], arguments(None))
+    trace.marks = Marks(0.02, 0.1, 1.5)
+    lines = doubts(trace, [4, 8], arguments(None))
     assert lines[0] == (
         "group sizes 16 are not tried: the trace has 8 rollouts of most prompts, or they do not divide a step"
     )
@@ -54,12 +55,11 @@ def test_what_is_missing_is_said(tmp_path):
     assert can_filter(trace, arguments(None)) and not can_filter(trace, arguments(None, max_gen_batches=2))
     right = Trace(write_trace(tmp_path / "right.csv", prompts=5, samples=8, success=0.999))
     assert not can_filter(right, arguments(None))
-    (line,) = doubts(Marks(0.0, 0.0, None), right, [4, 8, 16], arguments(None))
+    (line,) = doubts(right, [4, 8, 16], arguments(None))
     assert line.startswith(
         "dynamic sampling is not tried: 0% of the groups have a signal, too few for --max_gen_batches 10"
     )
     unknown = Trace(write_trace(tmp_path / "unknown.csv", prompts=5, samples=8, success=None))
-    assert not can_filter(unknown, arguments(None)) and not doubts(
-        Marks(0.0, 0.0, None), unknown, [4, 8, 16], arguments(None)
-    )
-    assert not doubts(Marks(0.0, 0.0, 1.1), trace, [4, 8, 16], arguments(None))
+    assert not can_filter(unknown, arguments(None)) and not doubts(unknown, [4, 8, 16], arguments(None))
+    trace.marks = Marks(0.0, 0.0, 1.1)
+    assert not doubts(trace, [4, 8, 16], arguments(None))
