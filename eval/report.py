@@ -85,7 +85,8 @@ def plot(run: pd.DataFrame, limit: float, folder: Path) -> list[Path]:
                 axis.axhline(limit, color="black", linestyle="--", linewidth=1, label="limit")
             axis.set_ylabel(label)
             axis.grid(alpha=0.3)
-            axis.legend(loc="best", fontsize="small")
+            # Above the lines: to look for the best place takes seconds in a long run.
+            axis.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=4, frameon=False, fontsize="small")
         axes[-1].set_xlabel("step")
         paths.append(folder / name)
         save(figure, paths[-1], dpi=130)

@@ -7,6 +7,8 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402
 
+plt.rcParams.update({"path.simplify_threshold": 1.0, "agg.path.chunksize": 10_000})  # lines may have 100,000 points
+
 # The parts of a step in the order of its seconds, `step_seconds/*` in the log, each with its colour.
 PARTS = {
     "decoding": "C0",
