@@ -31,4 +31,4 @@ log=$(cd "$source" && "$PYTHON" -c "$build" "$out" 2>&1) || { echo "$log" | tail
 "$PYTHON" -m pip --quiet --disable-pip-version-check wheel --no-index --no-deps --no-build-isolation \
     --wheel-dir "$out" "$out/openrlhf_sagc-$version.tar.gz" || fail 3 "the wheel was not built"
 (cd "$out" && sha256sum "openrlhf_sagc-$version.tar.gz" "openrlhf_sagc-$version-py3-none-any.whl")
-echo "release.sh: tests/run.sh and eval/soak.py should have passed on this commit; to tag it: git tag v$version"
+echo "release.sh: tests/run.sh and eval/studies soak should have passed on this commit; to tag it: git tag v$version"

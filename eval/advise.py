@@ -16,22 +16,22 @@ import sys
 from pathlib import Path
 
 import numpy as np
-from advice.calibration import calibration_of
-from advice.data import can_filter, doubts, read
-from advice.replay import gains, replay
-from advice.run_log import bound_of, lines_of
-from advice.screen import describe_step, describe_tail, describe_trace, plot, print_screen
-from advice.switches import switches_of
-from advice.tail import step_tails, variance_between
-from advice.verdict import floor_of, verdict
-from common.machine import usable_cores
-from common.paths import ENGINES, check_output_file, check_overwritten, write_whole
-from common.policies import parse_policy
+from lib.advice.calibration import calibration_of
+from lib.advice.data import can_filter, doubts, read
+from lib.advice.replay import gains, replay
+from lib.advice.run_log import bound_of, lines_of
+from lib.advice.screen import describe_step, describe_tail, describe_trace, plot, print_screen
+from lib.advice.switches import switches_of
+from lib.advice.tail import step_tails, variance_between
+from lib.advice.verdict import floor_of, verdict
+from lib.machine import usable_cores
+from lib.paths import ENGINES, check_output_file, check_overwritten, write_whole
+from lib.policies import parse_policy
+from lib.simulation.costs import CostModel
+from lib.simulation.flags import add_package_flags
+from lib.simulation.runs import check_sizes
 from rich.console import Console
 from rich.progress import Progress
-from simulation.costs import CostModel
-from simulation.flags import add_package_flags
-from simulation.runs import check_sizes
 
 LOWEST = {"steps": 2, "batch_size": 1, "n_samples_per_prompt": 2, "prompt_tokens": 0, "seed": 0, "draws": 4, "jobs": 1}
 
@@ -76,10 +76,10 @@ def advise(arguments: argparse.Namespace) -> dict:
     if arguments.gpus < 1 or arguments.gpus % costs.gpus_per_engine:
         raise ValueError(f"--gpus {arguments.gpus} is no multiple of the {costs.gpus_per_engine} GPUs of an engine")
     calibration = calibration_of(arguments.engine, arguments.hold)
-    trace, marks, sizes = read(arguments)
+    trace, sizes = read(arguments)
     if arguments.dynamic_sampling and not trace.has_correct:
         raise ValueError("--dynamic_sampling needs a --trace with the column correct: drop one of them")
-    arguments.group_sizes, doubtful = sizes, doubts(marks, trace, sizes, arguments)
+    arguments.group_sizes, doubtful = sizes, doubts(trace, sizes, arguments)
     switches = switches_of(arguments, sizes, can_filter(trace, arguments))
     for switch in switches:
         check_sizes(parse_policy(switch.policy), arguments)

@@ -8,6 +8,10 @@ patches alone), fixed:N (this project with N as its only size) or sagc (all size
 switch a part of the faster step off, +stream streams, and +round weighs every round of tail batching the same. @prompts at the end holds the prompts of a step instead of its
 samples. Responses of the task route are as unequal in length as a reasoning model's. Started again, it keeps the runs that
 are finished, and refuses a folder whose runs were made with something else.
+
+    python eval/compare.py --quick
+    python eval/compare.py report FOLDER               # the report of a comparison again, from its CSV files
+    python eval/compare.py report NEW --join A B       # of the runs of A and B, which have other seeds
 """
 
 import argparse
@@ -20,14 +24,15 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from common.paths import ROOT, output_folder
-from common.runs import check_not_other, is_done, state_of, turns_of
-from common.turns import GIGABYTES, room_for_runs
-from comparison.arms import ALGORITHMS, EVALUATION, MICRO_BATCH_SIZE, SIZES, flags_of
-from comparison.logs import read_evaluations, read_steps
-from comparison.report import write_report
-from comparison.tasks import TASKS
-from comparison.training import PolicyRun, make_task, train_in_turns
+from lib.comparison.arms import ALGORITHMS, EVALUATION, MICRO_BATCH_SIZE, SIZES, flags_of
+from lib.comparison.joined import FILES, join
+from lib.comparison.logs import read_evaluations, read_steps
+from lib.comparison.report import write_report
+from lib.comparison.tasks import TASKS
+from lib.comparison.training import PolicyRun, make_task, train_in_turns
+from lib.paths import ROOT, output_folder
+from lib.runs import check_not_other, is_done, state_of, turns_of
+from lib.turns import GIGABYTES, room_for_runs
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -149,12 +154,47 @@ def parse_arguments() -> argparse.Namespace:
             raise ValueError(f"--{name} {getattr(arguments, name)} must be at least 1")
     if arguments.seconds <= 0:
         raise ValueError(f"--seconds {arguments.seconds} must be above 0")
-    if not 0 < arguments.target < 1:
-        raise ValueError(f"--target {arguments.target} is a mean reward, between 0 and 1")
+    check_target(arguments.target)
     return arguments
 
 
+def report_again() -> None:
+    """The command `compare.py report`."""
+    parser = argparse.ArgumentParser(description=report_again.__doc__)
+    parser.add_argument("report", choices=["report"], help=argparse.SUPPRESS)
+    parser.add_argument("folder", type=output_folder, help="that compare.py has written, or a new one with --join")
+    parser.add_argument("--target", type=float, help="another held-out reward than the comparison's")
+    parser.add_argument("--join", nargs="+", type=Path, default=[], help="folders whose runs are put together")
+    parser.add_argument("--policies", nargs="+", help="that --join takes; by default all")
+    arguments = parser.parse_args()
+    if arguments.policies and not arguments.join:
+        raise ValueError("--policies needs --join")
+    for folder in arguments.join or [arguments.folder]:
+        if missing := [name for name in FILES if not (folder / name).is_file()]:
+            raise ValueError(f"there is no {folder / missing[0]}: run eval/compare.py first")
+    if arguments.target is not None:
+        check_target(arguments.target)
+    if arguments.join:
+        join(arguments.join, arguments.policies, arguments.folder)
+    if arguments.target is not None:
+        settings = arguments.folder / "settings.json"
+        content = json.loads(settings.read_text()) | {"target": arguments.target}
+        settings.write_text(json.dumps(content, indent=2) + "\n")
+    print(write_report(arguments.folder))
+
+
+def check_target(target: float) -> None:
+    """Raises ValueError if it is no held-out reward."""
+    if not 0 < target < 1:
+        raise ValueError(f"--target {target} is a mean reward, between 0 and 1")
+
+
 def main() -> None:
+    if sys.argv[1:2] == ["report"]:
+        try:
+            return report_again()
+        except ValueError as error:
+            sys.exit(f"eval/compare.py: {error}")
     for number in (signal.SIGTERM, signal.SIGHUP):  # the runs end with it
         signal.signal(number, lambda *_: sys.exit("eval/compare.py: stopped"))
     try:

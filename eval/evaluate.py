@@ -19,10 +19,10 @@ import sys
 from pathlib import Path
 
 import pandas as pd
-from common.paths import check_output_file, is_no_plain_file, set_aside, write_whole
-from evaluation.grading import grade_math, grade_with_file
-from evaluation.problem_sets import PRESETS, fail, load_problems, load_responses
-from evaluation.quality import compare, figures_of_problems, powers_of_two, summary
+from lib.evaluation.grading import grade_math, grade_with_file
+from lib.evaluation.problem_sets import PRESETS, fail, load_problems, load_responses
+from lib.evaluation.quality import compare, figures_of_problems, powers_of_two, summary
+from lib.paths import check_output_file, is_no_plain_file, set_aside, write_whole
 from rich.console import Console
 from rich.table import Table
 
@@ -149,7 +149,7 @@ def check_responses(arguments: argparse.Namespace, models: dict[str, list[dict]]
 
 def sampled(arguments: argparse.Namespace) -> dict[str, list[dict]]:
     """Responses of every model to the problems."""
-    from evaluation.generation import generate
+    from lib.evaluation.generation import generate
 
     needed = arguments.grader == "math"
     keys = arguments.split, arguments.input_key, arguments.label_key, arguments.input_template

@@ -32,7 +32,7 @@ def run_tests(dry_run: bool) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--dry-run", action="store_true", help="in small, on a CPU")
-    parser.add_argument("--results", type=Path, default=ROOT / "eval/results", help="folder of the tables")
+    parser.add_argument("--results", type=Path, default=ROOT / "eval/studies/overhead", help="folder of the tables")
     arguments = parser.parse_args()
     if arguments.dry_run:
         os.environ |= {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}  # before Triton and torch are imported
@@ -43,8 +43,8 @@ def main() -> None:
     run_tests(arguments.dry_run)
 
     sys.path.insert(0, str(ROOT))
-    from benchmarks import buckets, gpu
-    from common.tables import show
+    from lib.benchmarks import buckets, gpu
+    from lib.tables import show
 
     device, shape = ("cpu", buckets.CPU) if arguments.dry_run else ("cuda", buckets.GPU)
     table = buckets.measure(device, shape, repeats=1 if arguments.dry_run else 3)

@@ -6,9 +6,9 @@ import sys
 from pathlib import Path
 
 import pandas as pd
-from common.logs import read_run
-from common.paths import output_folder
-from common.plots import PARTS, plt, save
+from lib.logs import read_run
+from lib.paths import output_folder
+from lib.plots import PARTS, plt, save
 from rich.console import Console
 from rich.table import Table
 
@@ -85,7 +85,8 @@ def plot(run: pd.DataFrame, limit: float, folder: Path) -> list[Path]:
                 axis.axhline(limit, color="black", linestyle="--", linewidth=1, label="limit")
             axis.set_ylabel(label)
             axis.grid(alpha=0.3)
-            axis.legend(loc="best", fontsize="small")
+            # Above the lines: to look for the best place takes seconds in a long run.
+            axis.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=4, frameon=False, fontsize="small")
         axes[-1].set_xlabel("step")
         paths.append(folder / name)
         save(figure, paths[-1], dpi=130)
@@ -95,11 +96,13 @@ def plot(run: pd.DataFrame, limit: float, folder: Path) -> list[Path]:
 def plot_seconds(run: pd.DataFrame, path: Path) -> Path:
     """A PNG file with the parts of every step stacked; returns its path."""
     figure, axis = plt.subplots(figsize=(8, 3.6), layout="constrained")
-    totals = pd.Series(0.0, run.index)
-    for name, color in PARTS.items():
-        seconds = run[f"step_seconds/{name}"]
-        axis.bar(run.index, seconds, width=1, bottom=totals, color=color, label=name.replace("_", " "), linewidth=0)
-        totals += seconds
+    seconds = run[[f"step_seconds/{name}" for name in PARTS]]
+    totals = seconds.sum(axis=1)
+    # An area, not a bar a step: a run may have 100,000.
+    edges = [*(run.index - 0.5), run.index[-1] + 0.5]
+    heights = pd.concat([seconds, seconds.tail(1)]).T.to_numpy()
+    labels = [name.replace("_", " ") for name in PARTS]
+    axis.stackplot(edges, heights, step="post", colors=list(PARTS.values()), labels=labels, linewidth=0)
     top = 1.1 * totals.iloc[1:].max()
     if totals.iloc[0] > top:  # vLLM and DeepSpeed warm up in it
         axis.set_ylim(0, top)

@@ -1,13 +1,13 @@
 """Seconds a step, idle fraction and straggler rate of group control, tail batching and fixed sizes, without the hardware.
 
-A discrete-event simulation of continuous-batching engines (simulation/engine.py) drives the scheduling and the policies of
+A discrete-event simulation of continuous-batching engines (lib/simulation/engine.py) drives the scheduling and the policies of
 training, on a trace of rollout lengths or on a distribution:
 
     python eval/simulate.py --trace FILE --policies fixed:8,fixed:16,sagc,sagc+tail --json OUT
 
 A policy is `fixed:N` or `sagc`. `+tail` behind it is tail batching (`+tail:R` with a response_ratio of R), `+lengths` is
 length-aware dispatch, and `@samples` or `@prompts` is what a step keeps at every group size (else --hold). The same flags
-and seed give the same JSON. simulation/lengths.py says how a trace is drawn from.
+and seed give the same JSON. lib/simulation/lengths.py says how a trace is drawn from.
 """
 
 import argparse
@@ -17,14 +17,14 @@ import time
 from pathlib import Path
 
 import pandas as pd
-from common.paths import ENGINES, check_output_file, check_overwritten, write_whole
-from common.policies import parse_policy
-from simulation.costs import CostModel
-from simulation.flags import add_package_flags
-from simulation.lengths import LogNormal, Trace
-from simulation.report import plot, print_table
-from simulation.runs import check_sizes, simulate
-from simulation.work import add_work_flags
+from lib.paths import ENGINES, check_output_file, check_overwritten, write_whole
+from lib.policies import parse_policy
+from lib.simulation.costs import CostModel
+from lib.simulation.flags import add_package_flags
+from lib.simulation.lengths import LogNormal, Trace
+from lib.simulation.report import plot, print_table
+from lib.simulation.runs import check_sizes, simulate
+from lib.simulation.work import add_work_flags
 
 
 def parse_arguments() -> argparse.Namespace:

@@ -3,14 +3,14 @@
 import json
 from pathlib import Path
 
-import comparison.logs
-import comparison.plots
-import comparison.report
-import comparison.statistics
-import comparison.training
+import lib.comparison.logs
+import lib.comparison.plots
+import lib.comparison.report
+import lib.comparison.statistics
+import lib.comparison.training
 import numpy as np
 import pandas as pd
-from common.synthetic_reward import checksum
+from lib.synthetic_reward import checksum
 from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
@@ -66,5 +66,5 @@ def report_of(folder: Path, *arms) -> tuple[str, dict]:
     steps.to_csv(folder / "steps.csv", index=False)
     evaluations.to_csv(folder / "evaluations.csv", index=False)
     (folder / "settings.json").write_text(json.dumps(SETTINGS))
-    text = comparison.report.write_report(folder)
+    text = lib.comparison.report.write_report(folder)
     return text, {row["policy"]: row for row in json.loads((folder / "comparison.json").read_text())["policies"]}

@@ -1,6 +1,6 @@
 """Costs in simple numbers."""
 
-from simulation.costs import CostModel
+from lib.simulation.costs import CostModel
 
 
 def costs_of(**fields):

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from benchmarks import gpu as benchmark
+from lib.benchmarks import gpu as benchmark
 
 # Triton's interpreter has bfloat16 wrong.
 VARIANTS = [v for v in benchmark.VARIANTS if v.out == torch.float32 or torch.cuda.is_available()]

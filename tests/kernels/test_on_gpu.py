@@ -27,7 +27,7 @@ def test_without_a_gpu_it_says_so():
 
 
 def test_a_gradient_that_differs_is_found(device, monkeypatch):
-    from benchmarks import buckets
+    from lib.benchmarks import buckets
 
     train = buckets.PolicyStep.train
     monkeypatch.setattr(buckets.PolicyStep, "train", lambda *inputs: train(*inputs) + 1)  # a token that is not there
@@ -37,7 +37,7 @@ def test_a_gradient_that_differs_is_found(device, monkeypatch):
 
 @pytest.mark.parametrize("difference", [0.0, 1.0, float("nan")])
 def test_a_step_whose_gradient_differs_leaves_no_table(difference, monkeypatch, tmp_path):
-    from benchmarks import buckets, gpu
+    from lib.benchmarks import buckets, gpu
 
     table = pd.DataFrame({"buckets": [1, 2], "difference": [0.0, difference], "seconds": [1.0, 1.0]})
     monkeypatch.setattr(on_gpu, "run_tests", lambda dry_run: None)

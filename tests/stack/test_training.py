@@ -3,9 +3,9 @@ import hashlib
 import numpy as np
 import pandas as pd
 import pytest
+from lib.simulation.lengths import Trace
 from real_runs import AGENTS
 from safetensors.torch import load_file
-from simulation.lengths import Trace
 
 pytestmark = pytest.mark.stack
 PROMPTS, SAMPLES, SIZES = 48, 64, [4, 8, 16]

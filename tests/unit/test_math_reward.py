@@ -7,7 +7,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from evaluation import problem_sets
+from lib.evaluation import problem_sets
 from real_sets import DATA, real_sets
 
 import openrlhf_sagc.math_reward

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.optimize import nnls
 
-from openrlhf_sagc.decisions.step_model import StepModel, _expected_most
+from openrlhf_sagc.decisions.step_model import PRIOR_STEPS, SHARES_F, StepModel, _expected_most
 
 SAMPLES, SIZES = 512, (4, 8, 16, 32)
 
@@ -217,3 +218,15 @@ def test_lengths_beyond_all_that_were_seen_leave_the_forecasts_finite():
 def test_the_expected_largest_of_draws_with_weights():
     found = _expected_most(np.array([3.0, 1.0, 2.0]), np.array([1.0, 2.0, 1.0]), 2)
     assert found == pytest.approx(1 * 4 / 16 + 2 * (9 - 4) / 16 + 3 * (16 - 9) / 16)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_the_fit_is_the_least_of_all_with_no_negative_share(size):
+    """As SciPy has it, on steps of one size, whose features hardly differ: there coordinate descent is slow."""
+    model, cluster = StepModel(num_engines=4), Cluster(engines=4)
+    for _ in range(60):
+        model.timed(step(model, cluster, size))
+    prior = PRIOR_STEPS * np.eye(len(SHARES_F))
+    root = np.linalg.cholesky(model._squares_FF + prior)
+    moment_F = sum(sum_F for _, sum_F in model._seen.values()) + PRIOR_STEPS * SHARES_F
+    assert model._shares_F == pytest.approx(nnls(root.T, np.linalg.solve(root, moment_F))[0], abs=1e-9)

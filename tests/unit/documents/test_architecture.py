@@ -5,12 +5,12 @@ import json
 import re
 
 import pytest
-from common.policies import parse_policy
 from cpu_stack import ROOT
+from lib.policies import parse_policy
+from lib.simulation.costs import CostModel
+from lib.simulation.lengths import LogNormal
+from lib.simulation.runs import train
 from simulate import parse_arguments
-from simulation.costs import CostModel
-from simulation.lengths import LogNormal
-from simulation.runs import train
 
 from openrlhf_sagc import policies
 from openrlhf_sagc.decisions.planner import Batcher

@@ -99,7 +99,7 @@ def heading_anchors(document: Path) -> set[str]:
 
 
 def test_links_lead_somewhere():
-    for document in [*DOCUMENTS, *ROOT.glob("eval/results/**/*.md")]:
+    for document in [*DOCUMENTS, *ROOT.glob("eval/studies/**/*.md")]:
         for target, anchor in re.findall(r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]*))?\)", document.read_text()):
             path = document.parent / target if target else document
             assert path.exists(), f"{document.relative_to(ROOT)}: no {target}"

@@ -10,6 +10,7 @@ import json
 import re
 import runpy
 import subprocess
+import sys
 from pathlib import Path
 
 import click
@@ -17,7 +18,7 @@ import pytest
 from cpu_stack import ROOT
 from ray.scripts.scripts import cli as ray_commands
 
-FILES = [*ROOT.glob("*.md"), ROOT / "patches/README.md", *ROOT.glob("docs/*.md"), *ROOT.glob("eval/results/**/*.md")]
+FILES = [*ROOT.glob("*.md"), ROOT / "patches/README.md", *ROOT.glob("docs/*.md"), *ROOT.glob("eval/studies/**/*.md")]
 DOCUMENTS = sorted(str(file.relative_to(ROOT)) for file in FILES)
 # How to change a patch, from cp on, is a reader's work: patches/check.sh tells whether the result fits.
 COMMAND = re.compile(r"^(?:[A-Z][A-Z0-9_]*=\S+ )*(?:bash|\.venv/bin/python|python3?|pip|ray|sbatch|git|head|for) \S")
@@ -102,8 +103,8 @@ def check_python(words: list[str], monkeypatch) -> None:
         assert importlib.util.find_spec(words[1]), f"no module {words[1]}"
         return
     script = ROOT / words[0]
-    assert script.is_file(), f"no {words[0]}"
-    if "add_argument(" not in script.read_text():
+    assert script.is_file() or (script / "__main__.py").is_file(), f"no {words[0]}"
+    if script.is_file() and "add_argument(" not in script.read_text():
         assert words == words[:1], f"{words[0]} takes no arguments"
         return
     parse = argparse.ArgumentParser.parse_args
@@ -111,11 +112,12 @@ def check_python(words: list[str], monkeypatch) -> None:
     def parse_only(parser, *args, **kwargs):
         if args or kwargs:  # a parser within the script, for defaults
             return parse(parser, *args, **kwargs)
-        parse(parser, words[1:])
+        parse(parser)
         raise Parsed
 
     with monkeypatch.context() as patched:
         patched.setattr(argparse.ArgumentParser, "parse_args", parse_only)
+        patched.setattr(sys, "argv", [*words])
         patched.syspath_prepend(script.parent)
         try:
             runpy.run_path(str(script), run_name="__main__")
@@ -174,6 +176,6 @@ def test_lists_hold_what_is_documented(programs):
 
 
 def test_a_wrong_flag_is_found(monkeypatch, capsys):
-    with pytest.raises(pytest.fail.Exception, match="eval/defaults.py does not take: --seed_list 1"):
-        check_call(["python", "eval/defaults.py", "--seed_list", "1"], monkeypatch)
+    with pytest.raises(pytest.fail.Exception, match="eval/studies does not take: defaults --seed_list 1"):
+        check_call(["python", "eval/studies", "defaults", "--seed_list", "1"], monkeypatch)
     assert "unrecognized arguments: --seed_list 1" in capsys.readouterr().err

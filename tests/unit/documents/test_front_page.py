@@ -14,7 +14,7 @@ from up_to_ray import RayStarted
 from openrlhf_sagc.arguments import add_arguments
 
 README = (ROOT / "README.md").read_text()
-RESULTS = ROOT / "eval/results"
+STUDIES = ROOT / "eval/studies"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("docs/*.md")]
 LINES = 130  # that someone reads before they try it
 SENTENCE = 60  # characters from which on two equal ones are no chance
@@ -53,7 +53,7 @@ def test_no_page_repeats_a_sentence_of_another():
 def test_the_quickstarts_numbers_are_its_reports():
     text = (ROOT / "docs/quickstart.md").read_text()
     for seed in (0, 1):
-        report = json.loads((RESULTS / f"quickstart/seed-{seed}/report.json").read_text())
+        report = json.loads((STUDIES / f"quickstart/seed-{seed}/report.json").read_text())
         pairs = [("heldout_reward_before", "heldout_reward_after"), ("heldout_solved_before", "heldout_solved_after")]
         pairs.append(("train_reward_first", "train_reward_last"))
         changes = " | ".join(f"{report[before]:.2f} → {report[after]:.2f}" for before, after in pairs)
@@ -65,27 +65,27 @@ def test_the_quickstarts_numbers_are_its_reports():
 
 
 def test_the_readmes_gains_are_in_the_results():
-    sampling = pd.read_csv(RESULTS / "dynamic_sampling/table.csv").set_index(["data", "OpenRLHF"])
+    sampling = pd.read_csv(STUDIES / "dynamic_sampling/table.csv").set_index(["data", "OpenRLHF"])
     seconds = sampling["rollout s a group with a signal"].loc["mixed"]
     assert f"{seconds['patched']:.2f} s of rollout instead of {seconds['unpatched']:.2f}" in README
     gains = []
-    for file in RESULTS.glob("tail_batching/simulated_*_1.csv"):
+    for file in STUDIES.glob("tail_batching/simulated_*_1.csv"):
         for _, rows in pd.read_csv(file).set_index("policy").groupby("gpus"):
             gains.append(rows.loc["fixed:8@samples", "seconds"] / rows.loc["fixed:8+tail@samples", "seconds"])
     assert len(gains) == 6 and f"{min(gains):.2f} to {max(gains):.1f} times as fast" in README
-    placed = pd.read_csv(RESULTS / "placement/seconds.csv")
+    placed = pd.read_csv(STUDIES / "placement/seconds.csv")
     times, gpus = placed["times as fast"], placed["gpus"]
     times, gpus = f"{times.min():.2f} to {times.max():.2f}", f"{gpus.min()} to {gpus.max()}"
     assert f"{times} times as fast on {gpus} GPUs" in README
     for algorithm in ("grpo", "dapo"):
-        arms = json.loads((RESULTS / f"step_time/{algorithm}/step_time.json").read_text())["arms"]
+        arms = json.loads((STUDIES / f"step_time/{algorithm}/step_time.json").read_text())["arms"]
         (ours,) = [arm for arm in arms if arm["arm"] == "without stream"]
         gain = ours["speedup"]
         times = f"{gain['value']:.2f} [{gain['low']:.2f}, {gain['high']:.2f}] times"
         assert f"a {algorithm.upper()} step {times}" in README
     ours = {}
     for name in ("long_tail", "long_tail_32", "long_tail_dapo_sizes"):
-        policies = json.loads((RESULTS / f"compare/{name}/comparison.json").read_text())["policies"]
+        policies = json.loads((STUDIES / f"compare/{name}/comparison.json").read_text())["policies"]
         (ours[name],) = [row for row in policies if row["policy"] == "fixed:8+tail:1"]
     for gain, words in (
         (ours["long_tail"]["against"]["unpatched:8"]["step"], "times as fast as OpenRLHF's at groups of 8"),
@@ -94,7 +94,7 @@ def test_the_readmes_gains_are_in_the_results():
         (ours["long_tail_dapo_sizes"]["sooner"]["0.65"], "times sooner than at its best size"),
     ):
         assert f"{gain['value']:.2f} [{gain['low']:.2f}, {gain['high']:.2f}] {words}" in README
-    control = pd.read_csv(RESULTS / "group_sizes/table.csv").set_index("policy")["share of the best"]
+    control = pd.read_csv(STUDIES / "group_sizes/table.csv").set_index("policy")["share of the best"]
     free, limited = control["throughput, limit 0.95"], control["throughput, limit 0.2"]
     assert f"{free:.2f} without a limit, {limited:.2f} at a limit of 0.2" in README
 

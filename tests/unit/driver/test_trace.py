@@ -9,7 +9,7 @@ import sys
 import pytest
 from cpu_stack import ROOT
 from fake_engines import MIXED, ONE_SIZE, prompts_of
-from simulation.lengths import Trace
+from lib.simulation.lengths import Trace
 
 from openrlhf_sagc.decisions.records import Group, Prompt, Rollout
 from openrlhf_sagc.decisions.step import Step

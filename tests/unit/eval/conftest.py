@@ -1,4 +1,7 @@
-"""For the tests of commands that read a trace."""
+"""For the tests of commands and of studies."""
+
+import sys
+from importlib import import_module
 
 import numpy as np
 import pytest
@@ -13,3 +16,30 @@ def trace(tmp_path):
     path = tmp_path / "trace.csv"
     path.write_text("prompt_id,sample_id,tokens,correct\n" + "\n".join(lines))
     return path
+
+
+@pytest.fixture
+def study(monkeypatch, tmp_path):
+    """study(name, *words) -> the folder into which the study has written, as `python eval/studies` starts it."""
+    runner = import_module("studies.__main__")
+
+    def run(name, *words):
+        output = [] if name == "predict" else ["--output", tmp_path / "out"]
+        monkeypatch.setattr(sys, "argv", ["eval/studies", name, *map(str, [*words, *output])])
+        runner.main()
+        return tmp_path / "out"
+
+    return run
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """small(name, **values) -> the study's module with these constants."""
+
+    def change(name, **values):
+        module = import_module(f"studies.{name}")
+        for constant, value in values.items():
+            monkeypatch.setattr(module, constant, value)
+        return module
+
+    return change

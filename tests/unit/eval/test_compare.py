@@ -7,8 +7,8 @@ import sys
 
 import compare
 import pytest
-from common.runs import set_done
 from comparison_runs import CONTROL, HELDOUT, scalars, write_run
+from lib.runs import set_done
 
 
 def test_a_comparison_goes_on_where_it_was_stopped(tmp_path, monkeypatch):

@@ -12,8 +12,8 @@ import evaluate
 import pandas as pd
 import pytest
 from cpu_stack import ROOT
-from evaluation import generation, problem_sets
 from files import write_jsonl
+from lib.evaluation import generation, problem_sets
 
 
 def stored(answers, label="1", **fields):

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 import simulate
 from cpu_stack import ROOT
-from simulation.costs import CostModel
+from lib.simulation.costs import CostModel
 
 
 @pytest.fixture

@@ -1,11 +1,11 @@
-"""The command soak.py on a made-up run: what grows is found, whatever else the run's processes do."""
+"""The study of growth on a made-up run: what grows is found, whatever else the run's processes do."""
 
 import sys
 
 import numpy as np
 import pandas as pd
 import pytest
-import soak
+from studies.soak import run as soak
 
 LEAKING = """
 import sys, time
@@ -18,7 +18,7 @@ for step in range(1, 10**6):
 
 
 @pytest.fixture
-def run_soak(monkeypatch, tmp_path):
+def run_soak(study, small, tmp_path):
     """run_soak(sizes) -> output; a run adds so many bytes a step."""
 
     def run(capsys, sizes, *words):
@@ -29,11 +29,8 @@ def run_soak(monkeypatch, tmp_path):
             script.write_text(LEAKING.replace("{size}", str(sizes[tree])))
             return [sys.executable, script]
 
-        monkeypatch.setattr(soak, "train_command", command)
-        monkeypatch.setattr(soak, "SAMPLE_SECONDS", 0.1)
-        words = ["--task", tmp_path / "task", "--output", tmp_path / "out", "--steps", 100, *words]
-        monkeypatch.setattr(sys, "argv", ["soak.py", *map(str, words)])
-        soak.main()
+        small("soak.run", train_command=command, SAMPLE_SECONDS=0.1)
+        study("soak", "--task", tmp_path / "task", "--steps", 100, *words)
         return capsys.readouterr().out
 
     return run
@@ -53,7 +50,7 @@ def test_a_run_that_does_not_grow_passes(run_soak, capsys):
 
 
 def test_a_run_that_ends_early_is_one_line(run_soak, capsys):
-    with pytest.raises(SystemExit, match="^eval/soak.py: the run ours ended after 0 steps, see .*train.log$"):
+    with pytest.raises(SystemExit, match="^eval/studies soak: the run ours ended after 0 steps, see .*train.log$"):
         run_soak(capsys, {"cpu-patched": "1 / 0"})
 
 

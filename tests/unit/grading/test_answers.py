@@ -3,15 +3,15 @@ import time
 
 import pytest
 from cpu_stack import ROOT
-from evaluation import problem_sets
 from hypothesis import given
 from hypothesis import strategies as st
+from lib.evaluation import problem_sets
 from real_sets import DATA, real_sets
 
 from openrlhf_sagc.grading import answers, comparison, numbers
 from openrlhf_sagc.grading.extraction import extract_answer
 
-FORMS = list(csv.DictReader((ROOT / "eval/evaluation/answer_forms.csv").open()))
+FORMS = list(csv.DictReader((ROOT / "eval/studies/grader/answer_forms.csv").open()))
 NOT_KNOWN_EQUAL = {r"52_{\text{eight}}"}
 
 

@@ -11,8 +11,8 @@ import sys
 from math import log
 
 import pytest
-from comparison.tasks import task_of
 from cpu_stack import ROOT
+from lib.comparison.tasks import task_of
 
 SCRIPTS = ROOT / "train_scripts"
 
@@ -127,7 +127,7 @@ def test_the_warm_start_of_a_task_is_a_model_that_reads_its_words(name, tmp_path
 def test_the_reward_of_a_comparison_is_the_tasks(tmp_path, monkeypatch):
     monkeypatch.setenv("REWARD_TASK", "route")
     monkeypatch.setenv("REWARD_LOG", str(tmp_path / "log"))
-    spec = importlib.util.spec_from_file_location("reward_of_route", ROOT / "eval/common/synthetic_reward.py")
+    spec = importlib.util.spec_from_file_location("reward_of_route", ROOT / "eval/lib/synthetic_reward.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     prompt = "line 12 , 7 to go :"

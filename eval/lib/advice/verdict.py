@@ -1,0 +1,52 @@
+"""Which switch to advise, if any."""
+
+from typing import NamedTuple
+
+import pandas as pd
+from lib.advice.calibration import Calibration
+
+LEAST_GAIN = 0.03  # that is worth a flag
+
+
+class Verdict(NamedTuple):
+    """`switch` is the name of the advised one; None if there is none. `reason` says why, in words."""
+
+    switch: str | None
+    flags: str
+    reason: str
+
+
+def verdict(rows: pd.DataFrame, calibration: Calibration) -> Verdict:
+    """The switch with the highest lower end of its gain, if that is more than the simulator's own error.
+
+    Of switches that this error does not tell apart from it, the one with the fewest flags.
+
+    Args:
+        rows: as `gains` has them.
+        calibration: of the engine.
+    """
+    floor = floor_of(calibration)
+    tried = rows.iloc[1:].dropna(subset="low")
+    if tried.empty:
+        return Verdict(None, "", "No switch could be replayed")
+    best = tried.loc[tried["low"].idxmax()]
+    if best["low"] > floor:
+        as_good = tried[tried["low"] >= max((1 + best["low"]) / (1 + floor) - 1, floor)]
+        fewest = as_good["flags"].str.count("--")
+        best = as_good.loc[as_good["low"].where(fewest == fewest.min()).idxmax()]
+        return Verdict(best["switch"], best["flags"], f"It gains {interval(best)}")
+    found = f"the surest switch is {best['switch']}, {interval(best)}"
+    if best["low"] <= 0:
+        return Verdict(None, "", f"No gain is told from 0, {found}")
+    why = "not worth a flag" if floor == LEAST_GAIN else "no more than the simulator's own error"
+    return Verdict(None, "", f"The gain may be {why}, {100 * floor:.0f} %: {found}")
+
+
+def floor_of(calibration: Calibration) -> float:
+    """The gain that a switch has to exceed."""
+    return max(calibration.error, LEAST_GAIN)
+
+
+def interval(row: pd.Series) -> str:
+    """The gain with the ends of its interval, in %."""
+    return "{:+.0f} % [{:+.0f}, {:+.0f}]".format(*(100 * row[["gain", "low", "high"]].to_numpy(float)))

@@ -1,0 +1,24 @@
+"""Makes the results of a study again: `python eval/studies NAME`, with its flags. A study is a folder here with a run.py."""
+
+import importlib
+import sys
+from pathlib import Path
+
+FOLDER = Path(__file__).resolve().parent
+sys.path[0] = str(FOLDER.parent)  # where lib and studies are
+
+
+def main() -> None:
+    names = sorted(file.parent.name for file in FOLDER.glob("*/run.py"))
+    name = sys.argv.pop(1) if len(sys.argv) > 1 else ""
+    if name not in names:
+        sys.exit(f"eval/studies: {name or 'no name'} is no study: give one of {', '.join(names)}")
+    sys.argv[0] = f"eval/studies {name}"
+    try:
+        importlib.import_module(f"studies.{name}.run").main()
+    except ValueError as error:
+        sys.exit(f"{sys.argv[0]}: {error}")
+
+
+if __name__ == "__main__":
+    main()

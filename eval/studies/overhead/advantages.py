@@ -1,0 +1,155 @@
+"""Tokens' advantages on a CPU: OpenRLHF's loop against the closed form, and the bytes that are sent. On a GPU also the kernel."""
+
+import importlib.util
+import inspect
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import ray.cloudpickle
+import torch
+from lib.benchmarks.batches import KL_COEF, draw_batch, openrlhf_path
+from lib.machine import processor_name
+from lib.paths import ROOT
+from lib.tables import show
+from openrlhf.trainer.ppo_utils.experience import Experience
+from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
+from rich.console import Console
+from rich.progress import track
+
+from openrlhf_sagc.actors.training import SAMPLE, RolloutRewards, rollout_advantages
+from openrlhf_sagc.advantages import group_advantages
+
+GROUP_SIZE = 8
+TOLERANCE = 1e-5
+
+
+class Timed:
+    """A function and the seconds of its calls, without the first one, which is the warm-up."""
+
+    def __init__(self, function: Callable):
+        self.function, self.calls, self.seconds = function, 0, 0.0
+
+    def __call__(self, *inputs):
+        began = time.perf_counter()
+        result = self.function(*inputs)
+        if self.calls:
+            self.seconds += time.perf_counter() - began
+        self.calls += 1
+        return result
+
+
+def patched_sum() -> Callable:
+    """`get_cumulative_returns` of the patched tree, beside the unpatched one that is imported."""
+    file = ROOT / "build/cpu-patched/openrlhf/trainer/ppo_utils/experience_maker.py"
+    spec = importlib.util.spec_from_file_location("patched_experience_maker", file)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.RemoteExperienceMaker.get_cumulative_returns
+
+
+def time_paths(samples: int, tokens: int, micro_batch: int) -> pd.DataFrame:
+    """Seconds of each path for a step, in micro-batches, without the KL in the reward and with it."""
+    shape = {"samples": samples, "tokens": tokens, "micro_batch": micro_batch}
+    patched = patched_sum()
+    rows = []
+    sizes = [GROUP_SIZE] * (samples // GROUP_SIZE) + [samples % GROUP_SIZE] * (samples % GROUP_SIZE > 0)
+    rewards = torch.rand(samples, generator=torch.Generator().manual_seed(0))
+    advantages, offsets = group_advantages(rewards, sizes), torch.tensor([0, *sizes]).cumsum(0)
+    for kl_coef in (0.0, KL_COEF):
+        sums = {"OpenRLHF": Timed(RemoteExperienceMaker.get_cumulative_returns), "OpenRLHF, patched": Timed(patched)}
+        paths = {name: Timed(openrlhf_path(timed)) for name, timed in sums.items()}
+        paths["closed form"] = Timed(rollout_advantages)  # the statistics, at a rollout's first batch, included
+        difference, same_bits = dict.fromkeys(paths, 0.0), dict.fromkeys(paths, True)
+        generator = torch.Generator().manual_seed(0)
+        starts = range(-micro_batch, samples, micro_batch)  # the first one warms up
+        for start in track(starts, f"KL {'in the reward' if kl_coef else 'left out'}", console=Console(stderr=True)):
+            if start <= 0:
+                rollout = RolloutRewards(rewards, offsets, "group_norm", None, kl_coef, shift=0.0, scale=1.0)
+            mine = range(max(start, 0), min(max(start, 0) + micro_batch, samples))
+            batch = draw_batch(len(mine), tokens, generator) | {"advantages": advantages[mine.start : mine.stop]}
+            made = {name: paths[name](batch, kl_coef) for name in sums}
+            info = {SAMPLE: [torch.tensor(sample) for sample in mine]}
+            experience = Experience(action_mask=batch["mask"], kl=batch["kl"] if kl_coef else None, info=info)
+            made["closed form"] = paths["closed form"](rollout, experience)
+            loop = made["OpenRLHF"]
+            for name, result in made.items():
+                error = (result - loop).abs().nan_to_num(nan=float("inf")).max().item()
+                difference[name] = max(difference[name], error)
+                same_bits[name] &= result.numpy().tobytes() == loop.numpy().tobytes()
+        for name, path in paths.items():
+            row = {
+                "processor": processor_name(),
+                "threads": torch.get_num_threads(),
+                **shape,
+                "kl": bool(kl_coef),
+                "path": name,
+                "seconds": path.seconds,
+            }
+            row["ratio"] = paths["OpenRLHF"].seconds / path.seconds
+            row["sum_ratio"] = sums["OpenRLHF"].seconds / sums[name].seconds if name in sums else None
+            rows.append({**row, "max_difference": difference[name], "same_bits": same_bits[name]})
+    return pd.DataFrame(rows)
+
+
+def sent_bytes(samples: int, tokens: int, micro_batch: int) -> pd.DataFrame:
+    """Bytes of a step's experiences on their way from the driver to the training actors, pickled as Ray does."""
+    batch = draw_batch(micro_batch, tokens, torch.Generator().manual_seed(0))
+    number, ids = torch.zeros(micro_batch), torch.zeros(micro_batch, tokens + 1, dtype=torch.long)
+
+    def size(info: dict[str, torch.Tensor], **fields: torch.Tensor) -> int:
+        info = dict(info, reward=number.clone(), kl=number.clone(), logprobs_diff=number.clone(), **{"return": number})
+        per_sample = {name: number.clone() for name in ("rewards", "response_length", "truncated", "total_length")}
+        per_token = {name: batch["kl"].clone() for name in ("action_log_probs", "rollout_log_probs")}
+        lists = dict(index=list(range(micro_batch)), prompts=[""] * micro_batch, labels=[""] * micro_batch)
+        experience = Experience(
+            sequences=ids,
+            attention_mask=ids.clone(),
+            action_mask=batch["mask"],
+            info=info,
+            **per_sample,
+            **per_token,
+            **lists,
+            **fields,
+        )
+        return len(ray.cloudpickle.dumps(experience))
+
+    token = batch["kl"]
+    sizes = {
+        "OpenRLHF": size({"group_reward_std": number.clone()}, advantages=token.clone(), returns=token.clone()),
+        "a reward a sample": size({SAMPLE: number.long()}),
+        "a reward a sample, and the KL": size({SAMPLE: number.long()}, kl=token.clone()),
+    }
+    rows = [
+        {
+            "sent": name,
+            "bytes_per_token": value / (micro_batch * tokens),
+            "gigabytes_a_step": value / micro_batch * samples / 1e9,
+            "saved": 1 - value / sizes["OpenRLHF"],
+        }
+        for name, value in sizes.items()
+    ]
+    return pd.DataFrame(rows)
+
+
+def write(folder: Path, samples: int = 4096, tokens: int = 8192, micro_batch: int = 16) -> None:
+    """cpu.csv and bytes.csv of a step, and on a GPU the kernel's table; ends where a result is not OpenRLHF's."""
+    if "cumsum" in inspect.getsource(RemoteExperienceMaker.get_cumulative_returns):
+        sys.exit("eval/studies overhead: the patched OpenRLHF has no loop: set PYTHONPATH=build/cpu-base")
+    times = time_paths(samples, tokens, micro_batch)
+    if (times.max_difference > TOLERANCE).any():
+        show("Differences from OpenRLHF's loop", times[["kl", "path", "max_difference"]])
+        sys.exit("eval/studies overhead: parity is red: no speed-up is reported")
+    folder.mkdir(parents=True, exist_ok=True)
+    where = f"{times.processor[0]}, {times.threads[0]} threads"
+    show(f"Tokens' advantages of a step on a CPU ({where})", times.drop(columns=["processor", "threads"]))
+    times.to_csv(folder / "cpu.csv", index=False, float_format="%.6g")
+    sent = sent_bytes(samples, tokens, micro_batch)
+    show("From the driver to the training actors", sent)
+    sent.to_csv(folder / "bytes.csv", index=False, float_format="%.6g")
+
+    from lib.benchmarks import gpu  # which imports Triton
+
+    gpu.run(folder, show)

@@ -1,0 +1,60 @@
+"""Steps and evaluations of a run, from its logs."""
+
+import lib.comparison.logs
+import lib.comparison.plots
+import lib.comparison.report
+import lib.comparison.statistics
+import lib.comparison.training
+import numpy as np
+import pytest
+from comparison_runs import HELDOUT, scalars, write_run
+
+
+@pytest.fixture
+def recorded(tmp_path):
+    """Two steps and an evaluation after each; in the second step a group was stopped after its first sample."""
+    samples = [("a", 1.0, tokens, 102.0 + tokens / 10) for tokens in (10, 10, 10, 25)]  # generated up to 105
+    samples += [("b", 0.0, 20, 104.0)] * 4
+    samples += [(prompt, right, 5 + 2 * right, 110.0) for prompt in HELDOUT for right in (1.0, 0.0)]
+    samples += [("c", 1.0, 12, 120.5)] * 2 + [("d", 0.0, 30, 121.0), ("d", 0.0, 10, 120.0)] + [("e", 1.0, 9, 120.0)]
+    samples += [("held 2", 1.0, 5, 130.0)] * 2 + [("held 1", 0.0, 5, 131.0)] * 2
+    logs = [(108.5, scalars(4.0, 8.0)), (125.0, scalars(2.0, 4.0, **{"sagc/virtual_queue": 0.7}))]
+    return tmp_path, write_run(tmp_path, samples, logs)
+
+
+def test_steps_are_read_from_the_logs(recorded):
+    folder, evaluated = recorded
+    steps = lib.comparison.logs.read_steps(folder, evaluated, straggler_ratio=2.5).set_index("step")
+    assert steps["seconds"].tolist() == [0.0, 5.5]
+    assert steps["group_size"].tolist() == [4, 2] and steps["groups"].tolist() == [2, 2]
+    assert steps["straggler_rate"].tolist() == [0.5, 0.0]  # max / median 2.5 and 1; 1 and 1.5
+    waits = [2.0, 2.0, 2.0, 0.5, 1.0, 1.0, 1.0, 1.0]
+    assert steps["idle_tail"][1] == pytest.approx(np.mean(waits), abs=1e-3)
+    assert steps["reward"].tolist() == pytest.approx([0.5, 3 / 5])
+    assert steps["length_max"].tolist() == [25, 30] and steps["trained"].tolist() == [8, 4]
+    assert steps["trained_length"].tolist() == [14, 14]
+    assert np.isnan(steps["virtual_queue"][1]) and steps["virtual_queue"][2] == pytest.approx(0.7)
+
+
+def test_control_says_itself_what_the_groups_were(tmp_path):
+    control = {"sagc/straggler_rate": 0.125, "sagc/group_size": 8.0}
+    evaluated = write_run(tmp_path, [("a", 1.0, 10, 101.0)] * 4, [(108.5, scalars(4.0, 4.0, **control))])
+    steps = lib.comparison.logs.read_steps(tmp_path, evaluated, straggler_ratio=2.5)
+    assert steps["straggler_rate"].tolist() == [0.125] and steps["group_size"].tolist() == [8]
+
+
+def test_evaluations_are_read_from_the_logs(recorded):
+    folder, evaluated = recorded
+    steps = lib.comparison.logs.read_steps(folder, evaluated, straggler_ratio=2.5)
+    made = lib.comparison.logs.read_evaluations(folder, evaluated, steps)
+    assert made["right"].tolist() == ["1 1", "0 2"] and made["samples"].tolist() == [2, 2]
+    assert made["step"].tolist() == [1, 2] and made["seconds"].tolist() == [0.0, 5.5]
+    assert made["tokens"].tolist() == [6.0, 5.0]
+
+
+def test_an_evaluation_that_was_cut_is_left_out(recorded):
+    folder, evaluated = recorded
+    log = folder / "rewards.log"
+    log.write_text("".join(log.read_text().splitlines(keepends=True)[:-1]))
+    steps = lib.comparison.logs.read_steps(folder, evaluated, straggler_ratio=2.5)
+    assert lib.comparison.logs.read_evaluations(folder, evaluated, steps)["step"].tolist() == [1]

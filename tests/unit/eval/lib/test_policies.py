@@ -1,0 +1,60 @@
+"""The words by which eval's commands name policies."""
+
+import re
+
+import pytest
+from lib.policies import Policy, parse_policy
+
+
+@pytest.mark.parametrize(
+    "word, policy",
+    [
+        ("sagc", Policy("sagc", "sagc", None, False, None, False, None)),
+        ("fixed:16@prompts", Policy("fixed:16", "fixed", 16, False, None, False, "prompts")),
+        ("unpatched:8@samples", Policy("unpatched:8", "unpatched", 8, False, None, False, "samples")),
+        ("sagc+lengths+tail", Policy("sagc+lengths+tail", "sagc", None, True, None, True, None)),
+        ("fixed:8+tail:1.25@prompts", Policy("fixed:8+tail:1.25", "fixed", 8, True, 1.25, False, "prompts")),
+        (
+            "fixed:8+stream+forward",
+            Policy("fixed:8+stream+forward", "fixed", 8, False, None, False, None, frozenset({"stream", "forward"})),
+        ),
+    ],
+)
+def test_a_word_is_read(word, policy):
+    assert parse_policy(word) == policy
+    assert policy.is_fixed_size == (policy.size is not None and "+" not in word)
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        "fixed",
+        "fixed:",
+        "fixed:x",
+        "sagc:8",
+        "sagc@tokens",
+        "sagc+tail+tail:2",
+        "sagc+tail:",
+        "unpatched:8+tail",
+        "unpatched:8+forward",
+        "fixed:8+stream+stream",
+        "",
+        "+tail",
+    ],
+)
+def test_a_word_that_names_no_policy_is_refused(word):
+    with pytest.raises(
+        ValueError, match=rf"^--policies {re.escape(word)}: use unpatched:N or fixed:N or sagc; behind"
+    ):
+        parse_policy(word)
+
+
+def test_a_command_may_know_fewer_kinds():
+    with pytest.raises(ValueError, match="^--policies unpatched:8: use fixed:N or sagc; behind"):
+        parse_policy("unpatched:8", ("fixed", "sagc"))
+
+
+@pytest.mark.parametrize("name", ["forward", "shuffled", "stream"])
+def test_a_command_that_simulates_steps_knows_no_additions_for_them(name):
+    with pytest.raises(ValueError, match=r"fixed:N or sagc \+tail, \+tail:RESPONSE_RATIO or \+lengths; and"):
+        parse_policy(f"sagc+{name}", ("fixed", "sagc"))

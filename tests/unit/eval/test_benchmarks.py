@@ -1,0 +1,92 @@
+"""Benchmarks of per-token advantages: nothing is timed whose result is another."""
+
+import pandas as pd
+import pytest
+import torch
+
+SMALL = (24, 256, 16)
+
+
+@pytest.fixture
+def gpu():
+    """The GPU's half, which imports Triton."""
+    from lib.benchmarks import gpu
+
+    return gpu
+
+
+def test_figures_are_measured_and_kept(run_in_tree, tmp_path):
+    code = f"""
+import sys
+from pathlib import Path
+sys.path.insert(0, "eval")
+from studies.overhead.advantages import write
+write(Path({str(tmp_path)!r}), *{SMALL})
+"""
+    assert "GPU: not measured" in run_in_tree("cpu-base", "-c", code, env={"CUDA_VISIBLE_DEVICES": ""})
+    times = pd.read_csv(tmp_path / "cpu.csv")
+    assert times.path.tolist() == 2 * ["OpenRLHF", "OpenRLHF, patched", "closed form"]
+    assert times.kl.tolist() == 3 * [False] + 3 * [True]
+    assert (times.seconds > 0).all() and times.same_bits.all() and (times.max_difference == 0).all()
+    assert times.sum_ratio.isna().tolist() == 2 * [False, False, True]
+    sent = pd.read_csv(tmp_path / "bytes.csv").set_index("sent").bytes_per_token
+    # Advantages and returns are 8 bytes a token, the KL is 4; pickle adds some for each field.
+    assert sent["OpenRLHF"] - sent["a reward a sample"] == pytest.approx(8, abs=0.5)
+    assert sent["a reward a sample, and the KL"] - sent["a reward a sample"] == pytest.approx(4, abs=0.5)
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["bytes.csv", "cpu.csv"]
+
+
+@pytest.mark.parametrize("error", [2e-5, float("nan")])
+def test_no_speed_up_is_reported_for_another_result(error, tmp_path, monkeypatch, capsys):
+    from studies.overhead import advantages
+
+    right = advantages.rollout_advantages
+    monkeypatch.setattr(advantages, "rollout_advantages", lambda *inputs: right(*inputs) + error)
+    monkeypatch.setattr(advantages.inspect, "getsource", lambda function: "")  # as if OpenRLHF were unpatched
+    with pytest.raises(SystemExit, match="parity is red: no speed-up is reported"):  # a message: exit code 1
+        advantages.write(tmp_path, *SMALL)
+    shown = capsys.readouterr().out
+    assert "closed form" in shown and "ratio" not in shown and not list(tmp_path.iterdir())
+
+
+def test_the_patched_tree_is_refused(tmp_path):
+    from studies.overhead import advantages
+
+    with pytest.raises(SystemExit, match="set PYTHONPATH=build/cpu-base"):
+        advantages.write(tmp_path, *SMALL)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("ends", "itemsizes", "expected"),
+    [
+        # Two rows of 10 tokens in blocks of 4: a mask is read from the block of the last action on.
+        ([10, 4], (1, 0, 4), 2 * 10 * 4 + (10 - 8) + 10),
+        ([9, 5], (8, 0, 4), 2 * 10 * 4 + 8 * (2 + 6)),
+        ([0, 1], (1, 0, 2), 2 * 10 * 2 + 10 + 10),  # a row without an action is read whole
+        ([10, 4], (0, 0, 4), 2 * 10 * 4 + 2 * 8),  # lengths
+        ([10, 4], (8, 4, 4), 2 * 10 * 4 + 2 * 10 * 8 + 4 * 14),
+        ([10, 4], (0, 2, 4), 2 * 10 * 4 + 2 * 8 + 2 * 14),
+    ],
+)
+def test_model_bytes(gpu, ends, itemsizes, expected):
+    assert gpu.model_bytes(torch.tensor(ends), 10, *itemsizes, block=4) == expected
+
+
+@pytest.mark.parametrize("error", [1.5, float("nan")])
+def test_no_kernel_is_timed_whose_result_is_another(gpu, error, tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(gpu, "parity", lambda rows, tokens, variant: error if variant.kl else 0.5)
+    shown = []
+    with pytest.raises(SystemExit, match="parity is red: no speed-up is reported(\n.* int64 mask, KL: .*){6}$"):
+        gpu.run(tmp_path, lambda *table: shown.append(table))
+    assert not shown and not list(tmp_path.iterdir())
+
+
+def test_groups_of_the_kernels_inputs(gpu):
+    (rewards, offsets, mask), _ = gpu.draw(256, 64, gpu.VARIANTS[0], "cpu")
+    sizes = offsets.diff()
+    assert [(sizes == size).sum().item() * size for size in gpu.GROUP_SIZES] == 4 * [64]
+    ends = (mask * torch.arange(1, 65)).amax(dim=1)
+    assert torch.equal(ends, gpu.draw_ends(256, 64))
+    assert gpu.draw(16, 64, gpu.VARIANTS[0], "cpu")[0][1].tolist() == [0, 4, 16]
