@@ -19,7 +19,7 @@ from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
 from rich.console import Console
 from rich.progress import track
 
-from openrlhf_sagc.actors.training import SAMPLE, RolloutRewards, rollout_advantages
+from openrlhf_sagc.actors.rollout_rewards import SAMPLE, RolloutRewards, rollout_advantages
 from openrlhf_sagc.advantages import group_advantages
 
 GROUP_SIZE = 8

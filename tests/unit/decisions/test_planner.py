@@ -98,7 +98,7 @@ def test_a_run_that_is_killed_with_groups_in_flight_rolls_out_again_what_ran(mak
 def test_a_plan_follows_the_policies(hold, num_groups):
     controller, sampler = StragglerAwareGroupController([4]), DynamicSampler(max_gen_batches=3)
     settings = dict(hold=hold, samples=32, prompts=4, signal="tokens", num_engines=1)
-    planner = StepPlanner(controller, sampler, TailBatcher(prompt_ratio=1.5), None, **settings)
+    planner = StepPlanner(controller, sampler, TailBatcher(prompt_ratio=1.5, response_ratio=1.25), None, **settings)
     step = planner.plan(GroupsInFlight(), PromptQueue(Source(9)))
     assert step == Step(0, 4, num_groups, Round(False, 1.5, 5), sampler.acceptance_rate(4), 3 * num_groups)
 

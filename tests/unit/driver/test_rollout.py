@@ -89,7 +89,9 @@ def test_resumed_generator_goes_on_as_the_uninterrupted_one(make_generator, hold
     ids=["new", "from before patch 6"],
 )
 def test_checkpoint_of_a_run_without_group_control_is_refused(make_generator, state):
-    with pytest.raises(ValueError, match="saved without --rollout.sagc.enable"):
+    with pytest.raises(
+        ValueError, match="saved by OpenRLHF without the scheduler: resume with python -m openrlhf_sagc.off"
+    ):
         make_generator(8).load_state_dict(state)
 
 

@@ -13,6 +13,7 @@ from openrlhf_sagc.decisions.length_prediction import LengthPredictor
 from openrlhf_sagc.decisions.planner import StepPlanner
 from openrlhf_sagc.decisions.tail_batching import NoTailBatching, TailBatcher
 
+SURPLUS = {"rollout__tail_batching__response_ratio": 1.25}
 # A token of every rollout takes a second, whatever runs beside it.
 ONE_TOKEN_A_SECOND = CostModel(1.0, 0.0, 0.0, 0.0, 1000, 10**6, 1, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 
@@ -56,10 +57,14 @@ def responses(seed):
 def test_steps_that_place_rollouts_are_those_of_training(make_generator, tail, steps, seed):
     """On three engines: the same prompts and clock, where the first rollouts to finish stop the others on all engines."""
     respond = responses(seed)
-    flags = {"rollout__tail_batching__enable": tail, "rollout__length_aware_dispatch": True}
+    flags = {"rollout__tail_batching__enable": tail, "rollout__length_aware_dispatch": True, **SURPLUS}
     trained = make_generator(2000, respond, hold="samples", engines=3, **flags)
     controller, source = StragglerAwareGroupController([4, 8], initial_group_size=4), Prompts(respond)
-    settings = {"batcher": TailBatcher() if tail else None, "gpus": 3, "predictor": LengthPredictor()}
+    settings = {
+        "batcher": TailBatcher(response_ratio=1.25) if tail else None,
+        "gpus": 3,
+        "predictor": LengthPredictor(),
+    }
     run = simulated(source, controller, DynamicSampler(tolerance=None), **settings)
     for _ in range(steps):
         trained.generate_samples()
@@ -77,10 +82,14 @@ def test_steps_that_place_rollouts_are_those_of_training(make_generator, tail, s
 def test_steps_are_those_of_the_scheduler_of_training(make_generator, tail, filtering, hold, seed):
     """openrlhf_sagc/driver/rollout.py on engines that decode a token a tick: same prompts, sizes, rounds, stops and clock."""
     respond = responses(seed)
-    trained = make_generator(2000, respond, filtering=filtering, hold=hold, rollout__tail_batching__enable=tail)
+    trained = make_generator(
+        2000, respond, filtering=filtering, hold=hold, rollout__tail_batching__enable=tail, **SURPLUS
+    )
     source = Prompts(respond)
     controller = StragglerAwareGroupController([4, 8], initial_group_size=4)
-    sampler, batcher = DynamicSampler(tolerance=1e-6 if filtering else None), TailBatcher() if tail else None
+    sampler, batcher = DynamicSampler(tolerance=1e-6 if filtering else None), (
+        TailBatcher(response_ratio=1.25) if tail else None
+    )
     run = simulated(source, controller, sampler, hold=hold, batcher=batcher)
     sizes, rounds = set(), set()
     for _ in range(12):
