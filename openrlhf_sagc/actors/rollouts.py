@@ -90,15 +90,6 @@ def stop_left_over(engine_actor) -> int:
     return engine_actor.get_num_unfinished_requests()
 
 
-def keep_first(engine_actor, count: int | None) -> None:
-    """Run in an engine's actor after `watch_rollouts`, before groups are dispatched.
-
-    Of the rollouts of a group on this engine, the first `count` to finish with a reward stop the others. None lets all
-    of them finish.
-    """
-    engine_actor.executor.keep_first = count
-
-
 class RolloutExecutor:
     """An agent executor of OpenRLHF around another one; the arguments are those of `watch_rollouts`.
 
@@ -109,7 +100,6 @@ class RolloutExecutor:
 
     def __init__(self, engine_actor, tokenizer, timeout: float, retries: int, agent_timeout: float | None):
         self.executor = executor = engine_actor.executor
-        self.keep_first: int | None = None  # of the rollouts of a group, see the function
         self.loop: asyncio.AbstractEventLoop | None = None  # known with the first rollout
         self._llm = engine_actor.llm
         self._tokenizer = tokenizer
@@ -150,12 +140,12 @@ class RolloutExecutor:
             return self._begin(prompt, kwargs)
         if isinstance(prompt, Collect):
             return self._collect()
-        return self._execute(RunningGroup(None), args, kwargs)  # of an evaluation
+        return self._execute(RunningGroup(), args, kwargs)  # of an evaluation
 
     async def _begin(self, dispatch: Dispatch, kwargs: dict) -> None:
         """Begin these rollouts, all of which have the other settings in `kwargs`."""
         for number, prompt, places in dispatch.shares:
-            group = self._groups.setdefault(number, RunningGroup(self.keep_first))
+            group = self._groups.setdefault(number, RunningGroup())
             own = {"prompt": prompt.text, "label": prompt.label, "images": prompt.images}
             for place in places:
                 task = asyncio.create_task(self._execute(group, (), {**kwargs, **own}))
@@ -199,9 +189,6 @@ class RolloutExecutor:
         if rollout.task.cancelled() and not rollout.closed:  # by its agent, in its last moment
             rollout.closed, rollout.failure = True, "the agent cancelled its own task"
         response = None if rollout.closed else rollout.task.result()
-        group.finished += not rollout.stopped and rollout.failure is None
-        if group.finished == group.keep_first:
-            await self._stop(group.running)
         measured = Rollout(
             tokens=rollout.tokens,
             seconds=seconds,

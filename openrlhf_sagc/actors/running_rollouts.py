@@ -15,10 +15,8 @@ from vllm.sampling_params import RequestOutputKind
 
 @dataclass(eq=False)
 class RunningGroup:
-    """The rollouts of one group that run in this engine; `finished` counts those with a reward, `tokenizer` is an agent's."""
+    """The rollouts of one group that run in this engine; `tokenizer` is an agent's."""
 
-    keep_first: int | None
-    finished: int = 0
     tokenizer: Any = None
     running: set["RunningRollout"] = field(default_factory=set)
 

@@ -1,6 +1,7 @@
 """Records that pass between the policies, the scheduler, the engines and the simulator."""
 
 from collections.abc import Sequence
+from enum import Enum
 from typing import Any, NamedTuple
 
 ROLLOUT = "rollout"  # key by which a response of an engine carries its `Rollout`
@@ -105,17 +106,24 @@ class Ended(NamedTuple):
     response: dict
 
 
-def first_to_finish(rollouts: Sequence[Rollout], count: int) -> list[int]:
-    """Places of the `count` rollouts of a prompt that are its group: the first to finish with a reward.
+class Fate(Enum):
+    """What became of a group. Why one was dropped says its verdict, see dynamic_sampling."""
 
-    Rollouts that were stopped come after those, and rollouts without a reward last. So a group that could still have
-    become whole counts as stopped, and not as one whose reward failed.
+    KEPT = "kept"  # it may be trained
+    DROPPED = "dropped"
+    PUT_BACK = "put back"  # it was stopped, and its prompt is drawn again
+    GIVEN_UP = "given up"  # it was stopped too often
+
+
+class Back(NamedTuple):
+    """A group that is back.
+
+    `rollouts` and `responses` are side by side, `members` are the places of its members among them. `fate` is None as long
+    as it is to be judged.
     """
-    places = list(range(len(rollouts)))
-    if len(rollouts) > count:
-        places.sort(key=lambda place: _order_of_finish(rollouts[place]))
-    return places[:count]
 
-
-def _order_of_finish(rollout: Rollout) -> tuple[bool, bool, float]:
-    return rollout.failure is not None, rollout.stopped, rollout.seconds
+    group: Group
+    rollouts: list[Rollout]
+    responses: list[dict]
+    members: list[int]
+    fate: Fate | None

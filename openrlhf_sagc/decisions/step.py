@@ -1,19 +1,58 @@
-"""One step of the run: what it plans to train, and the account of what it has rolled out so far."""
+"""One step of the run: its plan, its groups from their draw to their training, and the account of what became of them.
+
+A step is rolled out by `loop.roll_out`, in training and in the simulator alike, and then closed:
+
+    step = planner.begin(queue)
+    groups = step.dispatch()                       # and again after every answer of the engines
+    for back in step.receive(ended):               # rollouts that have ended; a `Back` is a whole group
+        step.judge(back, scores, samples)          # unless it was stopped
+    groups = step.commit()                         # if groups are streamed
+    step.end()                                     # the controller sees what came back, and chooses the next size
+    step.close(keep=..., tokens_of=...)            # `trained` and `unused` are there
+"""
 
 import math
 from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import repeat
+from typing import Any, Protocol, cast
 
-from openrlhf_sagc.decisions.dynamic_sampling import PRIOR_GROUPS, Verdict, groups_to_ask
-from openrlhf_sagc.decisions.records import Prompt, Round
+from openrlhf_sagc.decisions.dynamic_sampling import PRIOR_GROUPS, DynamicSampler, Verdict, groups_to_ask
+from openrlhf_sagc.decisions.group_parts import GroupParts
+from openrlhf_sagc.decisions.in_flight import InFlight
+from openrlhf_sagc.decisions.length_prediction import LengthPredictor, balance, place_whole
+from openrlhf_sagc.decisions.places import Places
+from openrlhf_sagc.decisions.prompt_queue import PromptQueue
+from openrlhf_sagc.decisions.records import ROLLOUT, Back, Ended, Fate, Group, Prompt, Rollout, Round
+from openrlhf_sagc.decisions.token_weights import PlainSteps, Trained
 
 SHARE = 25  # groups that run for each one that a refill has at least
 DEVIATIONS = 2.0  # standard errors by which verdicts must fall short of the acceptance rate before the step doubts it
+MOST_STOPS = 2  # of a prompt that must finish; then it is given up
+
+
+class Policies(Protocol):
+    """What a step asks the policies: `StepPlanner`."""
+
+    sampler: DynamicSampler
+    predictor: LengthPredictor | None
+    num_engines: int
+
+    def observe(self, step: "Step") -> None:
+        """The controller sees `step.lengths`."""
+
+    def weigh(self, step: "Step", groups: Sequence[Trained]) -> PlainSteps | None:
+        """What the actors weigh the step by that trains these groups."""
+        ...
+
+    def finish(self, step: "Step") -> None:
+        """The step is closed."""
 
 
 @dataclass
 class Step:
-    """Plan and account of one step.
+    """Plan, groups and account of one step. `StepPlanner.begin` makes it; what it leaves in `flight` is the next one's.
 
     Attributes:
         number: of the step, from 0.
@@ -23,13 +62,18 @@ class Step:
         acceptance_rate: expected share of groups of this size that dynamic sampling keeps.
         max_dispatched: groups that it may dispatch in all.
         rate_groups: how many judged groups the acceptance rate counts as.
-        carried_accepted: groups of the step before that were accepted when it began.
-        carried_running: groups of the step before that were running when it began.
+        flight: the groups that run and that are accepted.
+        queue: of prompts.
+        policies: place and judge groups.
+        carried_accepted, carried_running: groups of the step before, when it began.
         dispatched: groups that it has dispatched.
         stopped: groups that were stopped before they could be judged.
         unused_tokens: of rollouts that no judged group has.
         verdicts: on the groups that were judged.
         given_up: prompts that will not be drawn again, since their groups never came back.
+        lengths: members of every group that came back, once it has ended.
+        trained, unused: its groups, once it is closed.
+        plain: what the actors weigh it by, once it is closed; None for a plain step.
     """
 
     number: int
@@ -39,13 +83,26 @@ class Step:
     acceptance_rate: float
     max_dispatched: int
     rate_groups: float = PRIOR_GROUPS
-    carried_accepted: int = 0
-    carried_running: int = 0
+    flight: InFlight = field(default_factory=InFlight)
+    queue: PromptQueue = field(default=cast(PromptQueue, None), compare=False, repr=False)
+    policies: Policies = field(default=cast(Policies, None), compare=False, repr=False)
     dispatched: int = 0
     stopped: int = 0
     unused_tokens: int = 0
     verdicts: list[Verdict] = field(default_factory=list)
     given_up: list[Prompt] = field(default_factory=list)
+    lengths: list[list[Rollout]] = field(default_factory=list)
+    trained: list[Group] = field(default_factory=list)
+    unused: list[Group] = field(default_factory=list)
+    plain: PlainSteps | None = None
+
+    def __post_init__(self) -> None:
+        running = [parts.group for parts in self.flight.running.values()]
+        self.carried_accepted, self.carried_running = len(self.flight.accepted), len(running)
+        self._places = Places(self.num_groups, running, self.flight.accepted)
+        self._surplus: set[int] = set()  # numbers of the groups that run on though they have enough
+
+    # --- what it asks for -----------------------------------------------------------------------------------------
 
     @property
     def has_groups(self) -> bool:
@@ -53,9 +110,100 @@ class Step:
         return self.carried_accepted + self.carried_running + self.dispatched > 0
 
     @property
-    def keep_first(self) -> int | None:
-        """Rollouts of a prompt that end its others as soon as they have finished; None lets all of them finish."""
-        return self.group_size if self.round.rollouts > self.group_size else None
+    def waits(self) -> bool:
+        """Whether the step has to wait for a running group.
+
+        A step that has its groups still waits for prompts that must finish, or the slowest would be put off again and
+        again. It also waits for groups of the step before, or they would be trained more than one update late.
+        """
+        running = self.flight.running
+        if len(self.flight.accepted) < self.num_groups:
+            return bool(running)
+        if self._places.must_finish_running:
+            return True
+        return bool(running) and next(iter(running.values())).group.step < self.number
+
+    @property
+    def surplus(self) -> dict[int, list[int]]:
+        """By engine, the numbers of the groups that run there on though they have enough: to be stopped."""
+        found: dict[int, list[int]] = {}
+        for number in self._surplus:
+            for engine in {*self.flight.running[number].left_on}:
+                found.setdefault(engine, []).append(number)
+        return found
+
+    def rate(self) -> float:
+        """The acceptance rate in the light of this step's verdicts: below the expected one as far as they leave no doubt.
+
+        It never rises, and it falls no further than to the upper end of what the verdicts allow. So chance alone dispatches
+        nothing more, and a step that expected too much asks for the rest in a few refills instead of one by one.
+        """
+        weight = self.rate_groups + len(self.verdicts)
+        kept = len(self.flight.accepted) - self.carried_accepted
+        rate = (self.rate_groups * self.acceptance_rate + kept) / weight
+        error = math.sqrt(max(rate * (1 - rate), 0.0) / weight)  # rounding can leave a rate above 1
+        return min(self.acceptance_rate, rate + DEVIATIONS * error)
+
+    def groups_to_dispatch(self) -> int:
+        """How many groups to dispatch now, so that the accepted and the running ones will fill the step with a margin.
+
+        None until they are one in SHARE of those that run: a call to an engine costs the same for one group and for many.
+        """
+        accepted, running, wanted = len(self.flight.accepted), len(self.flight.running), 0
+        if accepted < self.num_groups:
+            wanted = groups_to_ask(self.num_groups - accepted, self.rate())
+            wanted = math.ceil(self.round.prompt_ratio * wanted - 1e-9)
+        missing = max(min(wanted - running, self.max_dispatched - self.dispatched), 0)
+        return missing if missing * SHARE >= running else 0
+
+    def dispatch(self) -> list[Group]:
+        """The groups to send to their engines now, which run from now on. Their prompts are drawn here.
+
+        Prompts that must finish are drawn in long rounds alone, and never more of them than are expected to fill the step.
+        Engines follow from what runs where, as it is counted here. No engine is asked, which would cost a call to each. With
+        a predictor each rollout is placed for itself, and the groups come the longest first.
+        """
+        count = self.groups_to_dispatch()
+        if not count:
+            return []
+        most = 0
+        if self.round.long:
+            needed = int((self.num_groups - len(self.flight.accepted)) / self.acceptance_rate + 1e-9)
+            most = max(needed - self._places.must_finish_running, 0)
+        prompts = self.queue.draw(count, max_put_back=most, next_episode_allowed=self.has_groups)
+        self.dispatched += len(prompts)
+        groups = self._placed(prompts)
+        for group in groups:
+            self._run(group)
+        return groups
+
+    def _placed(self, prompts: list[Prompt]) -> list[Group]:
+        """A numbered group for each prompt, with the engine of each rollout, in the order in which they are sent."""
+        predictor, rollouts = self.policies.predictor, self.round.rollouts
+        loads = [self.flight.loads[engine] for engine in range(self.policies.num_engines)]
+        if predictor is None:
+            return self._numbered(prompts, place_whole(loads, [rollouts] * len(prompts)), repeat(1))
+        expected = [round(predictor.predict(str(prompt.text))) for prompt in prompts]
+        placed = balance(loads, expected, rollouts)
+        groups = self._numbered(prompts, [engines for _, engines in sorted(placed)], expected)
+        return [groups[place] for place, _ in placed]
+
+    def _numbered(
+        self, prompts: Sequence[Prompt], engines: Iterable[tuple[int, ...]], loads: Iterable[int]
+    ) -> list[Group]:
+        numbers = range(self.flight.dispatched, self.flight.dispatched + len(prompts))
+        self.flight.dispatched = numbers.stop
+        sizes, rollouts = repeat(self.group_size), repeat(self.round.rollouts)
+        return list(map(Group, numbers, repeat(self.number), prompts, sizes, rollouts, engines, loads))
+
+    def _run(self, group: Group) -> None:
+        """The group runs from now on."""
+        self.flight.running[group.number] = GroupParts(group)
+        for engine in group.engines:
+            self.flight.loads[engine] += group.load
+        self._places.run(group)
+
+    # --- what became of its groups --------------------------------------------------------------------------------
 
     @property
     def groups_rolled_out(self) -> int:
@@ -74,33 +222,100 @@ class Step:
             return None
         return 100 * sum(verdict.reason is None for verdict in self.verdicts) / len(self.verdicts)
 
-    def rate(self, accepted: int) -> float:
-        """The acceptance rate in the light of this step's verdicts: below the expected one as far as they leave no doubt.
+    def receive(self, ended: Iterable[Ended]) -> list[Back]:
+        """These rollouts have ended: the groups that they make whole.
 
-        It never rises, and it falls no further than to the upper end of what the verdicts allow. So chance alone dispatches
-        nothing more, and a step that expected too much asks for the rest in a few refills instead of one by one.
+        A group of which a member was stopped has its fate: its prompt is put back or given up. The others are to be judged.
         """
-        weight = self.rate_groups + len(self.verdicts)
-        rate = (self.rate_groups * self.acceptance_rate + accepted - self.carried_accepted) / weight
-        error = math.sqrt(max(rate * (1 - rate), 0.0) / weight)  # rounding can leave a rate above 1
-        return min(self.acceptance_rate, rate + DEVIATIONS * error)
+        whole = []
+        for number, place, response in ended:
+            parts = self.flight.running[number]
+            parts.put(place, response)
+            self.flight.loads[parts.group.engines[place]] -= parts.group.load
+            if parts.is_whole:
+                whole.append(self._take_back(parts))
+            elif parts.has_enough:
+                self._surplus.add(number)
+        return whole
 
-    def groups_to_dispatch(self, accepted: int, running: int) -> int:
-        """How many groups to dispatch now, so that the accepted and the running ones will fill the step with a margin.
+    def _take_back(self, parts: GroupParts) -> Back:
+        """The group runs no more."""
+        group, places = parts.group, parts.members
+        del self.flight.running[group.number]
+        self._surplus.discard(group.number)
+        self._places.end(group)
+        rollouts = [response[ROLLOUT] for response in parts.responses]
+        members = [rollouts[place] for place in places]
+        self.flight.unobserved.append(members)
+        predictor = self.policies.predictor
+        if predictor:
+            unfinished = [not member.finished for member in members]
+            predictor.observe(str(group.prompt.text), [member.tokens for member in members], unfinished)
+        fate, unused = None, rollouts
+        if any(member.stopped for member in members):
+            fate = self._put_back(group.prompt)
+        else:
+            unused = [rollouts[place] for place in {*range(len(rollouts))}.difference(places)]
+        self.unused_tokens += sum(rollout.tokens for rollout in unused)
+        return Back(group, rollouts, parts.responses, places, fate)
 
-        None until they are one in SHARE of those that run: a call to an engine costs the same for one group and for many.
+    def _put_back(self, prompt: Prompt) -> Fate:
+        """The group of this prompt was stopped."""
+        self.stopped += 1
+        prompt = prompt._replace(stops=prompt.stops + prompt.must_finish)
+        if prompt.stops < MOST_STOPS:
+            self.queue.put_back(prompt)
+            return Fate.PUT_BACK
+        self.given_up.append(prompt)
+        return Fate.GIVEN_UP
+
+    def judge(self, back: Back, scores_G: Sequence[float | None], samples: Sequence[Any]) -> Fate:
+        """Keep the group with its samples for training, or drop it."""
+        verdict = self.policies.sampler.judge(scores_G)
+        self.verdicts.append(verdict)
+        if verdict.reason is not None:
+            return Fate.DROPPED
+        group = back.group._replace(samples=samples)
+        self.flight.accepted.append(group)
+        self._places.accept(group)
+        return Fate.KEPT
+
+    def commit(self) -> list[Group]:
+        """Accepted groups that the step trains whatever else comes back; each is given once."""
+        return self._places.take()
+
+    def end(self) -> None:
+        """No group comes back in this step any more."""
+        self.lengths, self.flight.unobserved = self.flight.unobserved, []
+        self.policies.observe(self)
+
+    def close(self, *, keep: bool, tokens_of: Callable[[Group], int]) -> None:
+        """Choose the groups that it trains, and put the prompts of the others back.
+
+        Committed ones are trained, then those whose prompts must finish, then the others by their numbers.
+
+        Args:
+            keep: accepted groups of this very step that it does not need stay for the next one.
+            tokens_of: a trained group's, over which its loss is a mean.
         """
-        wanted = 0
-        if accepted < self.num_groups:
-            wanted = groups_to_ask(self.num_groups - accepted, self.rate(accepted))
-            wanted = math.ceil(self.round.prompt_ratio * wanted - 1e-9)
-        missing = max(min(wanted - running, self.max_dispatched - self.dispatched), 0)
-        return missing if missing * SHARE >= running else 0
+        committed = self._places.taken
+        groups = sorted(
+            self.flight.accepted,
+            key=lambda group: (group.number not in committed, not group.prompt.must_finish, group.number),
+        )
+        self.trained, surplus = groups[: self.num_groups], groups[self.num_groups :]
+        self.flight.accepted = [group for group in surplus if keep and group.step == self.number]
+        self.unused = [group for group in surplus if not keep or group.step < self.number]
+        self.queue.put_back_unused([group.prompt for group in self.unused])
+        self.plain = self.policies.weigh(
+            self, [Trained(tokens_of(group), len(group.samples)) for group in self.trained]
+        )
+        self.policies.finish(self)
 
-    def shortfall(self, accepted: int) -> str:
-        """What the step dispatched, and why it has no more than `accepted` groups, for an error message."""
+    def shortfall(self) -> str:
+        """What the step dispatched, and why it has not all its groups, for an error message."""
         reasons = ", ".join(f"{count} {reason.replace('_', ' ')}" for reason, count in self.dropped.items())
         return (
-            f"{self.dispatched} prompts of {self.group_size} samples gave {accepted} of the {self.num_groups} groups of "
-            f"step {self.number + 1} (dropped: {reasons})"
+            f"{self.dispatched} prompts of {self.group_size} samples gave {len(self.flight.accepted)} of the "
+            f"{self.num_groups} groups of step {self.number + 1} (dropped: {reasons})"
         )

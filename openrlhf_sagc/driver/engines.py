@@ -1,8 +1,8 @@
-"""The vLLM engines in their Ray actors: rollouts are sent to them, waited for, put together to groups and stopped."""
+"""The vLLM engines in their Ray actors: rollouts are sent to them, waited for and stopped."""
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
@@ -16,54 +16,48 @@ from openrlhf.trainer.ray.vllm_engine import batch_vllm_engine_call
 from openrlhf.utils.logging_utils import init_logger
 
 from openrlhf_sagc.actors.engine_core import end_with_the_core
-from openrlhf_sagc.actors.rollouts import keep_first, stop_left_over, stop_rollouts, watch_rollouts
-from openrlhf_sagc.decisions.records import Collect, Dispatch, Ended, Group, Share
-from openrlhf_sagc.driver.group_parts import GroupParts
+from openrlhf_sagc.actors.rollouts import stop_left_over, stop_rollouts, watch_rollouts
+from openrlhf_sagc.decisions.group_parts import GroupParts
+from openrlhf_sagc.decisions.records import ROLLOUT, Collect, Dispatch, Ended, Group, Share
 from openrlhf_sagc.driver.step_seconds import idle_tail
 
 logger = init_logger(__name__)
 
-WAIT = 10.0  # seconds to wait for a group before looking around
+WAIT = 10.0  # seconds to wait for a rollout before looking around
 STOP_WAIT = 1.0  # seconds to wait for stopped rollouts before stopping again
-STOPS_BEFORE_WARNING = 60  # stops in a row that no group came back after
+STOPS_BEFORE_WARNING = 60  # stops in a row that no rollout ended after
 STOPS_BEFORE_END = 600  # of them before the run ends
 LEFT_OVER_WAIT = 60.0  # seconds for the end of requests whose rollouts are over
 
 
 class Engines:
-    """All engines of the run.
+    """All engines of the run, as `loop.roll_out` wants them.
 
-    A step is `wake`, `resume`, then `dispatch`, `returned` and `stop` in any order, then `pause` and `sleep`.
-    `silent_waits` counts the waits in a row that no group came back in, and `idle_waits` those of them after which no
-    engine had a request to decode.
+    A step is `wake`, `resume`, then `dispatch`, `ended` and `stop` in any order, then `pause` and `sleep`.
+    `silent_waits` counts the waits in a row in which no rollout ended, and `idle_waits` those of them after which no engine
+    had a request to decode.
 
     An engine gets one call for all that is dispatched to it together, and while rollouts run there one more, which waits
     for what has ended since the last one. So the driver's work follows the rollouts, and it never asks who has room.
 
     Args:
         strategy, tokenizer, vllm_engines: as of OpenRLHF's samples generator.
-        note_back: called with a group's number and the places of rollouts that are back, while others may run on.
     """
 
-    def __init__(
-        self, strategy, tokenizer, vllm_engines: list, note_back: Callable[[int, Iterable[int]], None]
-    ) -> None:
+    def __init__(self, strategy, tokenizer, vllm_engines: list) -> None:
         self.silent_waits = self.idle_waits = 0
         self._strategy = strategy
         self._args = strategy.args
         self._engines = vllm_engines
-        self._note_back = note_back
-        self._running: dict[int, GroupParts] = {}  # by group number
-        self._stopped: set[int] = set()  # numbers of those whose rollouts still run though they have enough
-        self._stopped_at = 0.0  # seconds on the clock when these were last told to stop
         self._rollouts: Counter[int] = Counter()  # that run, by engine
         self._asked: set[int] = set()  # engines that will say what has ended
         self._back: SimpleQueue[tuple[int, Future]] = SimpleQueue()  # answers of engines
+        self._told: dict[int, float] = {}  # seconds on the clock at which groups with a surplus were told to stop
+        self._sent: dict[int, float] = {}  # seconds on the clock at which groups were dispatched, by number
         self._began = 0.0  # seconds on the clock at `resume`
-        self._spans: list[tuple[float, float]] = []  # when rollouts ran whose groups came back since then
-        self._generate_kwargs: dict[str, Any] | None = None  # of the last dispatch, from which `_settings` follow
+        self._spans: list[tuple[float, float]] = []  # when the rollouts ran that ended since then
+        self._generate_kwargs: dict[str, Any] | None = None  # from which `_settings` follow
         self._settings: dict[str, Any] = {}
-        self._keep_first: int | None = None  # as the engines know it
         self._is_paused = False
         reward = self._args.reward
         limits = {"timeout": reward.timeout, "retries": reward.retries}
@@ -76,30 +70,23 @@ class Engines:
         if self._args.vllm.enable_sleep:
             batch_vllm_engine_call(self._engines, "wake_up")
 
-    def resume(self, keep_first_rollouts: int | None) -> None:
-        """Go on generating after `pause`.
-
-        Of the rollouts of a prompt that is dispatched from now on, the first `keep_first_rollouts` to finish with a
-        reward stop the others; None lets all of them finish.
-        """
+    def resume(self, generate_kwargs: dict[str, Any] | None = None) -> None:
+        """Go on generating after `pause`; `generate_kwargs` are OpenRLHF's, for what is dispatched from now on."""
         ray.get(self._watching)
-        if keep_first_rollouts != self._keep_first:
-            ray.get(self._call(keep_first, keep_first_rollouts))
-        self._keep_first = keep_first_rollouts
+        if generate_kwargs is not None and generate_kwargs != self._generate_kwargs:
+            self._generate_kwargs, self._settings = generate_kwargs, _settings_of(self._strategy, generate_kwargs)
         self._began, self._spans = time.perf_counter(), []
         self.silent_waits = self.idle_waits = 0
         if self._is_paused:
             batch_vllm_engine_call(self._engines, "resume_generation")
         self._is_paused = False
 
-    def dispatch(self, groups: list[Group], **generate_kwargs) -> None:
+    def dispatch(self, groups: Sequence[Group]) -> None:
         """Send the rollouts of these groups to their engines: one call to each."""
-        if generate_kwargs != self._generate_kwargs:
-            self._generate_kwargs, self._settings = generate_kwargs, _settings_of(self._strategy, generate_kwargs)
         now = time.perf_counter()
         shares: dict[int, list[Share]] = {}
         for group in groups:
-            self._running[group.number] = GroupParts(group, self._keep_first, now)
+            self._sent[group.number] = now
             places: dict[int, list[int]] = {}
             for place, engine in enumerate(group.engines):
                 places.setdefault(engine, []).append(place)
@@ -111,47 +98,64 @@ class Engines:
             ref.future().add_done_callback(partial(self._note_dispatch, engine))
             self._ask(engine)
 
-    def idle_tail(self) -> float:
-        """Seconds since the peak of this step in which fewer than half as many rollouts ran as at the peak."""
-        now = time.perf_counter()
-        running = [span for parts in self._running.values() for span in parts.spans(now)]
-        return idle_tail([*self._spans, *running], self._began, now)
+    def ended(self, surplus: dict[int, list[int]]) -> list[Ended]:
+        """Wait for an engine to say which rollouts have ended there; none if none says so for WAIT seconds.
 
-    def returned(self) -> list[tuple[int, list[dict]]]:
-        """Wait for groups: their numbers and OpenRLHF's responses; nothing if no rollout came back for WAIT seconds.
+        Args:
+            surplus: by engine, numbers of groups whose rollouts are stopped there.
 
         Raises:
             RayError: an engine has died.
         """
-        while (back := self._next(WAIT)) == []:
-            self.silent_waits = self.idle_waits = 0
-        self.silent_waits = 0 if back else self.silent_waits + 1
-        self.idle_waits = 0 if back or self._are_decoding() else self.idle_waits + 1
-        return back or []
+        waits = round(WAIT / STOP_WAIT) if surplus else 1
+        for _ in range(waits):
+            self._stop_surplus(surplus)
+            if ended := self._next(WAIT / waits):
+                self.silent_waits = self.idle_waits = 0
+                return ended
+        self.silent_waits += 1
+        self.idle_waits = 0 if self._are_decoding() else self.idle_waits + 1
+        return []
 
-    def stop(self) -> Iterator[tuple[int, list[dict]]]:
-        """Stop all that runs: the numbers and responses of the groups, some of which may have finished meanwhile.
+    def stop(self) -> Iterator[list[Ended]]:
+        """Stop all that runs: what has ended, some of which may have finished meanwhile, until nothing runs.
 
         Raises:
             RayError: an engine has died.
-            RuntimeError: groups have not come back after STOPS_BEFORE_END stops.
+            RuntimeError: rollouts have not ended after STOPS_BEFORE_END stops.
         """
         silent = 0
-        while self._running:  # again, since a call may reach its engine after the stop
+        while self._are_running:  # again, since a call may reach its engine after the stop
             with suppress(ray.exceptions.GetTimeoutError):
                 ray.get(self._call(stop_rollouts), timeout=STOP_WAIT)
-            while self._running and (back := self._next(STOP_WAIT)) is not None:
+            while self._are_running and (ended := self._next(STOP_WAIT)):
                 silent = 0
-                yield from back
-            silent += bool(self._running)
+                yield ended
+            silent += self._are_running
             if silent in (STOPS_BEFORE_WARNING, STOPS_BEFORE_END):
                 message = (
-                    f"{len(self._running)} groups were stopped and have not come back for {silent * STOP_WAIT / 60:.0f} "
-                    "minutes: an agent or a reward that blocks its engine's event loop"
+                    f"{self._rollouts.total()} rollouts were stopped and have not come back for "
+                    f"{silent * STOP_WAIT / 60:.0f} minutes: an agent or a reward that blocks its engine's event loop"
                 )
                 if silent == STOPS_BEFORE_END:
                     raise RuntimeError(f"{message}; repair it and start again with --ckpt.load_enable")
                 logger.warning(message)
+
+    def idle_tail(self, running: Collection[GroupParts]) -> float:
+        """Seconds since the peak of this step in which fewer than half as many rollouts ran as at the peak.
+
+        Args:
+            running: the groups that run on; the times of others are let go.
+        """
+        now, sent = time.perf_counter(), {parts.group.number: self._sent[parts.group.number] for parts in running}
+        self._sent = sent
+        still = [(sent[parts.group.number], now) for parts in running for _ in parts.left_on]
+        return idle_tail([*self._spans, *still], self._began, now)
+
+    @property
+    def _are_running(self) -> bool:
+        """Whether any rollout runs."""
+        return any(self._rollouts.values())
 
     def pause(self) -> None:
         """Generate nothing while the weights change; with partial rollouts the trainer itself sees to that.
@@ -161,10 +165,10 @@ class Engines:
         Raises:
             RuntimeError: an engine has died, or such requests do not end.
         """
-        self._is_paused = bool(self._running) and not self._args.train.partial_rollout_enable
+        self._is_paused = self._are_running and not self._args.train.partial_rollout_enable
         if self._is_paused:
             batch_vllm_engine_call(self._engines, "pause_generation")
-        if self._running or not self._args.train.agent_func_path:
+        if self._are_running or not self._args.train.agent_func_path:
             return
         deadline = time.perf_counter() + LEFT_OVER_WAIT
         while left := sum(ray.get(self._call(stop_left_over))):
@@ -200,59 +204,31 @@ class Engines:
         if future.exception():
             self._back.put((engine, future))
 
-    def _next(self, timeout: float) -> list[tuple[int, list[dict]]] | None:
-        """The groups that an engine's next answer makes whole; None if none answers within `timeout` seconds."""
-        came = self._wait(timeout)
-        if came is None:
-            return None
-        engine, future = came
+    def _next(self, timeout: float) -> list[Ended]:
+        """What the next answer of an engine says has ended; nothing if none answers within `timeout` seconds."""
+        try:
+            engine, future = self._back.get(timeout=timeout)
+        except Empty:
+            return []
         (ended,) = future.result()
         self._asked.remove(engine)
         self._rollouts[engine] -= len(ended)
         self._ask(engine)
-        return self._put(ended)
+        for number, _, response in ended:
+            end = self._sent[number] + response[ROLLOUT].seconds
+            self._spans.append((end - response[ROLLOUT].running_seconds, end))
+        return ended
 
-    def _wait(self, timeout: float) -> tuple[int, Future] | None:
-        """The answer that comes next, within `timeout` seconds."""
-        waits = round(timeout / STOP_WAIT) if self._stopped else 1
-        for _ in range(waits):
-            if self._stopped and time.perf_counter() >= self._stopped_at + STOP_WAIT:
-                self._stop_groups(self._stopped)  # again, since a call may reach its engine after the stop
-                self._stopped_at = time.perf_counter()
-            try:
-                return self._back.get(timeout=timeout / waits)
-            except Empty:
-                self._stopped_at = 0.0
-        return None
-
-    def _put(self, ended: list[Ended]) -> list[tuple[int, list[dict]]]:
-        """These rollouts are back; the groups that they make whole. What the others need no more is stopped."""
-        whole, have_enough = [], set[int]()
-        for number, place, response in ended:
-            parts = self._running[number]
-            parts.put(place, response)
-            self._note_back(number, (place,))
-            if parts.is_whole:
-                del self._running[number]
-                self._stopped.discard(number)
-                self._spans += parts.spans()
-                whole.append((number, parts.responses))
-            elif parts.has_enough and number not in self._stopped:
-                have_enough.add(number)
-        if late := have_enough & self._running.keys():
-            self._stopped_at = self._stopped_at if self._stopped else time.perf_counter()
-            self._stopped |= late
-            self._stop_groups(late)
-        return whole
-
-    def _stop_groups(self, numbers: Iterable[int]) -> None:
-        """Stop the rollouts of these groups where they run; what has begun comes back, a call on its way may not hear."""
-        groups_on: dict[int, list[int]] = {}
-        for number in numbers:
-            for engine in self._running[number].left_on:
-                groups_on.setdefault(engine, []).append(number)
-        for engine, groups in groups_on.items():
-            self._engines[engine].__ray_call__.remote(stop_rollouts, groups)
+    def _stop_surplus(self, surplus: dict[int, list[int]]) -> None:
+        """Stop these groups where they run; again every STOP_WAIT, since a call on its way may not hear of it."""
+        now, told = time.perf_counter(), self._told
+        due = {
+            number for numbers in surplus.values() for number in numbers if now >= told.get(number, 0.0) + STOP_WAIT
+        }
+        for engine, numbers in surplus.items():
+            if late := [number for number in numbers if number in due]:
+                self._engines[engine].__ray_call__.remote(stop_rollouts, late)
+        self._told = {n: now if n in due else told[n] for numbers in surplus.values() for n in numbers}
 
     def _are_decoding(self) -> bool:
         """Whether an engine has a request; one whose event loop is blocked does not answer, and decodes nothing."""

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 
 from openrlhf_sagc.decisions.controller import StragglerAwareGroupController
 from openrlhf_sagc.decisions.dynamic_sampling import REASONS
-from openrlhf_sagc.decisions.in_flight import GroupsInFlight
 from openrlhf_sagc.decisions.planner import StepPlanner
-from openrlhf_sagc.decisions.records import Group, Rollout
+from openrlhf_sagc.decisions.records import Rollout
 from openrlhf_sagc.decisions.step import Step
 
 
@@ -24,23 +23,14 @@ def control_metrics(planner: StepPlanner, step: Step) -> dict[str, float]:
     )
 
 
-def sampling_metrics(
-    step: Step,
-    trained: Sequence[Group],
-    unused: Sequence[Group],
-    flight: GroupsInFlight,
-    waiting: int,
-    ages: Sequence[int],
-) -> dict[str, float]:
+def sampling_metrics(step: Step, ages: Sequence[int]) -> dict[str, float]:
     """Scalars of what a step dispatched and what became of it: `dynamic_filtering/*`.
 
     Args:
-        step: that is closed.
-        trained, unused: its groups as `GroupsInFlight.close` gives them.
-        flight: what the next step begins with.
-        waiting: prompts that were put back.
+        step: that is closed; its flight is what the next step begins with.
         ages: of the trained groups, in weight syncs.
     """
+    trained, unused, flight = step.trained, step.unused, step.flight
     dropped = step.dropped
     counts = {
         "dispatched": step.dispatched,
@@ -53,7 +43,7 @@ def sampling_metrics(
         "discarded": len(unused),
         "kept": len(flight.accepted),
         "kept_running": len(flight.running),
-        "queued_prompts": waiting,
+        "queued_prompts": len(step.queue),
         "age_mean": statistics.fmean(ages),
         "age_max": max(ages),
         "missing": step.num_groups - len(trained),

@@ -19,12 +19,10 @@ from tqdm import tqdm
 from openrlhf_sagc.actors.extra_logs import LEFT_OUT, LOGS
 from openrlhf_sagc.actors.training import StepShare
 from openrlhf_sagc.argument_checks import fewest_batches, forward_ranks, uneven_share
-from openrlhf_sagc.decisions.in_flight import GroupsInFlight
-from openrlhf_sagc.decisions.planner import MOST_STOPS
+from openrlhf_sagc.decisions.loop import roll_out, stop
 from openrlhf_sagc.decisions.prompt_queue import PromptQueue
-from openrlhf_sagc.decisions.records import ROLLOUT, Group, Prompt, Rollout
-from openrlhf_sagc.decisions.step import Step
-from openrlhf_sagc.decisions.token_weights import Trained
+from openrlhf_sagc.decisions.records import ROLLOUT, Back, Fate, Group
+from openrlhf_sagc.decisions.step import MOST_STOPS, Step
 from openrlhf_sagc.driver.engines import WAIT, Engines
 from openrlhf_sagc.driver.evaluation import evaluation_metrics
 from openrlhf_sagc.driver.experience import stamped
@@ -83,9 +81,9 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
         super().__init__(*args, **kwargs)
         tokenizer, self.tokenizer = self.tokenizer, None
         self.planner = build_planner(self.args, num_engines=len(self.vllm_engines))
-        self.flight = GroupsInFlight()
+        self.flight = self.planner.flight
         self.queue = PromptQueue(DataloaderPrompts(self.prompts_dataloader, self.args.train.seed))
-        self.engines = Engines(self.strategy, tokenizer, self.vllm_engines, self.flight.note_back)
+        self.engines = Engines(self.strategy, tokenizer, self.vllm_engines)
         self.failures = RewardFailures(self.args, logger.warning)
         self.trace = RunTrace(self.args.rollout.trace, logger.warning)
         self.clock = StepClock()
@@ -110,45 +108,53 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
         Raises:
             RuntimeError: too many rewards failed, or the groups that a step may dispatch did not fill it.
         """
-        step = self.planner.plan(self.flight, self.queue)
-        prompts = self.planner.draw(step, self.flight, self.queue)
-        if not prompts and not self.flight:
-            return [], None, 0, self.queue.close_episode([])
-        seconds = self.clock.next_step()
+        seconds = self.clock.step_over()
         if seconds is not None:
             self.planner.timed(seconds)
+        step = self.planner.begin(self.queue)
+        groups = step.dispatch()
+        if not groups and not self.flight:
+            return [], None, 0, self.queue.close_episode([])
+        self.clock.begin()
         if self.weights is not None:
             self._weights_at[step.number] = self.weights
-        self.failures.begin()
-        self.engines.wake()
-        self.engines.resume(step.keep_first)
         progress = min(self._prompts_consumed / self._prompts_of_run, 1.0)
-        if self.stream:
-            self.stream.begin(step, progress)
-        self._roll_out(step, prompts, **generate_kwargs)
-        if not self._keep_surplus:
-            self._stop(step, **generate_kwargs)  # counted in this step
-        lengths = self.flight.take_lengths()
-        self.planner.observe(step, lengths)
-        self.engines.pause()
-        self.engines.sleep()
-        self._warn_of_equal_rewards()
+        self._roll_out(step, groups, progress, **generate_kwargs)
         self._check_shortfall(step)
-        trained, unused = self.flight.close(step, keep=self._keep_surplus)
-        self.queue.put_back_unused([group.prompt for group in unused])
-        plain = self.planner.weigh(step, [_trained_of(group) for group in trained])
-        self.planner.finish(step, waiting=len(self.queue))
+        step.close(keep=self._keep_surplus, tokens_of=loss_tokens)
         self.trace.write()
-        self._log(step, trained, unused, lengths)
-        stream = self.stream if self.stream and self.stream.has_sent else None
-        share = stream.share if stream else StepShare(progress, sum(group.size for group in trained))
-        share.plain = plain  # which the actors get with the last samples
-        samples = stamped(stream.rest(trained) if stream else trained, share)
-        consumed = len(trained) + step.dropped.total() + len(step.given_up)
+        self._log(step)
+        samples = self._samples_to_train(step, progress)
+        consumed = len(step.trained) + step.dropped.total() + len(step.given_up)
         self._prompts_consumed += consumed
         pass_rate = step.pass_rate if self.args.algo.dynamic_filtering_enable else None
         exhausted = self.queue.close_episode(self.flight.prompts)
-        return StepSamples(samples, self.metrics, stream, self.weights), pass_rate, consumed, exhausted
+        return samples, pass_rate, consumed, exhausted
+
+    def _roll_out(self, step: Step, groups: list[Group], progress: float, **generate_kwargs) -> None:
+        """Roll the step out, beginning with these groups, before which this share of the run's prompts was used."""
+        self._generate_kwargs = generate_kwargs
+        self.failures.begin()
+        self.engines.wake()
+        self.engines.resume(generate_kwargs)
+        if self.stream:
+            self.stream.begin(step, progress)
+        with tqdm(total=step.num_groups, desc=f"Generate samples (group size {step.group_size})") as self._progress:
+            roll_out(step, groups, self.engines, self)
+        if not self._keep_surplus:
+            stop(step, self.engines, self)  # counted in this step
+        step.end()
+        self.engines.pause()
+        self.engines.sleep()
+        self._warn_of_equal_rewards()
+
+    def _samples_to_train(self, step: Step, progress: float) -> StepSamples:
+        """The samples of a closed step that `stream` has not sent to the actors."""
+        stream = self.stream if self.stream and self.stream.has_sent else None
+        share = stream.share if stream else StepShare(progress, sum(group.size for group in step.trained))
+        share.plain = step.plain  # which the actors get with the last samples
+        samples = stamped(stream.rest(step.trained) if stream else step.trained, share)
+        return StepSamples(samples, self.metrics, stream, self.weights)
 
     def evaluate(self, **generate_kwargs) -> dict[str, float]:
         """The metrics of an evaluation, see `evaluation_metrics`.
@@ -169,7 +175,7 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
         self.failures.begin()
         size = generate_kwargs.get("n_samples_per_prompt", self.args.rollout.n_samples_per_prompt)
         self._evaluated = itertools.count()
-        self.engines.resume(None)
+        self.engines.resume()
         with self.clock.left_out():
             samples = super().generate_eval_samples(**generate_kwargs)
         self.engines.pause()
@@ -204,14 +210,12 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
         """
         if not self._is_saved(self.planner.steps):
             return {}
-        running = [group.prompt for group in self.flight.running.values()]
-        flight = self.flight.state_dict()
-        flight["accepted"] = [[*group, [dict(vars(s)) for s in samples]] for *group, samples in flight["accepted"]]
+        planner = self.planner.state_dict()
+        planner["accepted"] = [[*group, [dict(vars(s)) for s in samples]] for *group, samples in planner["accepted"]]
         state = {
             "format": FORMAT,
-            **self.queue.state_dict(running),
-            **flight,
-            **self.planner.state_dict(),
+            **self.queue.state_dict(self.flight.running_prompts),
+            **planner,
             **self.trace.state_dict(),
             "data": self.args.data.described,
             "prompts_consumed": self._prompts_consumed,
@@ -240,29 +244,11 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
         state = resumed_state(state, self.args, len(self.prompts_dataloader))
         if not state["drained"]:
             self.prompts_dataloader.load_state_dict(checkpoint_states["data_loader_state_dict"])
-        self.planner.load_state_dict(state)
         accepted = [[*group, [Experience(**fields) for fields in samples]] for *group, samples in state["accepted"]]
-        self.flight.load_state_dict({**state, "accepted": accepted})
+        self.planner.load_state_dict({**state, "accepted": accepted})
         self.queue.load_state_dict(state)
         self.trace.load_state_dict(state)
         self._prompts_consumed = state["prompts_consumed"]
-
-    def _roll_out(self, step: Step, prompts: list[Prompt], **generate_kwargs) -> None:
-        """Roll out `prompts`, and more as the plan asks for, until the step is full or may not ask for more."""
-        with tqdm(total=step.num_groups, desc=f"Generate samples (group size {step.group_size})") as progress:
-            self._dispatch(step, prompts, **generate_kwargs)
-            self._stream_committed(step)
-            while self.flight.waits_for(step):
-                for number, responses in self.engines.returned():
-                    self._take_back(step, number, responses, **generate_kwargs)
-                if self.engines.silent_waits == WAITS_BEFORE_WARNING:
-                    self._warn_of_silence(step)
-                if self.engines.idle_waits * WAIT > self._patience:
-                    self._stop(step, **generate_kwargs)
-                    self.engines.silent_waits = self.engines.idle_waits = 0
-                self._dispatch(step, self.planner.draw(step, self.flight, self.queue), **generate_kwargs)
-                self._stream_committed(step)
-                progress.update(min(len(self.flight.accepted), step.num_groups) - progress.n)
 
     @property
     def _patience(self) -> float:
@@ -270,33 +256,35 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
         reward, agent_timeout = self.args.reward, self.args.rollout.agent_timeout or 0.0
         return max(LEAST_PATIENCE, PATIENCE * max(reward.timeout * (reward.retries + 1), agent_timeout))
 
-    def _dispatch(self, step: Step, prompts: list[Prompt], **generate_kwargs) -> None:
-        if prompts:
-            groups = self.planner.dispatch(step, self.flight, prompts)
-            self.engines.dispatch(groups, **generate_kwargs)
-
-    def _stream_committed(self, step: Step) -> None:
-        """Let the actors train what the step trains for sure."""
+    def look_on(self, step: Step) -> None:
+        """Show how far the step is, and let the actors train what it trains for sure; called by the loop."""
         if self.stream:
-            self.stream.send(self.flight.commit(step))
+            self.stream.send(step.commit())
+        self._progress.update(min(len(self.flight.accepted), step.num_groups) - self._progress.n)
 
-    def _take_back(self, step: Step, number: int, responses: list[dict], **generate_kwargs) -> None:
-        """Judge a group that is back, unless it was stopped."""
-        rollouts, given_up = [response[ROLLOUT] for response in responses], len(step.given_up)
-        group, members, was_stopped = self.planner.receive(step, self.flight, self.queue, number, rollouts)
-        self.trace.add(step, group, rollouts, responses)
-        for place, rollout in enumerate(rollouts):
+    def wait_on(self, step: Step) -> None:
+        """Nothing has come back for WAIT seconds: warn, or stop what nobody decodes any more; called by the loop."""
+        if self.engines.silent_waits == WAITS_BEFORE_WARNING:
+            self._warn_of_silence(step)
+        if self.engines.idle_waits * WAIT > self._patience:
+            stop(step, self.engines, self)
+            self.engines.silent_waits = self.engines.idle_waits = 0
+
+    def take_back(self, step: Step, back: Back) -> None:
+        """Judge a group that is back, unless it was stopped; called by the loop."""
+        self.trace.add(step, back)
+        for place, rollout in enumerate(back.rollouts):
             if rollout.failure:
-                self.failures.observe(rollout.failure, number if place in members else None)
-        if was_stopped:
-            if len(step.given_up) > given_up:
-                self._warn_of_given_up(group)
+                self.failures.observe(rollout.failure, back.group.number if place in back.members else None)
+        if back.fate is Fate.GIVEN_UP:
+            self._warn_of_given_up(back.group)
+        if back.fate is not None:
             return
-        samples = [self._sample_of(responses[place], **generate_kwargs) for place in members]
+        samples = [self._sample_of(back.responses[place], **self._generate_kwargs) for place in back.members]
         if self._first_rewards is not None:
             rewards = [sample.rewards for sample in samples if sample is not None]
             self._first_rewards += [reward.item() for reward in rewards if reward is not None]
-        self.planner.judge(step, self.flight, group, [raw_score(sample) for sample in samples], samples)
+        step.judge(back, [raw_score(sample) for sample in samples], samples)
         self.failures.check(step.groups_rolled_out)
 
     def _sample_of(self, response: dict, **generate_kwargs) -> Experience | None:
@@ -312,11 +300,6 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
         sample.info[SAMPLE_LOGS] = response[LOGS]
         return sample
 
-    def _stop(self, step: Step, **generate_kwargs) -> None:
-        """Stop all groups that run; those that have finished meanwhile are judged like any other."""
-        for number, responses in self.engines.stop():
-            self._take_back(step, number, responses, **generate_kwargs)
-
     def _check_shortfall(self, step: Step) -> None:
         """End the run if the step has too few groups to be trained."""
         algo, accepted = self.args.algo, len(self.flight.accepted)
@@ -327,7 +310,7 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
         if algo.dynamic_filtering_at_cap == "fail" or not enough:
             raise RuntimeError(
                 f"--algo.dynamic_filtering_max_gen_batches {algo.dynamic_filtering_max_gen_batches} reached: "
-                f"{step.shortfall(accepted)}: {self._advice(step)}"
+                f"{step.shortfall()}: {self._advice(step)}"
             )
 
     def _advice(self, step: Step) -> str:
@@ -337,20 +320,20 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
         keep = "" if self.args.algo.dynamic_filtering_at_cap == "keep" else ", or --algo.dynamic_filtering_at_cap keep"
         return f"use prompts that are solved sometimes{keep}"
 
-    def _log(self, step: Step, trained: list[Group], unused: list[Group], lengths: list[list[Rollout]]) -> None:
+    def _log(self, step: Step) -> None:
         """Make the step's metrics, and warn once of what keeps the controller from doing its work."""
         longest = longest_response(self.args)
-        logs, warnings = step_logs(sample for group in trained for sample in group.samples)
+        logs, warnings = step_logs(sample for group in step.trained for sample in group.samples)
         self.metrics = {
             **logs,
             **control_metrics(self.planner, step),
-            **sampling_metrics(step, trained, unused, self.flight, len(self.queue), self._ages(step, trained)),
-            **rollout_metrics(lengths, longest),
+            **sampling_metrics(step, self._ages(step)),
+            **rollout_metrics(step.lengths, longest),
             "rollout/reward_failures": float(len(self.failures)),
-            IDLE_TAIL: self.engines.idle_tail(),
+            IDLE_TAIL: self.engines.idle_tail(self.flight.running.values()),
             **(self.stream.metrics() if self.stream else {}),
         }
-        if self.args.rollout.sagc.enable:  # not tail batching alone
+        if self.args.rollout.sagc.enable:
             signal = self.args.rollout.sagc.signal
             warnings |= control_warnings(self.planner.controller, signal, self.metrics, longest)
         for kind, warning in warnings.items():
@@ -362,18 +345,18 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
             logger.warning(warning)
         self._warned.add(kind)
 
-    def _ages(self, step: Step, trained: list[Group]) -> list[int]:
+    def _ages(self, step: Step) -> list[int]:
         """Weight syncs from the dispatch of each group to the end of the step; groups of before a resume count from there."""
         if self.weights is None:
-            return [step.number - group.step for group in trained]
-        return [self.weights - self._weights_at.get(group.step, 0) for group in trained]
+            return [step.number - group.step for group in step.trained]
+        return [self.weights - self._weights_at.get(group.step, 0) for group in step.trained]
 
     def _warn_of_silence(self, step: Step) -> None:
         running = self.flight.running
         logger.warning(
             f"no group of step {step.number + 1} has come back for {WAIT * WAITS_BEFORE_WARNING / 60:.0f} minutes, "
             f"{len(running)} are waited for: very long responses, or an agent or tool that hangs, which --rollout.agent_timeout "
-            f"would end; the first prompt is {excerpt(running[min(running)].prompt.text)}"
+            f"would end; the first prompt is {excerpt(running[min(running)].group.prompt.text)}"
         )
 
     def _warn_of_equal_rewards(self) -> None:
@@ -389,9 +372,9 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
         )
 
 
-def _trained_of(group: Group) -> Trained:
-    """What a group that is trained has of the tokens that its loss is a mean over."""
-    return Trained(sum(int(sample.action_mask.sum()) for sample in group.samples), len(group.samples))
+def loss_tokens(group: Group) -> int:
+    """Tokens of a group that is trained, over which its loss is a mean."""
+    return sum(int(sample.action_mask.sum()) for sample in group.samples)
 
 
 def raw_score(sample: Experience | None) -> float | None:

@@ -53,11 +53,14 @@ class StepClock:
         self._began: float | None = None
         self._steps = 0  # that have begun
 
-    def next_step(self) -> float | None:
-        """A step's rollouts begin: the seconds of the step before, None if that was the first or if there was none."""
-        now, began = self._clock(), self._began
-        self._began, self._steps = now, self._steps + 1
-        return None if began is None or self._steps == 2 else now - began
+    def step_over(self) -> float | None:
+        """The seconds of the step whose training is over; None if that was the first, or if it was asked for before."""
+        now, began, self._began = self._clock(), self._began, None
+        return None if began is None or self._steps == 1 else now - began
+
+    def begin(self) -> None:
+        """A step's rollouts begin."""
+        self._began, self._steps = self._clock(), self._steps + 1
 
     @contextmanager
     def left_out(self) -> Iterator[None]:

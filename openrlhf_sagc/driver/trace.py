@@ -4,14 +4,14 @@ import fcntl
 import hashlib
 import itertools
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import BinaryIO
 
 from openrlhf_sagc.argument_checks import TRACE, refuse
-from openrlhf_sagc.decisions.records import Group, Prompt, Rollout
+from openrlhf_sagc.decisions.records import Back, Prompt
 from openrlhf_sagc.decisions.step import Step
 
 COLUMNS = ("prompt_id", "sample_id", "tokens", "correct", "truncated", "step", "group_size", "seconds", "stopped")
@@ -41,18 +41,17 @@ class RunTrace:
             None  # of those that a checkpoint knows of, until the file was compared with it
         )
 
-    def add(self, step: Step, group: Group, rollouts: Sequence[Rollout], responses: Sequence[dict]) -> None:
+    def add(self, step: Step, back: Back) -> None:
         """Note all rollouts of a group that is back, stopped ones included, but none that had not begun.
 
         Args:
             step: in which it came back.
-            group: of the prompt.
-            rollouts, responses: side by side; a response has `truncated`, and `scores` or `reward` if they are known.
+            back: its responses have `truncated`, and `scores` or `reward` if they are known.
         """
         if self._path is None:
             return
-        prompt = prompt_id(group.prompt)
-        for place, (rollout, response) in enumerate(zip(rollouts, responses)):
+        group, prompt = back.group, prompt_id(back.group.prompt)
+        for place, (rollout, response) in enumerate(zip(back.rollouts, back.responses)):
             if not rollout.seconds:
                 continue
             ended_early = not rollout.finished or rollout.failure is not None

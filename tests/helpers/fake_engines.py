@@ -9,7 +9,7 @@ import torch
 from flags import arguments_with
 
 import openrlhf_sagc.driver.engines as engines_module
-from openrlhf_sagc.actors.rollouts import keep_first, stop_left_over, stop_rollouts, watch_rollouts
+from openrlhf_sagc.actors.rollouts import stop_left_over, stop_rollouts, watch_rollouts
 from openrlhf_sagc.decisions.records import ROLLOUT, Collect, Ended, Rollout
 from openrlhf_sagc.driver.rollout import StragglerAwareSamplesGenerator
 
@@ -97,12 +97,11 @@ class Answer:
         self.returns.asked[self.engine] = lambda: callback(self)
 
     def result(self):
-        (response,) = self.returns.ray.respond(self.ended)
-        return [[Ended(self.ended.group, self.ended.place, response)]]
+        return [[Ended(ref.group, ref.place, *self.returns.ray.respond(ref)) for ref in self.ended]]
 
 
 class Returns(SimpleQueue):
-    """In the place of the queue of answers: `get` waits for the first rollout to end in an engine that was asked."""
+    """In the place of the queue of answers: `get` waits for the first rollouts to end in an engine that was asked."""
 
     def __init__(self, ray):
         self.ray, ray.returns = ray, self
@@ -114,10 +113,14 @@ class Returns(SimpleQueue):
         ready, _ = self.ray.wait(pending, num_returns=1, timeout=timeout) if pending else ([], [])
         if not ready:
             raise Empty
-        self.running.remove(*ready)
-        self.asked.pop(ready[0].engine)()
+        (first,) = ready
+        ended = [x for x in self.running if x.engine == first.engine and x.end <= self.ray.clock or x is first]
+        if not self.ray.at_once:
+            ended = [rollout for rollout in ended if rollout.group == first.group]
+        self.running = [rollout for rollout in self.running if rollout not in ended]
+        self.asked.pop(first.engine)()
         engine, answer = super().get()
-        (answer.ended,) = ready
+        answer.ended = ended
         return engine, answer
 
 
@@ -127,19 +130,15 @@ class FakeRay:
     def __init__(self):
         self.clock = 0
         self.calls = []  # of methods of the engines
-        self.keep_first = None  # as the engines were told
-        self.told = []  # every limit that one of them was told
         self.together = False  # all calls end at once
+        self.at_once = False  # an engine's answer has all that has ended there, else only that of one group
         self.stops = []  # numbers of the groups of every stop but those of all groups
         self.requests = 0  # what an engine says it has to decode
         self.left_over = []  # requests of rollouts that are over, as each look at an engine finds them
         self.tokenizers = []  # that an engine was given for all its rollouts
 
     def run_in_engine(self, function, *args, **kwargs):
-        if function is keep_first:
-            (self.keep_first,) = args
-            self.told.append(self.keep_first)
-        elif function is watch_rollouts:
+        if function is watch_rollouts:
             self.tokenizers.append(kwargs["tokenizer"])
         elif function is stop_left_over:
             return self.left_over.pop() if self.left_over else 0
@@ -201,16 +200,13 @@ def make_generator(monkeypatch):
         seen = actor.seen
         seen.dispatched_to.append([share.prompt.text for share in prompt.shares for _ in share.places])
         for share in prompt.shares:
-            group, drawn = seen.flight.running[share.number], int(share.prompt.text)
+            group, drawn = seen.flight.running[share.number].group, int(share.prompt.text)
             if share.number not in seen.answers:
                 seen.drawn.append(drawn)
                 seen.answers[share.number] = seen.respond(drawn, group.rollouts)
             answers = [seen.answers[share.number][place] for place in share.places]
-            rewarded = sorted(tokens for tokens, _, *rest in answers if not any(rest[1:]))
-            keep = ray.keep_first
-            last = rewarded[keep - 1] if keep and len(rewarded) >= keep else float("inf")
             for place, answer in zip(share.places, answers):
-                end = ray.clock + min(answer[0], last)
+                end = ray.clock + answer[0]
                 seen.returns.running.append(
                     Running(actor.index, share, place, share.prompt.text, answer, ray.clock, end)
                 )
@@ -251,6 +247,12 @@ def make_generator(monkeypatch):
 
 MIXED, RIGHT, WRONG = [1.0, 0.0, 1.0, 0.0], [1.0] * 4, [0.0] * 4  # scores of a group of four
 ONE_SIZE = {"group_sizes": [4]}
+
+
+def on_close(generator, note):
+    """note(step) is called for every step that is closed from now on."""
+    log = generator._log
+    generator._log = lambda step: (note(step), log(step))
 
 
 def prompts_of(samples):

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 
 from openrlhf_sagc.decisions.controller import StragglerAwareGroupController
 from openrlhf_sagc.decisions.dynamic_sampling import DynamicSampler
-from openrlhf_sagc.decisions.in_flight import GroupsInFlight
 from openrlhf_sagc.decisions.length_prediction import LengthPredictor
+from openrlhf_sagc.decisions.loop import roll_out, stop
 from openrlhf_sagc.decisions.planner import StepPlanner
 from openrlhf_sagc.decisions.prompt_queue import PromptQueue
-from openrlhf_sagc.decisions.records import Group, Rollout
+from openrlhf_sagc.decisions.records import ROLLOUT, Ended, Fate, Group, Rollout
 from openrlhf_sagc.decisions.step import Step
 from openrlhf_sagc.decisions.tail_batching import NoTailBatching, TailBatcher
 
@@ -50,7 +50,7 @@ class Chances:
 
 @dataclass
 class Run:
-    """The verbs of training on engines that return groups in random order."""
+    """Trainer and engines of the step's loop, whose rollouts end in random order."""
 
     planner: StepPlanner
     source: Source
@@ -59,7 +59,6 @@ class Run:
     keep_surplus: bool
     streams: bool
     filters: bool
-    flight: GroupsInFlight = field(default_factory=GroupsInFlight)
     trained: Counter = field(default_factory=Counter)  # of (prompt, episode)
     dropped: Counter = field(default_factory=Counter)
     unobserved: int = 0  # groups that are back and that the controller has not seen
@@ -69,68 +68,85 @@ class Run:
 
     def step(self) -> tuple[Step, list[Group], list[Group]] | None:
         """A step with its trained and unused groups; None where the data or the cap end it."""
-        planner, flight, queue = self.planner, self.flight, self.queue
-        step = planner.plan(flight, queue)
-        self.dispatch(step)
-        if not flight:
+        step = self.planner.begin(self.queue)
+        groups = step.dispatch()
+        if not groups and not self.flight:
             return None
-        committed = self.commit(step)
-        while flight.waits_for(step):
-            number = self.rng.choice(list(flight.running))
-            self.take_back(step, number, finished=1.0)
-            self.dispatch(step)
-            committed += self.commit(step)
+        self.committed = []
+        roll_out(step, groups, self, self)
         check_account(self, step)
         if not self.keep_surplus:
-            self.stop(step)
-        lengths = flight.take_lengths()
-        planner.observe(step, lengths)
-        assert len(lengths) == self.unobserved
+            stop(step, self, self)
+        step.end()
+        assert len(step.lengths) == self.unobserved
         self.unobserved = 0
         check_account(self, step)
-        if len(flight.accepted) < step.num_groups:
+        if len(self.flight.accepted) < step.num_groups:
             return None
-        trained, unused = flight.close(step, keep=self.keep_surplus)
-        queue.put_back_unused([group.prompt for group in unused])
-        planner.finish(step, waiting=len(queue))
-        assert len(set(committed)) == len(committed) and set(committed) <= {group.number for group in trained}
-        self.trained.update((group.prompt.text, group.prompt.episode) for group in trained)
-        return step, trained, unused
+        step.close(keep=self.keep_surplus, tokens_of=lambda group: sum(group.samples))
+        assert len(set(self.committed)) == len(self.committed)
+        assert set(self.committed) <= {group.number for group in step.trained}
+        self.trained.update((group.prompt.text, group.prompt.episode) for group in step.trained)
+        return step, step.trained, step.unused
 
-    def dispatch(self, step):
-        prompts = self.planner.draw(step, self.flight, self.queue)
-        groups = self.planner.dispatch(step, self.flight, prompts)
-        assert sorted(group.prompt for group in groups) == sorted(prompts)
+    @property
+    def flight(self):
+        return self.planner.flight
+
+    # --- the engines
+
+    def dispatch(self, groups):
         for group in groups:
-            assert len(group.engines) == step.round.rollouts and set(group.engines) <= set(range(ENGINES))
+            assert len(group.engines) == group.rollouts and set(group.engines) <= set(range(ENGINES))
             assert self.planner.predictor or len(set(group.engines)) == 1
 
-    def commit(self, step):
-        """Numbers of the groups that may be trained from now on."""
-        return [group.number for group in self.flight.commit(step)] if self.streams else []
+    def ended(self, surplus):
+        """A group comes back at random, and what is to be stopped is."""
+        stopped = {(engine, number) for engine, numbers in surplus.items() for number in numbers}
+        if stopped:
+            number = min(number for _, number in stopped)
+            parts = self.flight.running[number]
+            left = [p for p, answer in enumerate(parts.responses) if answer is None]
+            assert all((parts.group.engines[place], number) in stopped for place in left)
+            return [self._ended(number, place, self.chances.outrun) for place in left]
+        number = self.rng.choice(list(self.flight.running))
+        left = [p for p, answer in enumerate(self.flight.running[number].responses) if answer is None]
+        self.rng.shuffle(left)
+        return [self._ended(number, place, 1.0) for place in left[: self.rng.randint(1, len(left))]]
 
-    def stop(self, step):
-        for number in list(self.flight.running):
-            self.take_back(step, number, finished=self.chances.outrun)
+    def stop(self):
+        for number, parts in list(self.flight.running.items()):
+            left = [place for place, answer in enumerate(parts.responses) if answer is None]
+            yield [self._ended(number, place, self.chances.outrun) for place in left]
 
-    def take_back(self, step, number, finished):
-        """A group is back of which each rollout has finished with this chance; the others were stopped."""
+    def _ended(self, number, place, finished):
+        """A rollout that has finished with this chance; else it was stopped."""
         rng, chances = self.rng, self.chances
-        rollouts = []
-        for _ in range(self.flight.running[number].rollouts):
-            tokens = rng.randint(1, 20) * (10 if rng.random() < chances.straggle else 1)
-            done = rng.random() < finished
-            failure = "E" if done and rng.random() < chances.fail else None
-            rollouts.append(Rollout(tokens, float(tokens), 0.0, done, not done, failure))
+        tokens = rng.randint(1, 20) * (10 if rng.random() < chances.straggle else 1)
+        done = rng.random() < finished
+        failure = "E" if done and rng.random() < chances.fail else None
+        return Ended(number, place, {ROLLOUT: Rollout(tokens, float(tokens), 0.0, done, not done, failure)})
+
+    # --- the trainer
+
+    def look_on(self, step):
+        if self.streams:
+            self.committed += [group.number for group in step.commit()]
+
+    def wait_on(self, step):
+        raise AssertionError("a rollout always ends")
+
+    def take_back(self, step, back):
+        rng, members, rollouts = self.rng, back.members, back.rollouts
         self.unobserved += 1
-        group, members, was_stopped = self.planner.receive(step, self.flight, self.queue, number, rollouts)
-        assert len(members) == group.size and was_stopped == any(rollouts[place].stopped for place in members)
+        was_stopped = any(rollouts[place].stopped for place in members)
+        assert len(members) == back.group.size and (back.fate in (Fate.PUT_BACK, Fate.GIVEN_UP)) == was_stopped
         if not was_stopped:
-            constant = rng.random() < chances.drop
+            constant = rng.random() < self.chances.drop
             scores = [None if rollouts[p].failure else float(constant or i % 2) for i, p in enumerate(members)]
-            self.planner.judge(step, self.flight, group, scores, [rollouts[place].tokens for place in members])
-            if step.verdicts[-1].reason:
-                self.dropped[group.prompt.text, group.prompt.episode] += 1
+            fate = step.judge(back, scores, [rollouts[place].tokens for place in members])
+            if fate is Fate.DROPPED:
+                self.dropped[back.group.prompt.text, back.group.prompt.episode] += 1
 
 
 def check_account(run, step):
@@ -139,9 +155,8 @@ def check_account(run, step):
     assert step.carried_running + step.dispatched == len(step.verdicts) + step.stopped + len(flight.running)
     assert len(flight.accepted) == step.carried_accepted + judged[None]
     assert step.dispatched <= step.max_dispatched
-    assert flight.must_finish == sum(prompt.must_finish for prompt in flight.prompts)
     for engine in range(ENGINES):
-        expected = sum(g.load * g.engines.count(engine) for g in flight.running.values())
+        expected = sum(parts.group.load * parts.left_on.count(engine) for parts in flight.running.values())
         assert flight.loads[engine] == expected
 
 

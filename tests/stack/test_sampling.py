@@ -62,7 +62,7 @@ def test_kept_rollouts_go_on_in_the_next_step_with_their_age(make_scheduler, eng
     prompts, lengths, metrics, _ = take_step(scheduler)
     assert {0, 1} < set(prompts) <= {0, 1} | (SHORT - set(first)) and lengths.count(200) == 8
     assert metrics["age_max"] == metrics["discarded"] == 1  # the fifth would be two updates late
-    scheduler.engines.resume(None)
+    scheduler.engines.resume()
     list(scheduler.engines.stop())
     assert unfinished(engine) == 0
 

@@ -9,8 +9,6 @@ import ray
 from one_engine import take_step, unfinished
 from real_runs import AGENTS
 
-from openrlhf_sagc.decisions.records import ROLLOUT
-
 pytestmark = pytest.mark.stack
 PROMPTS_ONLY = ["--rollout.tail_batching.enable"]
 TAIL = [*PROMPTS_ONLY, "--rollout.tail_batching.response_ratio", 1.25]
@@ -50,6 +48,13 @@ def test_the_first_rollouts_of_a_prompt_are_trained_and_its_last_one_stopped(mak
     assert 0 < metrics["aborted_tokens"] < 5 * 200 and unfinished(engine) == 0
 
 
+def next_groups(engines, step):
+    """The groups that come back next."""
+    while not (back := step.receive(engines.ended(step.surplus))):
+        pass
+    return back
+
+
 def test_stopped_rollouts_leave_vllm_while_others_run_on(make_scheduler, engine):
     """Prompt 0 is done but for its straggler when vLLM drops that; prompt 1 decodes on with all the room there is.
 
@@ -57,32 +62,30 @@ def test_stopped_rollouts_leave_vllm_while_others_run_on(make_scheduler, engine)
     state was seen, the next two prompts try again.
     """
     scheduler = make_scheduler(["40+110 mixed", "110 mixed"] * 24, *TAIL)
-    step = scheduler.planner.plan(scheduler.flight, scheduler.queue)
-    settings = {"max_len": 256, "max_new_tokens": 200, "temperature": 1.0}
-    scheduler.engines.resume(step.keep_first)
+    step = scheduler.planner.begin(scheduler.queue)
+    step.round, step.max_dispatched = step.round._replace(prompt_ratio=1.0), 100
+    scheduler.engines.resume({"max_len": 256, "max_new_tokens": 200, "temperature": 1.0})
     before, after = [], []  # what vLLM said until the first prompt was back, and then until the second one was
     while not (10 in (busy for busy, _ in before) and 5 in (busy for busy, _ in after)):
-        prompts = scheduler.queue.draw(2, max_put_back=0, next_episode_allowed=False)
-        groups = scheduler.planner.dispatch(step, scheduler.flight, prompts)
-        scheduler.engines.dispatch(groups, **settings)
+        step.num_groups = 2
+        groups = step.dispatch()
+        scheduler.engines.dispatch(groups)
         with ThreadPoolExecutor(1) as pool:
-            gauges, back = [], []
+            gauges, backs = [], []
             for _ in groups:
-                waiting, seen = pool.submit(scheduler.engines.returned), []
+                waiting, seen = pool.submit(next_groups, scheduler.engines, step), []
                 while not waiting.done():
                     seen.append(of_vllm(engine))
                 gauges.append(seen)
-                ((number, responses),) = waiting.result()
-                back.append((number, [response[ROLLOUT] for response in responses]))
+                backs += waiting.result()
         before, after = gauges
-        (first, rollouts), (second, others) = back
-        assert [first, second] == [group.number for group in groups]
-        (stopped,) = [rollout for rollout in rollouts if rollout.stopped]
+        first, second = backs
+        assert [first.group, second.group] == groups
+        (stopped,) = [rollout for rollout in first.rollouts if rollout.stopped]
         assert 30 <= stopped.tokens < 110  # the rollouts of a prompt begin a few tokens apart
-        assert sum(not rollout.stopped for rollout in others) >= 4
+        assert sum(not rollout.stopped for rollout in second.rollouts) >= 4
     alone = next(cache for busy, cache in after if busy == 5)  # the second prompt's
     assert alone == pytest.approx(max(cache for _, cache in before) / 2)
-    scheduler.engines.resume(None)
 
 
 def test_waiting_prompts_survive_a_resume(make_scheduler):

@@ -1,13 +1,14 @@
-"""Simulated training: the steps of openrlhf_sagc/driver/rollout.py on a model of engines instead of vLLM.
+"""Simulated training: the scheduler's steps on a model of engines instead of vLLM.
 
-Policies, queue, plan and account of a step are the objects that training has. Only the order of their verbs stands here
-once more, without what a flag of training switches on: nothing is kept for the next step (dynamic_filtering_surplus), and
-a step that is not full ends the run (dynamic_filtering_at_cap). A test compares the steps with training's.
+Policies, queue, steps and their loop are those of training. What a flag of training switches on is left out: nothing is
+kept for the next step (dynamic_filtering_surplus), and a step that is not full ends the run (dynamic_filtering_at_cap).
 
 What runs when a step has its groups is stopped. Its prompts and those of surplus groups come again, in the next step or a
 long round, which then waits for them. All of a step is generated before it is trained, on the same GPUs, unless its work
 (work.py) says otherwise.
 """
+
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from lib.simulation.actors import Actors, SimulatedStream
@@ -17,12 +18,11 @@ from lib.simulation.engine import Request
 from lib.simulation.lengths import LogNormal, Trace
 from lib.simulation.work import Work
 
-from openrlhf_sagc.decisions.in_flight import GroupsInFlight
+from openrlhf_sagc.decisions.loop import roll_out, stop
 from openrlhf_sagc.decisions.planner import StepPlanner
 from openrlhf_sagc.decisions.prompt_queue import PromptQueue
-from openrlhf_sagc.decisions.records import Group, Rollout
+from openrlhf_sagc.decisions.records import ROLLOUT, Back, Ended, Fate, Group, Rollout
 from openrlhf_sagc.decisions.step import Step
-from openrlhf_sagc.decisions.token_weights import Trained
 
 
 class EndlessEpisode:
@@ -40,6 +40,55 @@ class EndlessEpisode:
     def take(self, count: int) -> tuple[list[tuple], bool]:
         drawn = self._source.draw_prompts(count, self._generator)
         return [(str(prompt), prompt, None) for prompt in drawn], False
+
+
+class SimulatedEngines:
+    """The engines as the step's loop wants them; a response has its `Rollout`, its score and its end on the clock.
+
+    Args:
+        cluster: the engines.
+        source: of the lengths and scores.
+        prompt_tokens: of every prompt.
+        generator: of the draws.
+    """
+
+    def __init__(
+        self, cluster: Cluster, source: Trace | LogNormal, prompt_tokens: int, generator: np.random.Generator
+    ):
+        self._cluster, self._source, self._generator = cluster, source, generator
+        self._prompt_tokens = prompt_tokens
+        self._scores: dict[tuple[int, int], float] = {}  # of the rollouts that run, by group and place
+
+    def dispatch(self, groups: Sequence[Group]) -> None:
+        """Draw the rollouts of these groups, in the order of their numbers, and send them."""
+        drawn, most = sorted(groups), max(group.rollouts for group in groups)
+        prompts = [group.prompt.label for group in drawn]
+        tokens_BG, correct_BG = self._source.draw_rollouts(prompts, most, self._generator)
+        scores_BG = np.zeros(tokens_BG.shape) if correct_BG is None else correct_BG.astype(float)
+        tokens_of = {group.number: tokens_G.tolist() for group, tokens_G in zip(drawn, tokens_BG)}
+        for group, scores_G in zip(drawn, scores_BG.tolist()):
+            self._scores |= {(group.number, place): scores_G[place] for place in range(group.rollouts)}
+        requests = [
+            # An engine decodes a token at least, the end of the text.
+            Request(self._prompt_tokens, max(tokens_of[group.number][place], 1), group.number, place, engine)
+            for group in groups
+            for place, engine in enumerate(group.engines)
+        ]
+        self._cluster.dispatch(requests)
+
+    def ended(self, surplus: dict[int, list[int]]) -> list[Ended]:
+        """The rollouts that end next."""
+        return [self._ended(request) for request in self._cluster.ended(surplus)]
+
+    def stop(self) -> Iterator[list[Ended]]:
+        """All that runs."""
+        yield [self._ended(request) for request in self._cluster.stop()]
+
+    def _ended(self, request: Request) -> Ended:
+        now, score = self._cluster.now, self._scores.pop((request.group, request.place))
+        end = now if request.ended is None else request.ended
+        response = {ROLLOUT: rollout_of(request, now), "score": score, "end": end}
+        return Ended(request.group, request.place, response)
 
 
 class SimulatedTraining:
@@ -69,14 +118,13 @@ class SimulatedTraining:
         work: Work | None = None,
     ):
         work = work or Work()
-        self.planner, self.source, self.costs, self.prompt_tokens = planner, source, costs, prompt_tokens
+        self.planner, self.costs = planner, costs
         self.actors = Actors(costs, work, gpus=gpus, prompt_tokens=prompt_tokens, seed=seed)
         self.stream = SimulatedStream(self.actors) if work.streams else None
-        self.flight = GroupsInFlight()
-        self.cluster = Cluster(costs, (gpus - work.actor_gpus) // costs.gpus_per_engine, self.flight.note_back)
-        self._generator = np.random.default_rng(seed)
-        self.queue = PromptQueue(EndlessEpisode(source, self._generator))
-        self._scores: dict[int, list[float]] = {}  # of the rollouts of groups that run
+        self.cluster = Cluster(costs, (gpus - work.actor_gpus) // costs.gpus_per_engine)
+        generator = np.random.default_rng(seed)
+        self.engines = SimulatedEngines(self.cluster, source, prompt_tokens, generator)
+        self.queue = PromptQueue(EndlessEpisode(source, generator))
         self.judged: list[Group] = []
         self._dropped: list[Group] = []  # of the step
         self._ends: list[float] = []  # seconds at which the step's rollouts ended, stopped ones included
@@ -97,27 +145,18 @@ class SimulatedTraining:
             RuntimeError: the groups that a step may dispatch did not fill it.
             ValueError: a rollout does not fit an engine's KV cache, or a rank of the actors has no sample.
         """
-        planner, flight, queue, cluster = self.planner, self.flight, self.queue, self.cluster
+        planner, cluster = self.planner, self.cluster
         start, preemptions, self._ends, self._dropped = cluster.now, cluster.preemptions, [], []
-        step = planner.plan(flight, queue)
+        step = planner.begin(self.queue)
         if self.stream:
             self.stream.begin(step)
-        self._dispatch(step)
-        self._stream_committed(step)
-        while flight.waits_for(step):
-            self._take_back(step, *cluster.next_group())
-            self._dispatch(step)
-            self._stream_committed(step)
-        for number, requests in cluster.stop().items():
-            self._take_back(step, number, requests)
-        lengths = flight.take_lengths()
-        planner.observe(step, lengths)
-        if len(flight.accepted) < step.num_groups:
-            raise RuntimeError(step.shortfall(len(flight.accepted)))
-        trained, unused = flight.close(step, keep=False)
-        queue.put_back_unused([group.prompt for group in unused])
-        planner.weigh(step, [Trained(sum(group.samples), len(group.samples)) for group in trained])
-        planner.finish(step, waiting=len(queue))
+        roll_out(step, step.dispatch(), self.engines, self)
+        stop(step, self.engines, self)
+        step.end()
+        if len(step.flight.accepted) < step.num_groups:
+            raise RuntimeError(step.shortfall())
+        step.close(keep=False, tokens_of=lambda group: sum(group.samples))
+        trained = step.trained
 
         self.judged = [*trained, *self._dropped]
         generation, samples = cluster.now - start, sum(len(group.samples) for group in trained)
@@ -134,7 +173,7 @@ class SimulatedTraining:
             "idle_fraction": 1 - (np.mean(self._ends) - start) / generation,
             "straggler_rate": planner.controller.metrics()["straggler_rate"],
             "tokens_max": max(
-                (rollout.tokens for group in lengths for rollout in group if rollout.finished), default=0
+                (rollout.tokens for group in step.lengths for rollout in group if rollout.finished), default=0
             ),
             "tokens_mean": response_tokens / samples,
             "long_round": planner.batcher.metrics().get("long_round", 0.0),
@@ -162,45 +201,22 @@ class SimulatedTraining:
         }
         return parts, streamed
 
-    def _dispatch(self, step: Step) -> None:
-        prompts = self.planner.draw(step, self.flight, self.queue)
-        if not prompts:
-            return
-        drawn = [prompt.label for prompt in prompts]
-        groups = self.planner.dispatch(step, self.flight, prompts)
-        most = max(group.rollouts for group in groups)
-        tokens_BG, correct_BG = self.source.draw_rollouts(drawn, most, self._generator)
-        scores_BG = np.zeros(tokens_BG.shape) if correct_BG is None else correct_BG.astype(float)
-        tokens_of = {}
-        for number, tokens_G, scores_G in zip(
-            sorted(x.number for x in groups), tokens_BG.tolist(), scores_BG.tolist()
-        ):
-            tokens_of[number], self._scores[number] = tokens_G, scores_G
-        requests = {
-            # An engine decodes a token at least, the end of the text.
-            group.number: [
-                Request(self.prompt_tokens, max(tokens, 1)) for tokens in tokens_of[group.number][: group.rollouts]
-            ]
-            for group in groups
-        }
-        self.cluster.dispatch(requests, [group.engines for group in groups], keep_first=step.keep_first)
-
-    def _stream_committed(self, step: Step) -> None:
+    def look_on(self, step: Step) -> None:
         """Let the actors train what the step trains for sure."""
         if self.stream:
-            self.stream.send(self.flight.commit(step), self.cluster.now)
+            self.stream.send(step.commit(), self.cluster.now)
 
-    def _take_back(self, step: Step, number: int, requests: list[Request]) -> None:
-        """Judge a group that is back, unless it was stopped."""
-        now, scores = self.cluster.now, self._scores.pop(number)
-        self._ends += [now if request.ended is None else request.ended for request in requests]
-        rollouts = [rollout_of(request, now) for request in requests]
-        group, members, was_stopped = self.planner.receive(step, self.flight, self.queue, number, rollouts)
-        if not was_stopped:
-            tokens_G, scores_G = [rollouts[place].tokens for place in members], [scores[place] for place in members]
-            self.planner.judge(step, self.flight, group, scores_G, tokens_G)
-            if step.verdicts[-1].reason is not None:
-                self._dropped.append(group)
+    def wait_on(self, step: Step) -> None:
+        """Simulated engines always end a rollout."""
+
+    def take_back(self, step: Step, back: Back) -> None:
+        """Judge a group that is back, unless it was stopped; its samples are their numbers of tokens."""
+        self._ends += [response["end"] for response in back.responses]
+        if back.fate is None:
+            members = [(back.rollouts[place].tokens, back.responses[place]["score"]) for place in back.members]
+            tokens_G, scores_G = zip(*members)
+            if step.judge(back, scores_G, tokens_G) is Fate.DROPPED:
+                self._dropped.append(back.group)
 
 
 def rollout_of(request: Request, now: float) -> Rollout:

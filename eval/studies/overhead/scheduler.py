@@ -13,11 +13,12 @@ import pandas as pd
 
 from openrlhf_sagc.controller import StragglerAwareGroupController
 from openrlhf_sagc.decisions.dynamic_sampling import DynamicSampler
-from openrlhf_sagc.decisions.in_flight import GroupsInFlight
 from openrlhf_sagc.decisions.length_prediction import LengthPredictor
+from openrlhf_sagc.decisions.loop import roll_out
 from openrlhf_sagc.decisions.planner import StepPlanner
 from openrlhf_sagc.decisions.prompt_queue import PromptQueue
-from openrlhf_sagc.decisions.records import ROLLOUT, Dispatch, Ended, Rollout
+from openrlhf_sagc.decisions.records import ROLLOUT, Back, Dispatch, Ended, Rollout
+from openrlhf_sagc.decisions.step import Step
 from openrlhf_sagc.decisions.tail_batching import NoTailBatching
 from openrlhf_sagc.driver.engines import Engines
 from openrlhf_sagc.driver.trainers import collect_less_garbage
@@ -86,37 +87,44 @@ def planner_for(groups: int, engines: int, predicts: bool) -> StepPlanner:
     )
 
 
-def run_step(planner: StepPlanner, flight: GroupsInFlight, queue: PromptQueue, engines: Engines) -> tuple[int, int]:
+class StubTrainer:
+    """Drops every second group, and sees how many are in flight."""
+
+    most = 0
+
+    def look_on(self, step: Step) -> None:
+        self.most = max(self.most, len(step.flight.running))
+
+    def wait_on(self, step: Step) -> None:
+        raise RuntimeError("stub engines always answer")
+
+    def take_back(self, step: Step, back: Back) -> None:
+        step.judge(back, MIXED if back.group.number % 2 else EQUAL, back.members)
+
+
+def run_step(planner: StepPlanner, queue: PromptQueue, engines: Engines) -> tuple[int, int]:
     """A step as training takes it; the groups dispatched, and the most in flight."""
-    step, most = planner.plan(flight, queue), 0
-    while True:
-        prompts = planner.draw(step, flight, queue)
-        if prompts:
-            engines.dispatch(planner.dispatch(step, flight, prompts))
-        most = max(most, len(flight.running))
-        if not flight.running:  # in training those that a full step does not need are stopped
-            break
-        for number, responses in engines.returned():
-            rollouts = [response[ROLLOUT] for response in responses]
-            group, members, _ = planner.receive(step, flight, queue, number, rollouts)
-            planner.judge(step, flight, group, MIXED if number % 2 else EQUAL, members)
-    planner.observe(step, flight.take_lengths())
-    queue.put_back_unused([group.prompt for group in flight.close(step, keep=False)[1]])
-    planner.finish(step, waiting=len(queue))
-    return step.dispatched, most
+    step, trainer = planner.begin(queue), StubTrainer()
+    roll_out(step, step.dispatch(), engines, trainer)
+    while step.flight.running:  # in training those that a full step does not need are stopped
+        for back in step.receive(engines.ended({})):
+            trainer.take_back(step, back)
+    step.end()
+    step.close(keep=False, tokens_of=lambda group: SIZE)
+    return step.dispatched, trainer.most
 
 
 def timed(groups: int, engines: int, predicts: bool, repeats: int) -> dict[str, float]:
     """Medians over `repeats` steps, and the least seconds of them: on a shared machine neighbours slow some down."""
     reward = SimpleNamespace(timeout=1.0, retries=0)
     strategy = SimpleNamespace(args=SimpleNamespace(reward=reward, rollout=SimpleNamespace(agent_timeout=None)))
-    planner, flight, queue = planner_for(groups, engines, predicts), GroupsInFlight(), PromptQueue(NumberedPrompts())
+    planner, queue = planner_for(groups, engines, predicts), PromptQueue(NumberedPrompts())
     rows = []
     with mock.patch("ray.put"), mock.patch("openrlhf_sagc.driver.engines._settings_of", lambda *_: {}):
-        parts = Engines(strategy, None, [StubEngine() for _ in range(engines)], flight.note_back)
+        parts = Engines(strategy, None, [StubEngine() for _ in range(engines)])
         for _ in range(repeats):
             start = time.perf_counter()
-            dispatched, most = run_step(planner, flight, queue, parts)
+            dispatched, most = run_step(planner, queue, parts)
             seconds = time.perf_counter() - start
             rows.append((dispatched, most, seconds, 1e3 * seconds / dispatched))
     names = ("dispatched", "in_flight", "seconds", "seconds_per_1000")

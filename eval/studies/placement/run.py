@@ -43,7 +43,7 @@ def seconds(setting: str, gpus: int, size: int, placement: str) -> float:
     source = WorkloadSource(Workload(), seed=0)
     run = started(policy, gpus, source, ENGINES / "h100-7b.json", dynamic_sampling=filters, objective="size")
     groups = placement == PLACEMENTS[1]
-    with mock.patch("openrlhf_sagc.decisions.planner.balance", balance_groups) if groups else nullcontext():
+    with mock.patch("openrlhf_sagc.decisions.step.balance", balance_groups) if groups else nullcontext():
         return sum(run.step()["seconds"] for _ in range(STEPS)) / STEPS
 
 

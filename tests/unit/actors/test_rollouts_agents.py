@@ -7,7 +7,7 @@ import time
 import pytest
 from engine_actor import ENDLESS, UNFINISHED_FIELDS, Actor, Agent, answer_of, run, until
 
-from openrlhf_sagc.actors.rollouts import keep_first, stop_rollouts
+from openrlhf_sagc.actors.rollouts import stop_rollouts
 from openrlhf_sagc.decisions.records import ROLLOUT
 
 pytestmark = pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
@@ -54,13 +54,16 @@ def test_an_agent_may_keep_the_engine_of_its_first_rollout():
     run(check())
 
 
-def test_stopping_the_others_of_one_prompt_leaves_other_prompts_alone():
+def test_stopping_one_prompt_leaves_other_prompts_alone():
     async def check():
         actor = Actor(KeepsTheEngine())
-        keep_first(actor, 1)
-        first, second = await asyncio.gather(actor.group(0, 3, ENDLESS), actor.group(1, 40, ENDLESS))
-        assert [response[ROLLOUT].stopped for response in first + second] == [False, True] * 2
-        assert second[0][ROLLOUT].tokens == 40 and not actor.requests
+        first, second = [asyncio.ensure_future(actor.group(number, 40, ENDLESS)) for number in (0, 1)]
+        while len(actor.requests) < 4:
+            await asyncio.sleep(0)
+        await asyncio.to_thread(stop_rollouts, actor, [0])
+        assert all(response[ROLLOUT].stopped for response in await first) and len(actor.requests) == 2
+        await asyncio.to_thread(stop_rollouts, actor, [1])
+        assert [response[ROLLOUT].tokens > 0 for response in await second] == [True, True] and not actor.requests
 
     run(check())
 

@@ -5,11 +5,11 @@ import threading
 from types import SimpleNamespace
 
 import pytest
-from engine_actor import ENDLESS, UNFINISHED_FIELDS, Actor, Agent, answer_of, calls, run, until
+from engine_actor import ENDLESS, Actor, Agent, answer_of, calls, run, until
 from openrlhf.utils.agent import SingleTurnAgentExecutor
 
 import openrlhf_sagc.actors.rewards as rewards
-from openrlhf_sagc.actors.rollouts import keep_first, stop_rollouts
+from openrlhf_sagc.actors.rollouts import stop_rollouts
 from openrlhf_sagc.decisions.records import ROLLOUT
 
 pytestmark = pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
@@ -201,24 +201,6 @@ def test_a_cancelled_rollout_is_cancelled_inside():
     run(check())
 
 
-@pytest.mark.parametrize("submit", [0.0, 0.1])
-def test_the_first_rollouts_of_a_prompt_stop_its_others_alone(submit):
-    """Three of five; another prompt's rollouts run on, though they take longer; nothing is left in vLLM."""
-
-    async def main():
-        actor = Actor(Agent(*range(10)), submit=submit)
-        await asyncio.to_thread(keep_first, actor, 3)
-        responses, others = await asyncio.gather(actor.group(0, 9, ENDLESS, 3, ENDLESS, 6), actor.group(1, 40, 50, 60))
-        assert [response[ROLLOUT].stopped for response in responses] == [False, True, False, True, False]
-        assert [response[ROLLOUT].tokens for response in others] == [40, 50, 60] and not actor.requests
-        assert all(9 <= response[ROLLOUT].tokens < 40 for response in responses if response[ROLLOUT].stopped)
-        return responses
-
-    for response in run(main()):
-        assert response[ROLLOUT].failure is None
-        assert not response[ROLLOUT].stopped or response.keys() == UNFINISHED_FIELDS
-
-
 def test_the_rollouts_of_one_group_are_stopped_alone_whatever_call_brought_them():
     """Two calls of group 0, one of group 1 and an evaluation's; group 5 never came. None of the labels shows its number."""
 
@@ -257,25 +239,3 @@ def test_a_stop_before_the_first_rollout_is_not_heard():
         assert not response[ROLLOUT].stopped
 
     run(main())
-
-
-def test_a_rollout_without_a_reward_is_none_of_the_first():
-    async def main():
-        actor = Actor(Agent(ValueError("first"), 1.0, 2.0))
-        await asyncio.to_thread(keep_first, actor, 2)
-        return await actor.group(0, 3, 6, 9, ENDLESS)
-
-    responses = run(main())
-    assert [response[ROLLOUT].stopped for response in responses] == [False, False, False, True]
-    assert responses[0][ROLLOUT].failure.startswith("ValueError: first")
-
-
-def test_all_rollouts_of_a_prompt_finish_again_once_none_are_to_be_kept():
-    async def main():
-        actor = Actor(Agent(*range(10)))
-        await asyncio.to_thread(keep_first, actor, 1)
-        first = await actor.group(0, 3, ENDLESS)
-        await asyncio.to_thread(keep_first, actor, None)
-        return [response[ROLLOUT].stopped for response in first + await actor.group(1, 3, 30)]
-
-    assert run(main()) == [False, True, False, False]

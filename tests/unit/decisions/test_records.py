@@ -1,14 +1,12 @@
 """The records that pass between the parts."""
 
-from openrlhf_sagc.decisions.records import Rollout, first_to_finish
+from openrlhf_sagc.decisions.records import Rollout, Round
 
 
-def rollout(seconds, *, stopped=False, failure=None):
-    return Rollout(5, seconds, 0.0, not stopped, stopped, failure)
+def test_a_frame_ends_where_no_prompt_is_left_behind():
+    assert Round(True, 1.0, 8).ends_frame and Round(False, 1.0, 10).ends_frame and not Round(False, 1.25, 8).ends_frame
 
 
-def test_the_group_is_the_first_rollouts_to_finish_with_a_reward():
-    rollouts = [rollout(1.0, failure="E"), rollout(9.0), rollout(2.0, stopped=True), rollout(3.0)]
-    assert first_to_finish(rollouts, 2) == [3, 1]
-    assert first_to_finish(rollouts, 3) == [3, 1, 2]  # the stopped one could still have got a reward
-    assert first_to_finish(rollouts, 4) == [0, 1, 2, 3]
+def test_the_wait_for_vllm_is_no_part_of_a_rollouts_running_seconds():
+    assert Rollout(5, 7.5, 2.5, True, False, None).running_seconds == 5.0
+    assert Rollout(0, 1.0, 1.5, False, True, None).running_seconds == 0.0  # stopped while it waited

@@ -7,12 +7,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from openrlhf_sagc.decisions.dynamic_sampling import REASONS, DynamicSampler, Verdict, groups_to_ask
-from openrlhf_sagc.decisions.records import Round
+from openrlhf_sagc.decisions.group_parts import GroupParts
+from openrlhf_sagc.decisions.in_flight import InFlight
+from openrlhf_sagc.decisions.records import Group, Prompt, Round
 from openrlhf_sagc.decisions.step import Step
 
 
 def step_of(num_groups=16, size=8, *, rate=1.0, round=None, cap=10, **more):
     return Step(0, size, num_groups, round or Round(True, 1.0, size), rate, cap * num_groups, **more)
+
+
+def asked(step, accepted, running):
+    """Groups that the step asks for while so many are accepted and run."""
+    return with_groups(step, accepted, running).groups_to_dispatch()
+
+
+def with_groups(step, accepted, running):
+    step.flight.accepted, step.flight.running = [None] * accepted, dict.fromkeys(range(running))
+    return step
 
 
 def kept(count):
@@ -24,27 +36,31 @@ def dropped(count):
 
 
 def test_groups_under_way_count_towards_the_step():
-    step = step_of(8, 4, carried_accepted=3, carried_running=2)
-    assert step.groups_to_dispatch(accepted=3, running=2) == 3
-    assert step.groups_to_dispatch(accepted=8, running=0) == 0
+    prompts = [Prompt(text, "", None, 1) for text in "abcde"]
+    groups = [Group(number, 0, prompt, 4, 4) for number, prompt in enumerate(prompts)]
+    flight = InFlight(accepted=groups[:3], running={group.number: GroupParts(group) for group in groups[3:]})
+    step = step_of(8, 4, flight=flight)
+    assert (step.carried_accepted, step.carried_running) == (3, 2)
+    assert asked(step, 3, 2) == 3
+    assert asked(step, 8, 0) == 0
     assert step.has_groups and not step_of().has_groups and step_of(dispatched=1).has_groups
 
 
 def test_a_group_that_was_stopped_is_asked_for_again_unless_the_step_is_full():
     step = step_of(2, 4, dispatched=2)
-    assert step.groups_to_dispatch(accepted=0, running=1) == 1
-    assert step.groups_to_dispatch(accepted=2, running=0) == 0
+    assert asked(step, 0, 1) == 1
+    assert asked(step, 2, 0) == 0
 
 
 def test_a_short_round_dispatches_more_than_is_expected_to_fill_the_step():
-    assert step_of(16, round=Round(False, 1.25, 10)).groups_to_dispatch(0, 0) == 20
-    assert step_of(16, rate=0.5).groups_to_dispatch(0, 0) > 32
+    assert asked(step_of(16, round=Round(False, 1.25, 10)), 0, 0) == 20
+    assert asked(step_of(16, rate=0.5), 0, 0) > 32
 
 
 @pytest.mark.parametrize("cap", [1, 3, 10])
 def test_the_cap_bounds_what_a_step_dispatches(cap):
     step = step_of(16, rate=0.001, cap=cap)
-    while count := step.groups_to_dispatch(0, 0):
+    while count := asked(step, 0, 0):
         step.dispatched += count
     assert step.dispatched == 16 * cap
 
@@ -55,18 +71,13 @@ def test_most_steps_are_filled_by_their_first_dispatch():
     filled, total = 0, 0
     for _ in range(120):
         step = step_of(16, rate=sampler.acceptance_rate(8))
-        first = step.groups_to_dispatch(0, 0)
+        first = asked(step, 0, 0)
         step.verdicts = [sampler.judge([float(rng.random() < 0.55)] * 7 + [1.0]) for _ in range(first)]
         filled += sum(verdict.reason is None for verdict in step.verdicts) >= 16
         total += first
         sampler.observe(step.verdicts)
     assert filled > 80
     assert total / 120 < 16 / 0.45 * 1.35
-
-
-def test_only_rounds_with_more_rollouts_than_a_group_stop_at_the_first_ones():
-    assert step_of(round=Round(False, 1.25, 10)).keep_first == 8
-    assert step_of(round=Round(False, 1.25, 8)).keep_first is None
 
 
 @given(st.lists(st.sampled_from([None, *REASONS])))
@@ -79,12 +90,14 @@ def test_every_verdict_is_counted_once(reasons):
 
 def test_groups_rolled_out_are_at_least_those_of_a_step_without_a_drop():
     assert step_of(16, 8, dispatched=3).groups_rolled_out == 16
-    assert step_of(16, 8, dispatched=20, carried_running=5).groups_rolled_out == 25
+    step = step_of(16, 8, dispatched=20)
+    step.carried_running = 5
+    assert step.groups_rolled_out == 25
 
 
 def test_a_shortfall_is_told_by_its_reasons():
     step = step_of(4, 4, dispatched=40, verdicts=kept(2) + dropped(30) + [Verdict(4, "reward_missing")] * 8)
-    assert step.shortfall(2) == (
+    assert with_groups(step, 2, 0).shortfall() == (
         "40 prompts of 4 samples gave 2 of the 4 groups of step 1 (dropped: 30 all wrong, 8 reward missing)"
     )
 
@@ -94,7 +107,7 @@ def filled(num_groups, expected, kept, seed):
     rng, step = random.Random(seed), step_of(num_groups, rate=expected, cap=1000)
     accepted = running = dispatches = 0
     while accepted < num_groups:
-        if count := step.groups_to_dispatch(accepted, running):
+        if count := asked(step, accepted, running):
             step.dispatched, running, dispatches = step.dispatched + count, running + count, dispatches + 1
         step.verdicts.append(Verdict(8, None if rng.random() < kept else "all_wrong"))
         running -= 1
@@ -119,5 +132,5 @@ def test_a_step_that_expected_the_right_share_dispatches_nothing_more_for_its_do
 
 def test_a_refill_waits_for_its_share_as_long_as_enough_run():
     step = step_of(100)
-    assert [step.groups_to_dispatch(0, 100 - missing) for missing in (1, 3, 4)] == [0, 0, 4]
-    assert step.groups_to_dispatch(75, 24) == 1 and step.groups_to_dispatch(99, 0) == 1
+    assert [asked(step, 0, 100 - missing) for missing in (1, 3, 4)] == [0, 0, 4]
+    assert asked(step, 75, 24) == 1 and asked(step, 99, 0) == 1

@@ -35,8 +35,18 @@ PACKAGE = {
 DECISIONS = {
     "controller": {"group_lengths", "objectives", "straggler_model"},
     "straggler_model": {"group_lengths", "stopped_rollouts"},
-    "step": {"dynamic_sampling"},
-    "in_flight": {"step"},
+    "group_parts": set(),
+    "in_flight": {"group_parts"},
+    "step": {
+        "dynamic_sampling",
+        "group_parts",
+        "in_flight",
+        "length_prediction",
+        "places",
+        "prompt_queue",
+        "token_weights",
+    },
+    "loop": {"step"},
     "step_model": {"group_lengths", "objectives"},
     "planner": {
         "controller",

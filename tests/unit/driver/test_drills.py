@@ -11,6 +11,7 @@ from collections import Counter
 
 import pytest
 import torch
+from fake_engines import on_close
 from ray.exceptions import RayActorError
 
 PROMPTS, EPISODES = 22, 2
@@ -37,11 +38,11 @@ class Run:
         self.generator = make()
         self.save_every, self.fault, self.moment = save_every, fault, moment
         self.moments, self.trained, self.since_save, self.checkpoint = 0, Counter(), [], None
-        ray, flight = self.generator.ray, self.generator.flight
-        wait, respond, close = type(ray).wait, type(ray).respond, flight.close
+        ray = self.generator.ray
+        wait, respond = type(ray).wait, type(ray).respond
         ray.wait = lambda *args, **kwargs: self.pass_moment() or wait(ray, *args, **kwargs)
         ray.respond = lambda ref: self.respond(respond(ray, ref))
-        flight.close = lambda step, keep: self.note(close(step, keep=keep))
+        on_close(self.generator, self.note)
 
     def pass_moment(self):
         self.moments += 1
@@ -62,9 +63,8 @@ class Run:
                 )
         return responses
 
-    def note(self, groups):
-        self.since_save += [(int(group.prompt.text), group.prompt.episode) for group in groups[0]]
-        return groups
+    def note(self, step):
+        self.since_save += [(int(group.prompt.text), group.prompt.episode) for group in step.trained]
 
     def go(self, state=None):
         if state:

@@ -2,6 +2,7 @@
 
 import itertools
 from concurrent.futures import Future
+from itertools import repeat
 from queue import SimpleQueue
 from types import SimpleNamespace
 
@@ -13,7 +14,7 @@ from ray.exceptions import RayActorError, RayTaskError
 
 import openrlhf_sagc.driver.engines as engines_module
 from openrlhf_sagc.actors.rollouts import stop_rollouts
-from openrlhf_sagc.decisions.records import ROLLOUT, Prompt
+from openrlhf_sagc.decisions.records import Prompt
 
 FIVE_OF_A_PROMPT = {
     "rollout__tail_batching__enable": True,
@@ -22,13 +23,29 @@ FIVE_OF_A_PROMPT = {
 }
 
 
-def groups_on(places, generator, step):
-    """Groups of a step's first prompts, with these engines."""
-    drawn = [Prompt(str(number), "", None, 1) for number in range(len(places))]
-    groups = generator.planner.dispatch(step, generator.flight, drawn)
-    groups = [group._replace(engines=engines) for group, engines in zip(groups, places)]
-    generator.flight.running |= {group.number: group for group in groups}
-    return groups
+def begun(generator, places, rollouts=None):
+    """A step, and groups of its first prompts that run, with these engines."""
+    step = generator.planner.begin(generator.queue)
+    if rollouts:
+        step.round = step.round._replace(rollouts=rollouts)
+    groups = step._numbered([Prompt(str(number), "", None, 1) for number in range(len(places))], places, repeat(1))
+    for group in groups:
+        step._run(group)
+    generator.engines.resume({})
+    generator.engines.dispatch(groups)
+    return step, groups
+
+
+def returned(generator, step):
+    """The next groups that come back."""
+    while not (back := step.receive(generator.engines.ended(step.surplus))):
+        pass
+    return back
+
+
+def stopped(generator, step):
+    """The groups that come back from a stop."""
+    return [back for ended in generator.engines.stop() for back in step.receive(ended)]
 
 
 @pytest.fixture
@@ -44,12 +61,10 @@ def generator(make):
 
 
 def test_an_engine_gets_one_call_for_all_that_is_dispatched_to_it_together(generator):
-    step = generator.planner.plan(generator.flight, generator.queue)
-    groups = groups_on([(2,) * 4, (1,) * 4, (0, 2, 0, 2), (2,) * 4], generator, step)
-    generator.engines.dispatch(groups)
+    step, groups = begun(generator, [(2,) * 4, (1,) * 4, (0, 2, 0, 2), (2,) * 4])
     assert generator.dispatched_to == [["0"] * 4 + ["2"] * 2 + ["3"] * 4, ["1"] * 4, ["2"] * 2]
-    returned = [number for _ in groups for number, _ in generator.engines.returned()]
-    assert returned == [group.number for group in groups]  # the shorter the sooner
+    back = [back.group for _ in groups for back in returned(generator, step)]
+    assert back == groups  # the shorter the sooner
 
 
 def test_no_engine_is_asked_where_a_group_is_placed(make, monkeypatch):
@@ -84,35 +99,24 @@ def test_each_engine_gets_the_tokenizer_once(generator):
     assert generator.ray.tokenizers == ["tokenizer"] * 3
 
 
-def test_the_engines_hear_of_a_limit_once_and_of_a_new_one_again(generator):
-    for limit in (None, 4, 4, None, 4):
-        generator.engines.resume(limit)
-    assert generator.ray.told == [limit for limit in (4, None, 4) for _ in range(3)]
-
-
 @pytest.mark.parametrize("partial, calls", [(False, ["pause_generation", "resume_generation"]), (True, [])])
 def test_generation_pauses_for_the_update_only_where_groups_run(make, partial, calls):
     generator = make(train__partial_rollout_enable=partial)
     engines = generator.engines
     engines.pause()
-    engines.resume(None)
+    engines.resume()
     assert generator.ray.calls == []  # nothing ran
-    step = generator.planner.plan(generator.flight, generator.queue)
-    engines.dispatch(groups_on([(0,) * 4], generator, step))
+    begun(generator, [(0,) * 4])
     engines.pause()
-    engines.resume(None)
+    engines.resume()
     assert generator.ray.calls == calls
 
 
 def test_all_that_runs_is_stopped_and_comes_back_with_what_it_has(generator):
-    step = generator.planner.plan(generator.flight, generator.queue)
-    groups = groups_on([(0,) * 4, (1, 1, 2, 2), (2,) * 4], generator, step)
-    generator.engines.dispatch(groups)
+    step, groups = begun(generator, [(0,) * 4, (1, 1, 2, 2), (2,) * 4])
     generator.ray.clock = 10  # prompt 0 is done, the others have a token or two to go
-    stopped = {
-        number: [response[ROLLOUT].stopped for response in responses] for number, responses in generator.engines.stop()
-    }
-    assert stopped == {groups[0].number: [False] * 4, groups[1].number: [True] * 4, groups[2].number: [True] * 4}
+    back = {back.group.number: [rollout.stopped for rollout in back.rollouts] for back in stopped(generator, step)}
+    assert back == {groups[0].number: [False] * 4, groups[1].number: [True] * 4, groups[2].number: [True] * 4}
     assert list(generator.engines.stop()) == []
 
 
@@ -126,23 +130,18 @@ def make_tail(make_generator):
 def test_the_first_rollouts_to_finish_stop_the_others_on_all_engines(make_tail):
     """The third to finish has no reward; those left are stopped with what they have, once, wherever they run."""
     generator = make_tail([(10, 1.0), (90, 1.0), (12, 0.0), (11, 0.0, None, "E"), (13, 1.0), (80, 0.0), (14, 1.0)])
-    step = generator.planner.plan(generator.flight, generator.queue)
-    step.round = step.round._replace(rollouts=7)
-    generator.engines.resume(4)
-    (group,) = groups_on([(0, 1, 2, 0, 1, 2, 0)], generator, step)
-    generator.engines.dispatch([group])
-    ((number, responses),) = generator.engines.returned()
-    rollouts = [response[ROLLOUT] for response in responses]
-    assert number == group.number and generator.ray.clock == 14
+    step, (group,) = begun(generator, [(0, 1, 2, 0, 1, 2, 0)], rollouts=7)
+    (back,) = returned(generator, step)
+    rollouts = back.rollouts
+    assert back.group == group and generator.ray.clock == 14
     assert sorted(rollout.tokens for rollout in rollouts if rollout.stopped) == [14, 14]
     assert [rollout.tokens for rollout in rollouts if rollout.failure] == [11]
-    assert generator.ray.stops == [[number], [number]]  # on the two engines with a rollout left
+    assert generator.ray.stops == [[group.number]] * 2  # on the two engines with a rollout left
 
 
 def test_a_call_that_does_not_hear_of_the_stop_hears_it_again(make_tail, monkeypatch):
     generator = make_tail([(10, 1.0)] * 4 + [(90, 1.0)])
-    step = generator.planner.plan(generator.flight, generator.queue)
-    run, heard = generator.ray.run_in_engine, []
+    run, heard, ticks = generator.ray.run_in_engine, [], itertools.count()
 
     def deaf(function, *args, **kwargs):
         if function is not stop_rollouts or len(heard) == 3:
@@ -157,11 +156,11 @@ def test_a_call_that_does_not_hear_of_the_stop_hears_it_again(make_tail, monkeyp
     for actor in generator.vllm_engines:
         monkeypatch.setattr(actor.__ray_call__, "remote", deaf)
     monkeypatch.setattr(generator.ray, "wait", patient)
-    generator.engines.resume(4)
-    generator.engines.dispatch(groups_on([(0, 1, 2, 0, 1)], generator, step))
-    ((number, responses),) = generator.engines.returned()
-    assert len(heard) == 3 and generator.ray.stops == [[number]]
-    assert [response[ROLLOUT].stopped for response in responses].count(True) == 1 and generator.ray.clock == 10
+    monkeypatch.setattr(engines_module.time, "perf_counter", lambda: float(next(ticks)))
+    step, (group,) = begun(generator, [(0, 1, 2, 0, 1)])
+    (back,) = returned(generator, step)
+    assert len(heard) == 3 and generator.ray.stops == [[group.number]]
+    assert [rollout.stopped for rollout in back.rollouts].count(True) == 1 and generator.ray.clock == 10
 
 
 def test_a_stop_that_was_not_heard_is_repeated_while_other_calls_come_back(make_generator, monkeypatch):
@@ -185,11 +184,8 @@ def test_a_stop_that_was_not_heard_is_repeated_while_other_calls_come_back(make_
         monkeypatch.setattr(actor.__ray_call__, "remote", deaf)
     monkeypatch.setattr(ray, "wait", lambda pending, num_returns, timeout: wait(pending, 1, 10.0))
     monkeypatch.setattr(engines_module.time, "perf_counter", lambda: float(next(ticks)))
-    step = generator.planner.plan(generator.flight, generator.queue)
-    generator.engines.resume(4)
-    groups = groups_on([(0, 1, 2, 0, 1)] * 4, generator, step)
-    generator.engines.dispatch(groups)
-    while groups[0].number not in [number for number, _ in generator.engines.returned()]:
+    step, groups = begun(generator, [(0, 1, 2, 0, 1)] * 4)
+    while groups[0] not in [back.group for back in returned(generator, step)]:
         pass
     assert ray.clock <= 30
 
@@ -201,44 +197,38 @@ answers = st.tuples(st.integers(1, 99), st.floats(0, 1), st.none(), st.sampled_f
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_every_group_comes_back_once_and_whole(make_generator, data):
     """Any places, lengths, failures and moment of a stop: each rollout ran once."""
-    rollouts, keep_first = data.draw(st.integers(2, 6)), data.draw(st.none() | st.integers(1, 4))
+    rollouts = data.draw(st.integers(4, 6))
     count = data.draw(st.integers(1, 8))
     drawn = [data.draw(st.lists(answers, min_size=rollouts, max_size=rollouts)) for _ in range(count)]
     generator = make_generator(40, lambda prompt, size: drawn[prompt], engines=3, **ONE_SIZE)
-    engines, flight = generator.engines, generator.flight
-    step = generator.planner.plan(flight, generator.queue)
-    step.round = step.round._replace(rollouts=rollouts)
+    engines = generator.engines
     whole_or_split = st.integers(0, 2).map(lambda engine: (engine,) * rollouts) | st.tuples(
         *[st.integers(0, 2)] * rollouts
     )
     places = [data.draw(whole_or_split) for _ in range(count)]
-    generator.ray.keep_first = None  # of the engines of the example before
-    engines.resume(keep_first)
-    groups = groups_on(places, generator, step)
-    engines.dispatch(groups)
+    step, groups = begun(generator, places, rollouts)
     whole = data.draw(st.integers(0, count))
-    back = [entry for _ in range(whole) for entry in engines.returned()] + list(engines.stop())
-    assert sorted(number for number, _ in back) == [group.number for group in groups]
-    for place, (number, responses) in enumerate(back):
-        records = [response[ROLLOUT] for response in responses]
+    back = [entry for _ in range(whole) for entry in returned(generator, step)] + stopped(generator, step)
+    assert sorted(entry.group.number for entry in back) == [group.number for group in groups]
+    for place, entry in enumerate(back):
+        records = entry.rollouts
         assert len(records) == rollouts
-        for rollout, (tokens, *_) in zip(records, drawn[number]):  # each in its place
+        for rollout, (tokens, *_) in zip(records, drawn[entry.group.number]):  # each in its place
             assert rollout.tokens == tokens if rollout.finished else rollout.tokens < tokens
         rewarded = sum(rollout.finished and not rollout.failure for rollout in records)
         if place < whole:  # it came back by itself
-            stopped = sum(rollout.stopped for rollout in records)
-            assert not stopped or (keep_first is not None and rewarded >= keep_first)
-    assert not engines._running and not engines._stopped and not engines._rollouts.total() and not engines._asked
+            assert not any(rollout.stopped for rollout in records) or rewarded >= 4 < rollouts
+    assert not step.flight.running and not step.flight.loads.total() and not step.surplus
+    assert not engines._rollouts.total() and not engines._asked
 
 
 def test_groups_that_do_not_come_back_from_a_stop_end_the_run(generator, monkeypatch):
     warnings = []
     monkeypatch.setattr(engines_module.logger, "warning", warnings.append)
     monkeypatch.setattr(generator.ray, "wait", lambda pending, **kwargs: ([], pending))
-    step = generator.planner.plan(generator.flight, generator.queue)
-    generator.engines.dispatch(groups_on([(1,) * 4, (1, 0, 1, 0)], generator, step))
+    begun(generator, [(1,) * 4, (1, 0, 1, 0)])
     with pytest.raises(
-        RuntimeError, match="2 groups were stopped and have not come back for 10 minutes: an agent .*load"
+        RuntimeError, match="8 rollouts were stopped and have not come back for 10 minutes: an agent .*load"
     ):
         list(generator.engines.stop())
     assert len(warnings) == 1 and "have not come back for 1 minutes" in warnings[0]
@@ -266,8 +256,7 @@ def test_requests_that_agents_have_left_behind_end_before_the_weights_change(mak
     ):
         generator.engines.pause()
     generator.ray.left_over = left_over = [1]
-    step = generator.planner.plan(generator.flight, generator.queue)
-    generator.engines.dispatch(groups_on([(0,) * 4], generator, step))
+    begun(generator, [(0,) * 4])
     generator.engines.pause()  # what runs goes on after the sync, with its own requests
     assert left_over == [1] and generator.ray.calls == ["pause_generation"]
 

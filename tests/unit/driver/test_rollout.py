@@ -218,7 +218,7 @@ def test_the_seconds_from_step_to_step_teach_the_model_but_not_those_of_the_firs
     make_generator, monkeypatch
 ):
     generator = make_generator(40, objective="throughput")
-    ticks = iter([10.0, 100.0, 130.0, 140.0, 150.0, 175.0])
+    ticks = iter([10.0, 10.0, 100.0, 100.0, 130.0, 130.0, 140.0, 150.0, 175.0, 175.0])
     generator.clock = StepClock(lambda: next(ticks))
     timed, model = [], generator.planner.step_model
     monkeypatch.setattr(
@@ -234,7 +234,7 @@ def test_the_seconds_from_step_to_step_teach_the_model_but_not_those_of_the_firs
 
 
 def test_the_call_that_ends_an_episode_is_no_step(make_generator):
-    """Episodes of one step; the first step's seconds are left out, the empty call's belong to the step before."""
+    """Episodes of one step; the first step's seconds are left out, the empty call's belong to none."""
     generator = make_generator(4, objective="throughput")
     now, timed = [0.0], []
     generator.clock = StepClock(lambda: now[0])
@@ -242,7 +242,7 @@ def test_the_call_that_ends_an_episode_is_no_step(make_generator):
     for _ in range(6):
         samples, *_ = generator.generate_samples()
         now[0] += 100.0 if samples else 0.25
-    assert timed == [100.25]
+    assert timed == [100.0, 100.0]
 
 
 def test_the_size_stays_until_a_step_was_timed(make_generator):

@@ -166,7 +166,7 @@ def test_resume_restores_the_queue(make_generator, surplus):
     rest = [prompts_of(resumed.generate_samples()[0]) for _ in range(3)]
     if surplus == "discard":
         assert rest == steps[3:]
-    under_way = {group.prompt.text for group in killed.flight.running.values()}
+    under_way = {prompt.text for prompt in killed.flight.running_prompts}
     assert under_way <= {str(prompt) for step in rest for prompt in step} | {str(p) for p in range(4, 40, 5)}
 
 

@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from fake_engines import prompts_of
+from fake_engines import on_close, prompts_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -61,15 +61,6 @@ def test_without_response_ratio_a_prompt_has_no_more_rollouts_than_its_group(mak
     assert sizes == {4}
 
 
-def test_evaluation_has_all_its_rollouts(make_generator, monkeypatch):
-    generator = make_generator(40, of(lambda prompt: 10), **tail())
-    generator.generate_samples()
-    assert generator.ray.keep_first == 4
-    monkeypatch.setattr(rollout.SamplesGenerator, "generate_eval_samples", lambda self, **kwargs: [])
-    generator.generate_eval_samples()
-    assert generator.ray.keep_first is None
-
-
 @given(st.data())
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 def test_every_prompt_of_an_episode_is_trained_once(make_generator, data):
@@ -87,14 +78,10 @@ def test_every_prompt_of_an_episode_is_trained_once(make_generator, data):
 
     def make():
         generator = make_generator(prompts, respond, True, **tail(**ratios))
-        close = generator.flight.close
-
-        def count(step, keep):
-            groups, unused = close(step, keep=keep)
-            trained.update((int(group.prompt.text), group.prompt.episode) for group in groups)
-            return groups, unused
-
-        generator.flight.close = count
+        on_close(
+            generator,
+            lambda step: trained.update((int(group.prompt.text), group.prompt.episode) for group in step.trained),
+        )
         return generator
 
     generator = make()

@@ -5,6 +5,7 @@ from collections import Counter
 
 import pytest
 from cpu_stack import ROOT
+from fake_engines import on_close
 
 from openrlhf_sagc.decisions.records import Prompt, Rollout
 from openrlhf_sagc.driver.saved_state import FORMAT, check_saved_state, resumed_state
@@ -76,14 +77,12 @@ def respond(prompt, size):
 
 def trained_of(generator, steps):
     """(prompt, episode) of the groups of the next steps."""
-    trained, close = Counter(), generator.flight.close
+    trained = Counter()
 
-    def note(step, keep):
-        groups, unused = close(step, keep=keep)
-        trained.update((int(group.prompt.text), group.prompt.episode) for group in groups)
-        return groups, unused
+    def note(step):
+        trained.update((int(group.prompt.text), group.prompt.episode) for group in step.trained)
 
-    generator.flight.close = note
+    on_close(generator, note)
     for _ in range(steps):
         generator.generate_samples()
     return trained

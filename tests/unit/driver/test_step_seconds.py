@@ -103,13 +103,18 @@ def test_a_step_after_the_first_lasts_until_the_next_one_begins_without_what_is_
     steps = StepClock(clock)
     with steps.left_out():  # before the first step
         clock.now = 103.0
-    assert steps.next_step() is None
+    assert steps.step_over() is None
+    steps.begin()
     clock.now = 103.25
-    assert steps.next_step() is None  # the first step warms up
+    assert steps.step_over() is None  # the first step warms up
+    steps.begin()
     clock.now = 110.0
     with steps.left_out():
         clock.now = 115.0
     clock.now = 116.0
-    assert steps.next_step() == pytest.approx(116 - 103.25 - 5)
+    assert steps.step_over() == pytest.approx(116 - 103.25 - 5)
+    assert steps.step_over() is None  # of a call that rolls nothing out
+    clock.now = 117.0
+    steps.begin()
     clock.now = 118.5
-    assert steps.next_step() == pytest.approx(2.5)
+    assert steps.step_over() == pytest.approx(1.5)

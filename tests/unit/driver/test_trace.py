@@ -11,7 +11,7 @@ from cpu_stack import ROOT
 from fake_engines import MIXED, ONE_SIZE, prompts_of
 from lib.simulation.lengths import Trace
 
-from openrlhf_sagc.decisions.records import Group, Prompt, Rollout
+from openrlhf_sagc.decisions.records import Back, Group, Prompt, Rollout
 from openrlhf_sagc.decisions.step import Step
 from openrlhf_sagc.driver.trace import COLUMNS, HEADER, RunTrace, prompt_id
 
@@ -73,10 +73,14 @@ def test_the_simulator_reads_all_but_stopped_rollouts(make_generator, file):
     assert trace.has_correct and sum(trace.samples_per_prompt) == len(rows) - 4
 
 
+def back_of(number, rollouts, responses):
+    return Back(Group(number, 0, Prompt("text", "", None, 1), 4, 4), rollouts, responses, [], None)
+
+
 def trace_of(file, rollouts, responses, warn=LOST):
     trace = RunTrace(str(file), warn)
     step = Step(0, len(rollouts), 1, None, 1.0, 1)
-    trace.add(step, Group(0, 0, Prompt("text", "label", None, 1), 4, 4), rollouts, responses)
+    trace.add(step, back_of(0, rollouts, responses))
     trace.write()
     return rows_of(file)
 
@@ -190,7 +194,7 @@ def test_a_file_that_has_lost_rows_goes_on_with_whole_ones_and_one_that_is_gone_
     step = Step(0, 1, 1, None, 1.0, 1)
 
     def roll_out(number):
-        trace.add(step, Group(number, 0, Prompt("text", "", None, 1), 4, 4), [rollout], [{"reward": 1.0}])
+        trace.add(step, back_of(number, [rollout], [{"reward": 1.0}]))
         trace.write()
 
     for number in range(3):
@@ -227,9 +231,7 @@ def resumed_trace(file, state, warn):
     trace = RunTrace(str(file), warn)
     trace.load_state_dict(state)
     rollout = Rollout(7, 1.0, 0.0, finished=True, stopped=False, failure=None)
-    trace.add(
-        Step(0, 1, 1, None, 1.0, 1), Group(9, 0, Prompt("text", "", None, 1), 4, 4), [rollout], [{"reward": 1.0}]
-    )
+    trace.add(Step(0, 1, 1, None, 1.0, 1), back_of(9, [rollout], [{"reward": 1.0}]))
     trace.write()
     return trace
 

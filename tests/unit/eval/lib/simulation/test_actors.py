@@ -183,6 +183,7 @@ def test_buckets_are_those_of_training(make_generator, stream_of_training, filte
 
     trained = make_generator(2000, respond, filtering=filtering, group_sizes=[4], rollout__batch_size=12)
     trained.stream, theirs = stream_of_training(ranks, micro_batch_size)
+    trained.ray.at_once = True
     prompts = iter(range(2000))
     source = SimpleNamespace(
         draw_prompts=lambda count, _: [next(prompts) for _ in range(count)],

@@ -7,7 +7,6 @@ from lib.policies import parse_policy
 from lib.simulation.flags import add_package_flags, default_arguments, package_flags, training_arguments
 
 from openrlhf_sagc.arguments import add_arguments
-from openrlhf_sagc.decisions.in_flight import GroupsInFlight
 from openrlhf_sagc.decisions.prompt_queue import PromptQueue
 from openrlhf_sagc.policies import build_planner
 
@@ -46,7 +45,7 @@ def test_a_policys_name_sets_sizes_rounds_and_what_a_step_keeps(word, sizes, fir
     assert (list(planner.controller.group_sizes), planner.controller.group_size) == (sizes, first)
     assert planner.controller.tradeoff == 3 and planner.sampler.tolerance is None
     assert (planner.predictor is not None) == ("lengths" in word)
-    step = planner.plan(GroupsInFlight(), PromptQueue(None))
+    step = planner.begin(PromptQueue(None))
     assert (step.group_size, step.num_groups) == (first, groups)
     assert (step.round.prompt_ratio, step.round.rollouts) == ((1.5, 2 * first) if "tail" in word else (1.0, first))
 

@@ -1,0 +1,67 @@
+"""The loop that rolls a step out, in training and in the simulator."""
+
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+from openrlhf_sagc.decisions.records import Back, Ended, Group
+from openrlhf_sagc.decisions.step import Step
+
+
+class RolloutEngines(Protocol):
+    """The engines as the loop sees them."""
+
+    def dispatch(self, groups: Sequence[Group]) -> None:
+        """Begin the rollouts of these groups, each on its engine."""
+
+    def ended(self, surplus: dict[int, list[int]]) -> Sequence[Ended]:
+        """Wait for rollouts to end; none if none does for a while.
+
+        Args:
+            surplus: by engine, numbers of groups whose rollouts there are to be stopped; they end, too.
+        """
+        ...
+
+    def stop(self) -> Iterable[Sequence[Ended]]:
+        """Stop all that runs, until everything has ended."""
+        ...
+
+
+class StepTrainer(Protocol):
+    """Who trains the step."""
+
+    def take_back(self, step: Step, back: Back) -> None:
+        """A group is back; if its fate is open, `step.judge` is to be called."""
+
+    def look_on(self, step: Step) -> None:
+        """The step has dispatched what it can."""
+
+    def wait_on(self, step: Step) -> None:
+        """No rollout has ended for a while."""
+
+
+def roll_out(step: Step, groups: Sequence[Group], engines: RolloutEngines, trainer: StepTrainer) -> None:
+    """Roll out these first groups, and more as the step asks for them, until it waits for nothing any more."""
+    _dispatch(step, groups, engines, trainer)
+    while step.waits:
+        ended = engines.ended(step.surplus)
+        _take_back(step, ended, trainer)
+        if not ended:
+            trainer.wait_on(step)
+        _dispatch(step, step.dispatch(), engines, trainer)
+
+
+def stop(step: Step, engines: RolloutEngines, trainer: StepTrainer) -> None:
+    """Stop all groups that run; those that have finished meanwhile are judged like any other."""
+    for ended in engines.stop():
+        _take_back(step, ended, trainer)
+
+
+def _dispatch(step: Step, groups: Sequence[Group], engines: RolloutEngines, trainer: StepTrainer) -> None:
+    if groups:
+        engines.dispatch(groups)
+    trainer.look_on(step)
+
+
+def _take_back(step: Step, ended: Sequence[Ended], trainer: StepTrainer) -> None:
+    for back in step.receive(ended):
+        trainer.take_back(step, back)
