@@ -36,7 +36,7 @@ def main() -> None:
 
     # In this order: nothing is moved before it is held, and no folder is held for flags that cannot work.
     with held_folders(args) as held, held_trace(args):
-        check_data(args, choose_checkpoint(args))
+        args.data.described = check_data(args, choose_checkpoint(args))
         set_earlier_outputs_aside(args, held)
         with ended_by_deaths(args):
             train_ppo_ray.train(args, trainers.GroupTrainerAsync if args.train.async_enable else trainers.GroupTrainer)

@@ -8,7 +8,12 @@ import argparse
 import operator
 from types import SimpleNamespace
 
-from openrlhf_sagc.argument_checks import (
+from openrlhf_sagc.config.checks import check_agent, check_batch, check_group, check_modes, check_prompts, check_reward
+from openrlhf_sagc.config.inputs import check_inputs
+from openrlhf_sagc.config.late_flags import check_late_flags
+from openrlhf_sagc.config.layout import samples_per_step
+from openrlhf_sagc.config.prompts import ALL, DRAWN
+from openrlhf_sagc.config.refusal import (
     AGENT_TIMEOUT,
     CHECK_ROWS,
     FILTER,
@@ -20,23 +25,13 @@ from openrlhf_sagc.argument_checks import (
     REWARD,
     TAIL,
     TRACE,
-    check_agent,
-    check_batch,
-    check_group,
-    check_modes,
-    check_prompts,
-    check_reward,
     refusal,
-    samples_per_step,
 )
-from openrlhf_sagc.config.inputs import check_inputs
-from openrlhf_sagc.config.late_flags import check_late_flags
-from openrlhf_sagc.config.prompts import ALL, DRAWN
 from openrlhf_sagc.config.reward_addresses import check_addresses
+from openrlhf_sagc.config.savings import LOG_PROBS, MICRO_BATCHES, STREAM, describe_savings
 from openrlhf_sagc.config.settled import settled
 from openrlhf_sagc.decisions.objectives import OBJECTIVES
 from openrlhf_sagc.policies import build_batcher, build_controller, build_sampler
-from openrlhf_sagc.step_savings import LOG_PROBS, MICRO_BATCHES, STREAM, describe_savings
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

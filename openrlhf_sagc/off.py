@@ -4,9 +4,9 @@ import sys
 from collections.abc import Sequence
 from types import SimpleNamespace
 
-from openrlhf_sagc.argument_checks import OFF
 from openrlhf_sagc.arguments import add_arguments
 from openrlhf_sagc.config.flags import openrlhf_parser, parse_plain_flags
+from openrlhf_sagc.config.refusal import OFF
 from openrlhf_sagc.config.settled import with_hidden_key
 from openrlhf_sagc.config.upstream_checks import validated
 from openrlhf_sagc.redaction import redact_output

@@ -2,7 +2,8 @@
 
 from types import SimpleNamespace
 
-from openrlhf_sagc.argument_checks import samples_per_step, words
+from openrlhf_sagc.config.layout import samples_per_step
+from openrlhf_sagc.config.refusal import words
 from openrlhf_sagc.decisions.controller import StragglerAwareGroupController
 from openrlhf_sagc.decisions.dynamic_sampling import DynamicSampler
 from openrlhf_sagc.decisions.length_prediction import LengthPredictor

@@ -20,9 +20,9 @@ from openrlhf_sagc.actors.rollout_rewards import RolloutRewards, rollout_advanta
 from openrlhf_sagc.actors.step_weights import StepCounts, as_plain_steps
 from openrlhf_sagc.actors.streamed_training import Buckets, check_loss_scale, divided_by
 from openrlhf_sagc.actors.weight_sync import announce_weights
-from openrlhf_sagc.argument_checks import data_parallel_actors
+from openrlhf_sagc.config.layout import data_parallel_actors
+from openrlhf_sagc.config.savings import why_forward, why_shuffled
 from openrlhf_sagc.decisions.token_weights import PlainSteps, step_weight
-from openrlhf_sagc.step_savings import why_forward, why_shuffled
 
 
 @dataclass(eq=False)

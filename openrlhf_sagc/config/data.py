@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
-from openrlhf_sagc.argument_checks import refuse
 from openrlhf_sagc.config.causes import short
 from openrlhf_sagc.config.datasets import Source
+from openrlhf_sagc.config.refusal import refuse
 
 BATCH = 10_000  # rows that are looked at together
 TAG = "<image>"

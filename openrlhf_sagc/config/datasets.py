@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-from openrlhf_sagc.argument_checks import refusal, refuse
 from openrlhf_sagc.config.causes import cause, short
+from openrlhf_sagc.config.refusal import refusal, refuse
 
 JSON = (".json", ".jsonl")
 

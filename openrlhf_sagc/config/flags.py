@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from openrlhf_sagc.argument_checks import MEDIAN
+from openrlhf_sagc.config.refusal import MEDIAN
 from openrlhf_sagc.config.renamed_flags import explain, renamed_flag
 from openrlhf_sagc.redaction import without_secrets
 

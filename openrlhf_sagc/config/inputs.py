@@ -5,11 +5,11 @@ from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
-from openrlhf_sagc.argument_checks import refuse
 from openrlhf_sagc.config.data import check_columns, check_rows
 from openrlhf_sagc.config.datasets import Source, count, evaluation_source, load_sets, training_source
 from openrlhf_sagc.config.plug_ins import looked_at, plug_in_of
 from openrlhf_sagc.config.prompts import check_chat_template, check_prompts, check_template, load_tokenizer
+from openrlhf_sagc.config.refusal import refuse
 
 LOCAL = ("/", "./", "../", "~")  # how a path begins that is no name on the hub
 

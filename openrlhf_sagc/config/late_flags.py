@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-from openrlhf_sagc.argument_checks import refuse, words
+from openrlhf_sagc.config.refusal import refuse, words
 
 Arguments = SimpleNamespace
 

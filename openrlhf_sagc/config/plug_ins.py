@@ -12,10 +12,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
 
-from openrlhf_sagc.argument_checks import refuse
 from openrlhf_sagc.config import plug_in_source
 from openrlhf_sagc.config.causes import short
 from openrlhf_sagc.config.plug_in_import import AGENT, REWARD
+from openrlhf_sagc.config.refusal import refuse
 from openrlhf_sagc.redaction import without_secrets
 
 TIMEOUT = 120  # seconds for an import; that of torch and vLLM alone takes 20 on a slow machine

@@ -5,9 +5,9 @@ import random
 from types import SimpleNamespace
 from typing import Any
 
-from openrlhf_sagc.argument_checks import refusal, refuse
 from openrlhf_sagc.config.causes import cause
 from openrlhf_sagc.config.datasets import Source
+from openrlhf_sagc.config.refusal import refusal, refuse
 
 ALL = "all"
 DRAWN = 2000  # rows of a set that are looked at, without --data.check_rows

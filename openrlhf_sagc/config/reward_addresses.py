@@ -5,7 +5,7 @@ import re
 from types import SimpleNamespace
 from urllib.parse import urlsplit
 
-from openrlhf_sagc.argument_checks import refuse
+from openrlhf_sagc.config.refusal import refuse
 from openrlhf_sagc.redaction import without_secrets
 
 FLAG = "--reward.remote_url"

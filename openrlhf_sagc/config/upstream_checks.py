@@ -5,15 +5,10 @@ import re
 from collections.abc import Callable
 from types import SimpleNamespace
 
-from openrlhf_sagc.argument_checks import (
-    data_parallel_actors,
-    flags_for_groups,
-    refusal,
-    refuse,
-    samples_per_step,
-    words,
-)
+from openrlhf_sagc.config.checks import flags_for_groups
 from openrlhf_sagc.config.late_flags import DIVISORS, NO_REWARD, no_reward, refuse_values
+from openrlhf_sagc.config.layout import data_parallel_actors, samples_per_step
+from openrlhf_sagc.config.refusal import refusal, refuse, words
 
 # Old names that OpenRLHF's messages still have, and the flags of today.
 TODAY = {

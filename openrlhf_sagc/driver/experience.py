@@ -16,10 +16,10 @@ from openrlhf.utils.logging_utils import init_logger
 from openrlhf_sagc.actors.rollout_rewards import RolloutRewards, numbered
 from openrlhf_sagc.actors.training import StepShare, receive_rollout, uses_dropout
 from openrlhf_sagc.advantages.closed_form import group_advantages, token_advantages
-from openrlhf_sagc.argument_checks import data_parallel_actors
+from openrlhf_sagc.config.layout import data_parallel_actors
+from openrlhf_sagc.config.savings import why_forward, why_shuffled
 from openrlhf_sagc.decisions.micro_batches import deal
 from openrlhf_sagc.decisions.records import Group
-from openrlhf_sagc.step_savings import why_forward, why_shuffled
 
 logger = init_logger(__name__)
 

@@ -18,7 +18,7 @@ from tqdm import tqdm
 
 from openrlhf_sagc.actors.extra_logs import LEFT_OUT, LOGS
 from openrlhf_sagc.actors.training import StepShare
-from openrlhf_sagc.argument_checks import fewest_batches, forward_ranks, uneven_share
+from openrlhf_sagc.config.layout import fewest_batches, forward_ranks, uneven_share
 from openrlhf_sagc.decisions.loop import roll_out, stop
 from openrlhf_sagc.decisions.prompt_queue import PromptQueue
 from openrlhf_sagc.decisions.records import ROLLOUT, Back, Fate, Group

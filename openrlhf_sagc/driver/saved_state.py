@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 from typing import Any
 
-from openrlhf_sagc.argument_checks import OFF, PREFIX, words
+from openrlhf_sagc.config.refusal import OFF, PREFIX, words
 from openrlhf_sagc.decisions.records import Prompt
 from openrlhf_sagc.run.data import is_described, other_data, refusal_of
 

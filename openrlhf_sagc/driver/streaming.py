@@ -9,12 +9,12 @@ from ray import ObjectRef
 
 from openrlhf_sagc.actors.streamed_training import train_bucket
 from openrlhf_sagc.actors.training import StepShare
-from openrlhf_sagc.argument_checks import data_parallel_actors
+from openrlhf_sagc.config.layout import data_parallel_actors
+from openrlhf_sagc.config.savings import optimizer_steps
 from openrlhf_sagc.decisions.buckets import BucketPlan
 from openrlhf_sagc.decisions.records import Group
 from openrlhf_sagc.decisions.step import Step
 from openrlhf_sagc.driver.experience import GroupExperienceMaker, stamped
-from openrlhf_sagc.step_savings import optimizer_steps
 
 
 class Stream:

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import BinaryIO
 
-from openrlhf_sagc.argument_checks import TRACE, refuse
+from openrlhf_sagc.config.refusal import TRACE, refuse
 from openrlhf_sagc.decisions.records import Back, Prompt
 from openrlhf_sagc.decisions.step import Step
 

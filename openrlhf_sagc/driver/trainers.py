@@ -14,6 +14,7 @@ from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 from openrlhf.utils.logging_utils import init_logger
 from ray.exceptions import RayTaskError
 
+from openrlhf_sagc.config.savings import why_not_streamed
 from openrlhf_sagc.driver.evaluation import FAILED
 from openrlhf_sagc.driver.experience import GroupExperienceMaker
 from openrlhf_sagc.driver.metrics import aged
@@ -21,7 +22,6 @@ from openrlhf_sagc.driver.rollout import StepSamples, StragglerAwareSamplesGener
 from openrlhf_sagc.driver.step_seconds import OTHER, step_seconds
 from openrlhf_sagc.driver.streaming import Stream
 from openrlhf_sagc.run.notes import write_notes
-from openrlhf_sagc.step_savings import why_not_streamed
 
 logger = init_logger(__name__)
 

@@ -5,8 +5,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from openrlhf_sagc.argument_checks import OFF
 from openrlhf_sagc.config import renamed_flags
+from openrlhf_sagc.config.refusal import OFF
 from openrlhf_sagc.migrate.convert import ENABLES, FORKS_GRPO, GROUPS, Conversion
 
 DEFAULTS = Path(renamed_flags.__file__).with_name("changed_defaults.csv")

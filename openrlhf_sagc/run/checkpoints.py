@@ -13,7 +13,7 @@ from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 
-from openrlhf_sagc.argument_checks import refuse
+from openrlhf_sagc.config.refusal import refuse
 from openrlhf_sagc.run.notes import files_of, shown, small_text
 
 SAVED = "metric.json"  # what OpenRLHF writes into a checkpoint once every rank has saved

@@ -7,8 +7,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from openrlhf_sagc.argument_checks import RESUME_DATA, refuse
 from openrlhf_sagc.config.datasets import load_prompts
+from openrlhf_sagc.config.refusal import RESUME_DATA, refuse
 from openrlhf_sagc.run.notes import read_note, shown
 from openrlhf_sagc.run.output_folders import needs_checkpoints
 
@@ -22,30 +22,34 @@ FLAGS = (
 )
 
 
-def check_data(args: SimpleNamespace, checkpoint: Path | None) -> None:
+def check_data(args: SimpleNamespace, checkpoint: Path | None) -> dict[str, Any]:
     """Describe the data of a run that saves or loads checkpoints, and compare them with the checkpoint's.
 
     Args:
-        args: OpenRLHF's; `data.described` becomes what `describe_data` gives, for the run's processes, else {}.
+        args: OpenRLHF's.
         checkpoint: from which the run goes on; None if it begins anew.
+
+    Returns:
+        What `describe_data` gives, for `data.described` of the run's processes; {} if it needs no checkpoints.
 
     Raises:
         SystemExit: the data are others, and --rollout.resume_data is not anew; the message is one line.
     """
-    args.data.described = describe_data(args) if needs_checkpoints(args) else {}
+    described = describe_data(args) if needs_checkpoints(args) else {}
     if checkpoint is None:
-        return
+        return described
     note = read_note(checkpoint)
     if not is_described(note):
         goes_on = "they are taken for the same" if args.rollout.resume_data == "same" else "the episode begins anew"
         print(f"openrlhf_sagc: {checkpoint.name} does not say on which data it was trained: {goes_on}")
-        return
-    difference = other_data(note, args.data.described)
+        return described
+    difference = other_data(note, described)
     refuse(difference and args.rollout.resume_data != "anew", refusal_of(difference))
     if difference:
         print(f"openrlhf_sagc: {difference}: the episode begins anew with these")
-    if changed := other_flags(note, args.data.described):
+    if changed := other_flags(note, described):
         print(f"openrlhf_sagc: {checkpoint.name} was saved with other flags, the run goes on with {changed}")
+    return described
 
 
 def describe_data(args: SimpleNamespace) -> dict[str, Any]:

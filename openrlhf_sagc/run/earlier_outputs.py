@@ -7,7 +7,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import SimpleNamespace
 
-from openrlhf_sagc.argument_checks import refusal, refuse
+from openrlhf_sagc.config.refusal import refusal, refuse
 from openrlhf_sagc.run.output_folders import MODELS, ROTATED
 
 # What OpenRLHF writes into --ckpt.output_dir, by the names that transformers and peft give.

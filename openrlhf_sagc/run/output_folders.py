@@ -14,7 +14,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
 
-from openrlhf_sagc.argument_checks import TRACE, refuse
+from openrlhf_sagc.config.refusal import TRACE, refuse
 
 LOCK = "openrlhf_sagc.lock"  # file in each of the folders
 ROTATED = ("_actor", "_critic")  # folders of --ckpt.path in which OpenRLHF deletes what it takes for old checkpoints

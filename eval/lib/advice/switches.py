@@ -6,7 +6,7 @@ from typing import NamedTuple
 from lib.simulation.flags import package_flags
 from lib.simulation.lengths import Trace
 
-from openrlhf_sagc.argument_checks import FILTER, LENGTH_AWARE, PREFIX, TAIL, words
+from openrlhf_sagc.config.refusal import FILTER, LENGTH_AWARE, PREFIX, TAIL, words
 
 BATCHED = "+tail:1"  # of a policy with tail batching
 WITHOUT_TAIL = f"(without {TAIL}enable)"  # in the place of flags, for a run that has it

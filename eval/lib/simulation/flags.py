@@ -6,8 +6,8 @@ from typing import Any
 
 from lib.policies import Policy
 
-from openrlhf_sagc.argument_checks import FILTER, LENGTH_AWARE, PREFIX, TAIL
 from openrlhf_sagc.arguments import add_arguments
+from openrlhf_sagc.config.refusal import FILTER, LENGTH_AWARE, PREFIX, TAIL
 from openrlhf_sagc.policies import ANY_MEAN
 
 FILTER_FLAGS = ("max_gen_batches",)

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 from lib.simulation.flags import nested, training_flags
 
-from openrlhf_sagc.step_savings import why_forward, why_not_streamed, why_shuffled
+from openrlhf_sagc.config.savings import why_forward, why_not_streamed, why_shuffled
 
 # OpenRLHF's flags that decide with the package's own whether a part is left out. These values forbid none.
 FLAGS = {

@@ -16,16 +16,14 @@ PACKAGE = {
     "math_reward": {"grading"},
     "decisions": set(),
     "advantages": set(),
-    "step_savings": {"argument_checks"},
-    "actors": {"decisions", "advantages", "argument_checks", "redaction", "step_savings"},
-    "argument_checks": {"advantages", "redaction"},
-    "config": {"argument_checks", "redaction"},
-    "policies": {"argument_checks", "decisions"},
-    "arguments": {"argument_checks", "config", "decisions", "policies", "step_savings"},
-    "driver": {"decisions", "actors", "advantages", "argument_checks", "policies", "redaction", "run", "step_savings"},
-    "run": {"argument_checks", "config", "redaction"},
-    "migrate": {"argument_checks", "arguments", "config", "redaction"},
-    "off": {"argument_checks", "arguments", "config", "redaction"},
+    "config": {"advantages", "redaction"},
+    "actors": {"decisions", "advantages", "config", "redaction"},
+    "policies": {"config", "decisions"},
+    "arguments": {"config", "decisions", "policies"},
+    "driver": {"decisions", "actors", "advantages", "config", "policies", "redaction", "run"},
+    "run": {"config", "redaction"},
+    "migrate": {"arguments", "config", "redaction"},
+    "off": {"arguments", "config", "redaction"},
     "unpatched": {"arguments", "config", "redaction"},
     "__main__": {"arguments", "config", "driver", "redaction", "run"},
     "controller": {"decisions"},  # the contract's path
@@ -138,11 +136,11 @@ def test_the_package_knows_nothing_of_eval():
 def test_every_module_of_the_package_has_a_test_of_its_name():
     """tests/unit mirrors the rooms; the kernel's test runs in a process of its own, the flags' share a folder."""
     folders = {"advantages/kernel": "tests/kernels"} | dict.fromkeys(
-        ["__main__", "off", "unpatched", "arguments", "argument_checks", "policies"], "tests/unit/flags"
+        ["__main__", "off", "unpatched", "arguments", "config/checks", "policies"], "tests/unit/flags"
     )
     names = {
         "advantages/kernel": "group_advantage",
-        "argument_checks": "arguments",
+        "config/checks": "arguments",
         "__main__": "main",
         "migrate/__main__": "main",
     }

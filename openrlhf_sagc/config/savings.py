@@ -5,7 +5,8 @@ Each function gives the reason why this run cannot spare it, for the line at its
 
 from types import SimpleNamespace
 
-from openrlhf_sagc.argument_checks import FILTER, data_parallel_actors, forward_ranks
+from openrlhf_sagc.config.layout import data_parallel_actors, forward_ranks
+from openrlhf_sagc.config.refusal import FILTER
 
 LOG_PROBS = "--train.old_log_probs"
 MICRO_BATCHES = "--train.micro_batches"

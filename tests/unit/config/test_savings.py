@@ -3,7 +3,7 @@
 import pytest
 from flags import arguments_with
 
-from openrlhf_sagc.step_savings import describe_savings, why_forward, why_not_streamed, why_shuffled
+from openrlhf_sagc.config.savings import describe_savings, why_forward, why_not_streamed, why_shuffled
 
 FLAGS = {
     "train.old_log_probs": "auto",

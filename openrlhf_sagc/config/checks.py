@@ -8,32 +8,14 @@ import math
 from collections.abc import Sequence
 from types import SimpleNamespace
 
-from openrlhf_sagc.redaction import without_secrets
-
-PREFIX = "--rollout.sagc."
-TAIL = "--rollout.tail_batching."
-FILTER = "--algo.dynamic_filtering_"
-REWARD = "--reward."
-LENGTH_AWARE = "--rollout.length_aware_dispatch"
-AGENT_TIMEOUT = "--rollout.agent_timeout"
-TRACE = "--rollout.trace"
-RESUME_DATA = "--rollout.resume_data"
-CHECK_ROWS = "--data.check_rows"
-OFF = "python -m openrlhf_sagc.off"
-MEDIAN = "median"  # this package's estimator
-USUAL_SIZE = 8  # of a group
-
-
-def refuse(condition: object, message: str) -> None:
-    """End the run with this line if the condition holds."""
-    if condition:
-        raise refusal(message)
-
-
-def refusal(message: str) -> SystemExit:
-    """The end of the run with this line, in which no flag shows its secrets."""
-    return SystemExit(f"openrlhf_sagc: {without_secrets(message)}")
-
+from openrlhf_sagc.config.layout import (
+    data_parallel_actors,
+    fewest_batches,
+    forward_ranks,
+    samples_per_step,
+    uneven_share,
+)
+from openrlhf_sagc.config.refusal import AGENT_TIMEOUT, FILTER, PREFIX, REWARD, TAIL, USUAL_SIZE, refuse, words
 
 # `off` below is what a line adds where OpenRLHF itself runs the script: `off_command` of arguments.py.
 
@@ -215,18 +197,6 @@ def _samples_of_steps(args: SimpleNamespace, size: int) -> range:
     return range(groups * min(kept), groups * max(kept) + 1, math.gcd(*kept))
 
 
-def uneven_share(args: SimpleNamespace, batches: int, ranks: int) -> str:
-    """Why a model's ranks cannot run these batches, for an error message; empty if they can.
-
-    OpenRLHF gives each rank a batch at least. Under ZeRO-3 ranks wait for each other in every forward pass.
-    """
-    if batches < ranks:
-        return "fewer than one each"
-    if args.ds.zero_stage == 3 and batches % ranks:
-        return "which they cannot share evenly, so ZeRO-3 would wait for ever"
-    return ""
-
-
 def check_prompts(args: SimpleNamespace, prompts: int, off: str) -> None:
     """The dataset, which has so many prompts, has those of a step."""
     samples, product = samples_per_step(args)
@@ -275,48 +245,3 @@ def check_agent(args: SimpleNamespace) -> None:
         f"{AGENT_TIMEOUT} {timeout:g} does nothing without --train.agent_func_path: a reward function or server has "
         f"{REWARD}timeout",
     )
-
-
-def data_parallel_actors(args: SimpleNamespace) -> int:
-    """Ranks that share the samples of a step."""
-    return _data_parallel_ranks(args, "actor")
-
-
-def forward_ranks(args: SimpleNamespace) -> dict[str, int]:
-    """Data-parallel ranks of each model that runs a step's samples, by the section of its flags.
-
-    No critic is among them: the estimators of groups have none.
-    """
-    sections = ["actor"]
-    if args.algo.kl.init_coef > 0:
-        sections.append("ref")
-    if not args.reward.remote_url and not args.train.agent_func_path:
-        sections.append("reward")
-    return {section: _data_parallel_ranks(args, section) for section in sections}
-
-
-def fewest_batches(args: SimpleNamespace, samples: int) -> int:
-    """Batches into which OpenRLHF cuts a step of `samples` for the forward passes; the least there can be if dynamic."""
-    actors = data_parallel_actors(args)
-    if args.train.dynamic_batch_enable:
-        return actors
-    batches = math.ceil(samples / args.rollout.micro_batch_size)
-    if actors > 1 and samples >= actors:  # whole rounds of all actors
-        batches = min(math.ceil(batches / actors), samples // actors) * actors
-    return batches
-
-
-def _data_parallel_ranks(args: SimpleNamespace, section: str) -> int:
-    flags = getattr(args, section)
-    return max(flags.num_nodes * flags.num_gpus_per_node // (args.ds.ring_attn_size * args.ds.tensor_parallel_size), 1)
-
-
-def samples_per_step(args: SimpleNamespace) -> tuple[int, str]:
-    """Samples of a step at the first group size, and the flags that say so."""
-    batch_size, n_samples = args.rollout.batch_size, args.rollout.n_samples_per_prompt
-    return batch_size * n_samples, f"--rollout.batch_size {batch_size} x --rollout.n_samples_per_prompt {n_samples}"
-
-
-def words(sizes: Sequence[float]) -> str:
-    """The sizes, or other numbers, as they stand on a command line."""
-    return " ".join(map(str, sizes))
