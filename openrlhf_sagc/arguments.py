@@ -275,7 +275,9 @@ def off_command(args: SimpleNamespace) -> str:
         return ""
     defaults = vars(parser.parse_args([])).items()
     given = [f"--{name}" for name, default in defaults if operator.attrgetter(name)(args) != default]
-    return f", or start {OFF}{' without ' + ' '.join(given) if given else ''}, which runs the script as it is"
+    if given:
+        return f", or start {OFF} without {' '.join(given)}, which runs the rest as it is"
+    return f", or start {OFF}, which runs the script as it is"
 
 
 def describe(args: SimpleNamespace) -> str:

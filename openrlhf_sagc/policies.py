@@ -2,8 +2,9 @@
 
 from types import SimpleNamespace
 
+from openrlhf_sagc.config.checks import fitting_sizes
 from openrlhf_sagc.config.layout import samples_per_step
-from openrlhf_sagc.config.refusal import words
+from openrlhf_sagc.config.refusal import PREFIX, words
 from openrlhf_sagc.decisions.controller import StragglerAwareGroupController
 from openrlhf_sagc.decisions.dynamic_sampling import DynamicSampler
 from openrlhf_sagc.decisions.length_prediction import LengthPredictor
@@ -25,7 +26,8 @@ def build_controller(args: SimpleNamespace) -> StragglerAwareGroupController:
     if flags.group_sizes and args.rollout.n_samples_per_prompt not in flags.group_sizes:
         raise ValueError(
             f"group_sizes {words(flags.group_sizes)} do not hold --rollout.n_samples_per_prompt "
-            f"{args.rollout.n_samples_per_prompt}, the size of the first step: add it or set it to one of them"
+            f"{args.rollout.n_samples_per_prompt}, the size of the first step: add it, {PREFIX}group_sizes "
+            f"{words(fitting_sizes(args, args.rollout.n_samples_per_prompt))}, or set it to one of them"
         )
     return StragglerAwareGroupController(
         group_sizes=flags.group_sizes,

@@ -11,6 +11,9 @@ sys.path[0] = str(FOLDER.parent)  # where lib and studies are
 def main() -> None:
     names = sorted(file.parent.name for file in FOLDER.glob("*/run.py"))
     name = sys.argv.pop(1) if len(sys.argv) > 1 else ""
+    if name in ("-h", "--help"):
+        print(f"{__doc__}\n\n{', '.join(names)}")
+        return
     if name not in names:
         sys.exit(f"eval/studies: {name or 'no name'} is no study: give one of {', '.join(names)}")
     sys.argv[0] = f"eval/studies {name}"

@@ -76,24 +76,18 @@ def _check_tail_batching(args: SimpleNamespace) -> None:
 
 def check_group(args: SimpleNamespace, off: str) -> None:
     """Rewards are compared in groups of more than one; the line has all that the script needs, to be copied."""
-    estimator, rollout, freezing = args.algo.advantage.estimator, args.rollout, args.critic.freezing_steps
-    needed, size = flags_for_groups(args), _size_for_groups(args)
+    estimator, rollout = args.algo.advantage.estimator, args.rollout
+    needed = flags_for_groups(args)
     if not needed:
         return
-    if size > rollout.n_samples_per_prompt and rollout.batch_size % size == 0:
-        needed.append(f"--rollout.batch_size {rollout.batch_size // size}")  # a step keeps its samples
-    over_sampling = f"--rollout.vllm_generate_batch_size {rollout.vllm_generate_batch_size}"
-    dropped = [over_sampling] if rollout.vllm_generate_batch_size != rollout.batch_size else []
-    dropped += [f"--critic.freezing_steps {freezing}"] if freezing >= 0 else []
     has_groups = estimator in _group_estimators()
     problem = (
         f"--rollout.n_samples_per_prompt {rollout.n_samples_per_prompt} makes no group to compare rewards in"
         if has_groups
         else f"--algo.advantage.estimator {estimator} has no groups for the scheduler"
     )
-    without = f" without {' '.join(dropped)}" if dropped else ""
-    others = "" if has_groups else " (or dr_grpo, rloo, reinforce_baseline, median)"
-    refuse(True, f"{problem}: use {' '.join(needed)}{without}{others}{off}")
+    others = "" if has_groups else " (dr_grpo, rloo, reinforce_baseline and median have groups, too)"
+    refuse(True, f"{problem}: use {needed}{off}{others}")
 
 
 def _group_estimators() -> Sequence[str]:
@@ -103,14 +97,39 @@ def _group_estimators() -> Sequence[str]:
     return GROUP_ESTIMATORS
 
 
-def flags_for_groups(args: SimpleNamespace) -> list[str]:
-    """The flags that a run still needs whose rewards are to be compared in groups."""
-    missing = []
-    if args.algo.advantage.estimator not in _group_estimators():
+def flags_for_groups(args: SimpleNamespace) -> str:
+    """The flags that a run still needs whose rewards are to be compared in groups, and those to drop; empty if it has all.
+
+    A step keeps its samples. OpenRLHF's own flags have no `rollout.sagc`: then the estimator may stay, and what only the
+    scheduler cannot have.
+    """
+    rollout, freezing, has_scheduler = args.rollout, args.critic.freezing_steps, hasattr(args.rollout, "sagc")
+    size, missing, dropped = _size_for_groups(args), [], []
+    if has_scheduler and args.algo.advantage.estimator not in _group_estimators():
         missing.append("--algo.advantage.estimator group_norm")
-    if args.rollout.n_samples_per_prompt < 2:
-        missing.append(f"--rollout.n_samples_per_prompt {_size_for_groups(args)}")
-    return missing
+    if rollout.n_samples_per_prompt < 2:
+        missing.append(f"--rollout.n_samples_per_prompt {size}")
+        if rollout.batch_size % size == 0:
+            missing.append(f"--rollout.batch_size {rollout.batch_size // size}")
+    if missing and has_scheduler:
+        if rollout.vllm_generate_batch_size not in (None, rollout.batch_size):
+            dropped.append(f"--rollout.vllm_generate_batch_size {rollout.vllm_generate_batch_size}")
+        if freezing >= 0:
+            dropped.append(f"--critic.freezing_steps {freezing}")
+        sizes = fitting_sizes(args, size)
+        if rollout.sagc.enable and sizes != sorted({*rollout.sagc.group_sizes}):
+            missing.append(f"{PREFIX}group_sizes {words(sizes)}")
+    return " ".join(missing) + (f" without {' '.join(dropped)}" if dropped else "")
+
+
+def fitting_sizes(args: SimpleNamespace, size: int) -> list[int]:
+    """Of the run's group sizes those that a step at this size can have, and this one."""
+    rollout = args.rollout
+    samples = rollout.batch_size * rollout.n_samples_per_prompt
+    if rollout.n_samples_per_prompt < 2 and rollout.batch_size % size:
+        samples *= size  # the number of prompts stays
+    fits = [other for other in rollout.sagc.group_sizes if rollout.sagc.hold == "prompts" or samples % other == 0]
+    return sorted({size, *fits})
 
 
 def _size_for_groups(args: SimpleNamespace) -> int:

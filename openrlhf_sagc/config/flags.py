@@ -76,12 +76,14 @@ def openrlhf_parser() -> argparse.ArgumentParser:
     Raises:
         SystemExit: OpenRLHF is missing or not patched.
     """
-    file, tree = _command_of_openrlhf("the patched OpenRLHF, build/dist/openrlhf-*.whl")
+    file, tree = _command_of_openrlhf(
+        "the patched OpenRLHF, in a clone: pip install --no-deps build/dist/openrlhf-*.whl, on the CPU stack PYTHONPATH=build/cpu-patched"
+    )
     builder = _builder(tree)
     if builder is None:
         raise refusal(
             [
-                f"{file} is not of the patched OpenRLHF: install build/dist/openrlhf-*.whl, or start {COMMAND}.unpatched, which "
+                f"{file} is not of the patched OpenRLHF: in a clone pip install --no-deps build/dist/openrlhf-*.whl, or start {COMMAND}.unpatched, which "
                 "runs OpenRLHF as released"
             ]
         )

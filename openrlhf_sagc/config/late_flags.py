@@ -56,7 +56,7 @@ def _is_dynamic(args: Arguments) -> bool:
     return args.train.dynamic_batch_enable
 
 
-# What OpenRLHF itself divides by, or compares, while it checks the flags: these fail with the switch on or off.
+# What OpenRLHF itself divides by, or compares, while it checks the flags: these fail under every command.
 DIVISORS = {
     "actor.num_nodes": (WHOLE, _always),
     "actor.num_gpus_per_node": (WHOLE, _always),

@@ -37,19 +37,24 @@ _OLD = re.compile(rf"`?(?<![\w.])(?:--)?({'|'.join(sorted(TODAY, key=len, revers
 def _of_group(args: SimpleNamespace) -> str:
     return (
         f"--rollout.n_samples_per_prompt {args.rollout.n_samples_per_prompt} makes no group to compare rewards in: use "
-        f"{' '.join(_needed(args))}"
+        f"{flags_for_groups(args)}"
     )
 
 
-def _needed(args: SimpleNamespace) -> list[str]:
-    """The flags that the run still needs for groups; whether it has an estimator of groups matters to the scheduler alone."""
-    has_scheduler = hasattr(args.rollout, "sagc")  # OpenRLHF's own flags are without
-    return [flag for flag in flags_for_groups(args) if has_scheduler or "estimator" not in flag]
+def _of_images(args: SimpleNamespace) -> str:
+    """Images and a critic."""
+    needed = flags_for_groups(args)
+    if "--algo.advantage.estimator" not in needed:  # OpenRLHF's own flags
+        needed = f"--algo.advantage.estimator group_norm {needed}".strip()
+    return (
+        f"--data.max_images_per_prompt {args.data.max_images_per_prompt} does not work with a critic, which "
+        f"--algo.advantage.estimator gae has: use {needed}"
+    )
 
 
 def _of_filter(args: SimpleNamespace) -> str:
-    needed = _needed(args)
-    more = f"; it also needs {' '.join(needed)}" if needed else ""
+    needed = flags_for_groups(args)
+    more = f"; it also needs {needed}" if needed else ""
     return (
         "--algo.dynamic_filtering_enable needs rewards with the responses, from --reward.remote_url or "
         f"--train.agent_func_path: give one of them, or drop it for the reward model of --reward.model_name_or_path{more}"
@@ -83,10 +88,7 @@ LINES: dict[str, Callable[[SimpleNamespace], str]] = {
         "0.5 5, or HIGH alone"
     ),
     r"requires n_samples_per_prompt > 1|n_samples_per_prompt must be greater than 1": _of_group,
-    r"VLM training does not support critic": lambda args: (
-        f"--data.max_images_per_prompt {args.data.max_images_per_prompt} does not work with a critic, which "
-        "--algo.advantage.estimator gae has: use --algo.advantage.estimator group_norm"
-    ),
+    r"VLM training does not support critic": _of_images,
     r"VLM training does not support --packing_samples": lambda args: (
         f"--data.max_images_per_prompt {args.data.max_images_per_prompt} does not work with --ds.packing_samples: drop it, "
         "and --train.dynamic_batch_enable, which switches it on"

@@ -38,6 +38,8 @@ class BucketPlan:
 
     def add(self, groups: list[Group]) -> list[Group]:
         """These groups are committed; the bucket to send now, empty if what waits makes none."""
+        if not groups:
+            return []
         self._waiting += groups
         bucket = self._waiting[: self._most - len(self.sent)]
         left = (self._groups - len(self.sent)) * self._size

@@ -13,13 +13,12 @@ class RolloutEngines(Protocol):
     def dispatch(self, groups: Sequence[Group]) -> None:
         """Begin the rollouts of these groups, each on its engine."""
 
-    def ended(self, surplus: dict[int, list[int]]) -> Sequence[Ended]:
-        """Wait for rollouts to end; none if none does for a while.
-
-        Args:
-            surplus: by engine, numbers of groups whose rollouts there are to be stopped; they end, too.
-        """
+    def ended(self) -> Sequence[Ended]:
+        """Wait for rollouts to end; none if none does for a while."""
         ...
+
+    def stop_surplus(self, groups: dict[int, list[int]]) -> None:
+        """Stop what still runs of these groups, by number: the engine of each rollout. They end, too."""
 
     def stop(self) -> Iterable[Sequence[Ended]]:
         """Stop all that runs, until everything has ended."""
@@ -41,12 +40,14 @@ class StepTrainer(Protocol):
 
 def roll_out(step: Step, groups: Sequence[Group], engines: RolloutEngines, trainer: StepTrainer) -> None:
     """Roll out these first groups, and more as the step asks for them, until it waits for nothing any more."""
+    engines.stop_surplus(step.take_surplus())  # of groups of the step before
     _dispatch(step, groups, engines, trainer)
     while step.waits:
-        ended = engines.ended(step.surplus)
+        ended = engines.ended()
         _take_back(step, ended, trainer)
         if not ended:
             trainer.wait_on(step)
+        engines.stop_surplus(step.take_surplus())
         _dispatch(step, step.dispatch(), engines, trainer)
 
 

@@ -100,7 +100,8 @@ class Step:
         running = [parts.group for parts in self.flight.running.values()]
         self.carried_accepted, self.carried_running = len(self.flight.accepted), len(running)
         self._places = Places(self.num_groups, running, self.flight.accepted)
-        self._surplus: set[int] = set()  # numbers of the groups that run on though they have enough
+        # Groups that run on though they have enough, and whose others nobody was told to stop yet.
+        self._surplus = [parts for parts in self.flight.running.values() if parts.has_enough]
 
     # --- what it asks for -----------------------------------------------------------------------------------------
 
@@ -123,20 +124,16 @@ class Step:
             return True
         return bool(running) and next(iter(running.values())).group.step < self.number
 
-    @property
-    def surplus(self) -> dict[int, list[int]]:
-        """By engine, the numbers of the groups that run there on though they have enough: to be stopped."""
-        found: dict[int, list[int]] = {}
-        for number in self._surplus:
-            for engine in {*self.flight.running[number].left_on}:
-                found.setdefault(engine, []).append(number)
-        return found
+    def take_surplus(self) -> dict[int, list[int]]:
+        """Groups that have enough since the last call: by number, the engine of each rollout that is to be stopped."""
+        taken, self._surplus = self._surplus, []
+        return {parts.group.number: parts.left_on for parts in taken if not parts.is_whole}
 
     def rate(self) -> float:
         """The acceptance rate in the light of this step's verdicts: below the expected one as far as they leave no doubt.
 
-        It never rises, and it falls no further than to the upper end of what the verdicts allow. So chance alone dispatches
-        nothing more, and a step that expected too much asks for the rest in a few refills instead of one by one.
+        It is never above that one, and falls no further than to the upper end of what the verdicts allow. So chance alone
+        dispatches nothing more, and a step that expected too much asks for the rest in a few refills instead of one by one.
         """
         weight = self.rate_groups + len(self.verdicts)
         kept = len(self.flight.accepted) - self.carried_accepted
@@ -230,19 +227,19 @@ class Step:
         whole = []
         for number, place, response in ended:
             parts = self.flight.running[number]
+            had_enough = parts.has_enough
             parts.put(place, response)
             self.flight.loads[parts.group.engines[place]] -= parts.group.load
             if parts.is_whole:
                 whole.append(self._take_back(parts))
-            elif parts.has_enough:
-                self._surplus.add(number)
+            elif parts.has_enough and not had_enough:
+                self._surplus.append(parts)
         return whole
 
     def _take_back(self, parts: GroupParts) -> Back:
         """The group runs no more."""
         group, places = parts.group, parts.members
         del self.flight.running[group.number]
-        self._surplus.discard(group.number)
         self._places.end(group)
         rollouts = [response[ROLLOUT] for response in parts.responses]
         members = [rollouts[place] for place in places]

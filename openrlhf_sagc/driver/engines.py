@@ -38,7 +38,7 @@ class Engines:
     had a request to decode.
 
     An engine gets one call for all that is dispatched to it together, and while rollouts run there one more, which waits
-    for what has ended since the last one. So the driver's work follows the rollouts, and it never asks who has room.
+    for what has ended since the last one. So the driver's work follows the rollouts, and training never asks who has room.
 
     Args:
         strategy, tokenizer, vllm_engines: as of OpenRLHF's samples generator.
@@ -50,9 +50,11 @@ class Engines:
         self._args = strategy.args
         self._engines = vllm_engines
         self._rollouts: Counter[int] = Counter()  # that run, by engine
+        self._running = 0  # all of them
         self._asked: set[int] = set()  # engines that will say what has ended
         self._back: SimpleQueue[tuple[int, Future]] = SimpleQueue()  # answers of engines
-        self._told: dict[int, float] = {}  # seconds on the clock at which groups with a surplus were told to stop
+        self._late: dict[int, Counter[int]] = {}  # groups that are to stop: rollouts that still run, by engine
+        self._told = 0.0  # seconds on the clock at which all of these were last told so
         self._sent: dict[int, float] = {}  # seconds on the clock at which groups were dispatched, by number
         self._began = 0.0  # seconds on the clock at `resume`
         self._spans: list[tuple[float, float]] = []  # when the rollouts ran that ended since then
@@ -93,23 +95,23 @@ class Engines:
             for engine, on_engine in places.items():
                 shares.setdefault(engine, []).append(Share(group.number, group.prompt, tuple(on_engine)))
                 self._rollouts[engine] += len(on_engine)
+                self._running += len(on_engine)
         for engine, of_engine in shares.items():
             ref = self._engines[engine].generate_responses.remote(Dispatch(of_engine), **self._settings)
             ref.future().add_done_callback(partial(self._note_dispatch, engine))
             self._ask(engine)
 
-    def ended(self, surplus: dict[int, list[int]]) -> list[Ended]:
+    def ended(self) -> list[Ended]:
         """Wait for an engine to say which rollouts have ended there; none if none says so for WAIT seconds.
-
-        Args:
-            surplus: by engine, numbers of groups whose rollouts are stopped there.
 
         Raises:
             RayError: an engine has died.
         """
-        waits = round(WAIT / STOP_WAIT) if surplus else 1
+        waits = round(WAIT / STOP_WAIT) if self._late else 1
         for _ in range(waits):
-            self._stop_surplus(surplus)
+            if self._late and time.perf_counter() >= self._told + STOP_WAIT:
+                self._tell(self._late)  # again, since a call on its way may not have heard
+                self._told = time.perf_counter()
             if ended := self._next(WAIT / waits):
                 self.silent_waits = self.idle_waits = 0
                 return ended
@@ -125,16 +127,16 @@ class Engines:
             RuntimeError: rollouts have not ended after STOPS_BEFORE_END stops.
         """
         silent = 0
-        while self._are_running:  # again, since a call may reach its engine after the stop
+        while self._running:  # again, since a call may reach its engine after the stop
             with suppress(ray.exceptions.GetTimeoutError):
                 ray.get(self._call(stop_rollouts), timeout=STOP_WAIT)
-            while self._are_running and (ended := self._next(STOP_WAIT)):
+            while self._running and (ended := self._next(STOP_WAIT)):
                 silent = 0
                 yield ended
-            silent += self._are_running
+            silent += bool(self._running)
             if silent in (STOPS_BEFORE_WARNING, STOPS_BEFORE_END):
                 message = (
-                    f"{self._rollouts.total()} rollouts were stopped and have not come back for "
+                    f"{self._running} rollouts were stopped and have not come back for "
                     f"{silent * STOP_WAIT / 60:.0f} minutes: an agent or a reward that blocks its engine's event loop"
                 )
                 if silent == STOPS_BEFORE_END:
@@ -152,10 +154,13 @@ class Engines:
         still = [(sent[parts.group.number], now) for parts in running for _ in parts.left_on]
         return idle_tail([*self._spans, *still], self._began, now)
 
-    @property
-    def _are_running(self) -> bool:
-        """Whether any rollout runs."""
-        return any(self._rollouts.values())
+    def stop_surplus(self, groups: dict[int, list[int]]) -> None:
+        """Stop what still runs of these groups, by number: the engine of each rollout; until it has ended."""
+        late = {number: Counter(engines) for number, engines in groups.items()}
+        if late and not self._late:
+            self._told = time.perf_counter()
+        self._late |= late
+        self._tell(late)
 
     def pause(self) -> None:
         """Generate nothing while the weights change; with partial rollouts the trainer itself sees to that.
@@ -165,10 +170,10 @@ class Engines:
         Raises:
             RuntimeError: an engine has died, or such requests do not end.
         """
-        self._is_paused = self._are_running and not self._args.train.partial_rollout_enable
+        self._is_paused = bool(self._running) and not self._args.train.partial_rollout_enable
         if self._is_paused:
             batch_vllm_engine_call(self._engines, "pause_generation")
-        if self._are_running or not self._args.train.agent_func_path:
+        if self._running or not self._args.train.agent_func_path:
             return
         deadline = time.perf_counter() + LEFT_OVER_WAIT
         while left := sum(ray.get(self._call(stop_left_over))):
@@ -213,22 +218,25 @@ class Engines:
         (ended,) = future.result()
         self._asked.remove(engine)
         self._rollouts[engine] -= len(ended)
+        self._running -= len(ended)
         self._ask(engine)
         for number, _, response in ended:
+            if left := self._late.get(number):
+                left[engine] -= 1
+                if not left.total():
+                    del self._late[number]
             end = self._sent[number] + response[ROLLOUT].seconds
             self._spans.append((end - response[ROLLOUT].running_seconds, end))
         return ended
 
-    def _stop_surplus(self, surplus: dict[int, list[int]]) -> None:
-        """Stop these groups where they run; again every STOP_WAIT, since a call on its way may not hear of it."""
-        now, told = time.perf_counter(), self._told
-        due = {
-            number for numbers in surplus.values() for number in numbers if now >= told.get(number, 0.0) + STOP_WAIT
-        }
-        for engine, numbers in surplus.items():
-            if late := [number for number in numbers if number in due]:
-                self._engines[engine].__ray_call__.remote(stop_rollouts, late)
-        self._told = {n: now if n in due else told[n] for numbers in surplus.values() for n in numbers}
+    def _tell(self, late: dict[int, Counter[int]]) -> None:
+        """Have engines stop their rollouts of these groups: one call to each; a call on its way may not hear of it."""
+        groups_on: dict[int, list[int]] = {}
+        for number, left in late.items():
+            for engine in +left:
+                groups_on.setdefault(engine, []).append(number)
+        for engine, numbers in groups_on.items():
+            self._engines[engine].__ray_call__.remote(stop_rollouts, numbers)
 
     def _are_decoding(self) -> bool:
         """Whether an engine has a request; one whose event loop is blocked does not answer, and decodes nothing."""

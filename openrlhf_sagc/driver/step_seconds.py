@@ -51,16 +51,17 @@ class StepClock:
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
         self._began: float | None = None
+        self._now = 0.0  # when `step_over` was asked last
         self._steps = 0  # that have begun
 
     def step_over(self) -> float | None:
         """The seconds of the step whose training is over; None if that was the first, or if it was asked for before."""
-        now, began, self._began = self._clock(), self._began, None
-        return None if began is None or self._steps == 1 else now - began
+        self._now, began, self._began = self._clock(), self._began, None
+        return None if began is None or self._steps == 1 else self._now - began
 
     def begin(self) -> None:
-        """A step's rollouts begin."""
-        self._began, self._steps = self._clock(), self._steps + 1
+        """A step's rollouts begin; they have begun when `step_over` was asked."""
+        self._began, self._steps = self._now, self._steps + 1
 
     @contextmanager
     def left_out(self) -> Iterator[None]:

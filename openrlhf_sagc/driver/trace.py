@@ -42,7 +42,7 @@ class RunTrace:
         )
 
     def add(self, step: Step, back: Back) -> None:
-        """Note all rollouts of a group that is back, stopped ones included, but none that had not begun.
+        """Note all rollouts of a group that is back, stopped ones included.
 
         Args:
             step: in which it came back.
@@ -52,8 +52,6 @@ class RunTrace:
             return
         group, prompt = back.group, prompt_id(back.group.prompt)
         for place, (rollout, response) in enumerate(zip(back.rollouts, back.responses)):
-            if not rollout.seconds:
-                continue
             ended_early = not rollout.finished or rollout.failure is not None
             row = (
                 prompt,

@@ -23,7 +23,7 @@ def advice(conversion: Conversion, defaults: dict[str, object]) -> Iterator[str]
     if conversion.old:
         yield from _changed_defaults(conversion, defaults)
     if conversion.trainings:
-        yield from _needed(conversion)
+        yield from _needed(conversion, defaults)
     for name in sorted(set(ENTRY.findall(conversion.script))):
         yield _entry_point(name.decode())
 
@@ -46,7 +46,7 @@ def _changed_defaults(conversion: Conversion, defaults: dict[str, object]) -> It
             )
 
 
-def _needed(conversion: Conversion) -> Iterator[str]:
+def _needed(conversion: Conversion, defaults: dict[str, object]) -> Iterator[str]:
     """What the scheduler needs, and dynamic sampling."""
     given = _given(conversion)
 
@@ -65,12 +65,13 @@ def _needed(conversion: Conversion) -> Iterator[str]:
     if samples in ("0", "1"):
         yield f"python -m openrlhf_sagc needs groups: --rollout.n_samples_per_prompt {samples} is none, use 2 or more"
     for name, idle in (
-        ("--rollout.vllm_generate_batch_size", value("--rollout.batch_size", "128")),
+        ("--rollout.vllm_generate_batch_size", value("--rollout.batch_size", str(defaults["--rollout.batch_size"]))),
         ("--critic.freezing_steps", "-1"),
     ):
         if value(name, idle) != idle:
             yield f"python -m openrlhf_sagc does not take {name} {value(name, idle)}: drop it, or start {OFF}"
-    if not given.keys() & {"--reward.remote_url", "--train.agent_func_path"}:
+    scores = given.keys() & {"--reward.remote_url", "--train.agent_func_path"}
+    if "--algo.dynamic_filtering_enable" in given and not scores:
         yield (
             "--algo.dynamic_filtering_enable needs the scores of --reward.remote_url or --train.agent_func_path, beside a "
             "reward model too"

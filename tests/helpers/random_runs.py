@@ -72,7 +72,7 @@ class Run:
         groups = step.dispatch()
         if not groups and not self.flight:
             return None
-        self.committed = []
+        self.committed, self.late = [], set()
         roll_out(step, groups, self, self)
         check_account(self, step)
         if not self.keep_surplus:
@@ -100,15 +100,21 @@ class Run:
             assert len(group.engines) == group.rollouts and set(group.engines) <= set(range(ENGINES))
             assert self.planner.predictor or len(set(group.engines)) == 1
 
-    def ended(self, surplus):
+    def stop_surplus(self, groups):
+        for number, engines in groups.items():
+            assert number not in self.late and engines == self.flight.running[number].left_on and engines
+        self.late |= groups.keys()
+
+    def ended(self):
         """A group comes back at random, and what is to be stopped is."""
-        stopped = {(engine, number) for engine, numbers in surplus.items() for number in numbers}
-        if stopped:
-            number = min(number for _, number in stopped)
-            parts = self.flight.running[number]
-            left = [p for p, answer in enumerate(parts.responses) if answer is None]
-            assert all((parts.group.engines[place], number) in stopped for place in left)
-            return [self._ended(number, place, self.chances.outrun) for place in left]
+        enough = {number for number, parts in self.flight.running.items() if parts.has_enough}
+        assert enough <= self.late
+        if late := enough & self.late:
+            number = self.rng.choice(sorted(late))
+            left = [p for p, answer in enumerate(self.flight.running[number].responses) if answer is None]
+            return [
+                self._ended(number, place, self.chances.outrun) for place in left[: self.rng.randint(1, len(left))]
+            ]
         number = self.rng.choice(list(self.flight.running))
         left = [p for p, answer in enumerate(self.flight.running[number].responses) if answer is None]
         self.rng.shuffle(left)

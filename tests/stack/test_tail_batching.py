@@ -50,8 +50,8 @@ def test_the_first_rollouts_of_a_prompt_are_trained_and_its_last_one_stopped(mak
 
 def next_groups(engines, step):
     """The groups that come back next."""
-    while not (back := step.receive(engines.ended(step.surplus))):
-        pass
+    while not (back := step.receive(engines.ended())):
+        engines.stop_surplus(step.take_surplus())
     return back
 
 

@@ -2,7 +2,7 @@
 
 import heapq
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Mapping
 
 from lib.simulation.costs import CostModel
 from lib.simulation.engine import Engine, Request
@@ -22,6 +22,7 @@ class Cluster:
         self.engines = [Engine(costs) for _ in range(engines)]
         self._due = [math.inf] * engines
         self._events: list[tuple[float, int]] = []  # heap; stale where it is not what is due
+        self._ended: list[Request] = []  # with the last drop
         self._changed: set[int] = set()  # engines that have to schedule before the clock goes on
 
     def dispatch(self, requests: Collection[Request]) -> None:
@@ -49,19 +50,26 @@ class Cluster:
         """Rollouts preempted so far."""
         return sum(engine.preemptions for engine in self.engines)
 
-    def ended(self, surplus: dict[int, list[int]]) -> list[Request]:
-        """Stop the rollouts of these groups `now`, by engine; if there are none, move the clock until a rollout ends.
+    def drop(self, groups: Mapping[int, Iterable[int]]) -> None:
+        """Stop the rollouts of these groups `now`, by number: the engines on which they run.
 
         An engine under way ends its step first, and other rollouts may end with it.
         """
-        ended = []
-        for index, numbers in surplus.items():
+        numbers_on: dict[int, set[int]] = {}
+        for number, engines in groups.items():
+            for index in engines:
+                numbers_on.setdefault(index, set()).add(number)
+        for index, numbers in numbers_on.items():
             engine = self.engines[index]
-            ended += engine.run_until(self.now)
+            self._ended += engine.run_until(self.now)
             left = [request for request in (*engine.running, *engine.waiting) if request.group in numbers]
             engine.drop(left)
-            ended += left
+            self._ended += left
             self._changed.add(index)
+
+    def ended(self) -> list[Request]:
+        """What was dropped, or ended with that; if there is none, move the clock until a rollout ends."""
+        ended, self._ended = self._ended, []
         while not ended:
             self._schedule()
             time, index = heapq.heappop(self._events)
@@ -72,8 +80,9 @@ class Cluster:
         return ended
 
     def stop(self) -> list[Request]:
-        """Stop what runs; all of it, in the order of groups and places."""
-        left = [request for engine in self.engines for request in (*engine.running, *engine.waiting)]
+        """Stop what runs; all of it and what was dropped, in the order of groups and places."""
+        left, self._ended = self._ended, []
+        left += [request for engine in self.engines for request in (*engine.running, *engine.waiting)]
         for engine in self.engines:
             engine.stop(self.now)
         self._events.clear()

@@ -76,9 +76,13 @@ class SimulatedEngines:
         ]
         self._cluster.dispatch(requests)
 
-    def ended(self, surplus: dict[int, list[int]]) -> list[Ended]:
+    def ended(self) -> list[Ended]:
         """The rollouts that end next."""
-        return [self._ended(request) for request in self._cluster.ended(surplus)]
+        return [self._ended(request) for request in self._cluster.ended()]
+
+    def stop_surplus(self, groups: dict[int, list[int]]) -> None:
+        """They end at once."""
+        self._cluster.drop(groups)
 
     def stop(self) -> Iterator[list[Ended]]:
         """All that runs."""

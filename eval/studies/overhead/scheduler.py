@@ -107,7 +107,7 @@ def run_step(planner: StepPlanner, queue: PromptQueue, engines: Engines) -> tupl
     step, trainer = planner.begin(queue), StubTrainer()
     roll_out(step, step.dispatch(), engines, trainer)
     while step.flight.running:  # in training those that a full step does not need are stopped
-        for back in step.receive(engines.ended({})):
+        for back in step.receive(engines.ended()):
             trainer.take_back(step, back)
     step.end()
     step.close(keep=False, tokens_of=lambda group: SIZE)

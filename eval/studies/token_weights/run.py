@@ -6,10 +6,11 @@ python eval/studies token_weights learning RUNS   # what three arms of a compari
 """
 
 import argparse
+import importlib
 from pathlib import Path
 
 from lib.paths import study_flags
-from studies.token_weights import drift, learning, shares
+from studies.token_weights import learning
 
 
 def main() -> None:
@@ -26,6 +27,6 @@ def main() -> None:
             raise ValueError(f"learning needs the folder of a comparison, got {arguments.runs}: give its --output")
         learning.write(arguments.runs, arguments.output / f"{arguments.table}.csv", arguments.arms, arguments.seeds)
     elif arguments.part == "drift":
-        drift.show_table()
+        importlib.import_module("studies.token_weights.drift").show_table()  # imports OpenRLHF's loss, which takes a while
     else:
-        shares.write(arguments.output)
+        importlib.import_module("studies.token_weights.shares").write(arguments.output)

@@ -147,7 +147,10 @@ def test_an_unknown_flag_is_said_before_torch_is_imported():
     "files, line",
     [
         ({}, "no module openrlhf: install the patched OpenRLHF"),
-        ({"cli/train_ppo_ray.py": "import vllm\n"}, "train_ppo_ray.py is not of the patched OpenRLHF: install"),
+        (
+            {"cli/train_ppo_ray.py": "import vllm\n"},
+            "train_ppo_ray.py is not of the patched OpenRLHF: in a clone pip install",
+        ),
         (
             {"README": ""},
             "openrlhf/cli/train_ppo_ray.py is not there, so this is no OpenRLHF: install the patched OpenRLHF",

@@ -118,6 +118,7 @@ def test_all_that_the_recommended_flags_need_is_in_one_line(arguments, refused):
     script = ["--algo.advantage.estimator", "gae", "--rollout.n_samples_per_prompt", "1", *MODEL]
     said = refused(arguments, "--algo.dynamic_filtering_enable", *ON, *script)
     needed = ["--algo.advantage.estimator", "group_norm", "--rollout.n_samples_per_prompt", "8"]
+    needed += ["--rollout.batch_size", "1"]  # a step keeps its samples
     assert said.endswith(f"it also needs {' '.join(needed)}")
     assert not refused(arguments, *ON, *script, *needed)
 

@@ -38,8 +38,8 @@ def begun(generator, places, rollouts=None):
 
 def returned(generator, step):
     """The next groups that come back."""
-    while not (back := step.receive(generator.engines.ended(step.surplus))):
-        pass
+    while not (back := step.receive(generator.engines.ended())):
+        generator.engines.stop_surplus(step.take_surplus())
     return back
 
 
@@ -218,8 +218,8 @@ def test_every_group_comes_back_once_and_whole(make_generator, data):
         rewarded = sum(rollout.finished and not rollout.failure for rollout in records)
         if place < whole:  # it came back by itself
             assert not any(rollout.stopped for rollout in records) or rewarded >= 4 < rollouts
-    assert not step.flight.running and not step.flight.loads.total() and not step.surplus
-    assert not engines._rollouts.total() and not engines._asked
+    assert not step.flight.running and not step.flight.loads.total() and not step.take_surplus()
+    assert not engines._running and not engines._rollouts.total() and not engines._asked and not engines._late
 
 
 def test_groups_that_do_not_come_back_from_a_stop_end_the_run(generator, monkeypatch):

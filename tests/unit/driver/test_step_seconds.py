@@ -113,8 +113,9 @@ def test_a_step_after_the_first_lasts_until_the_next_one_begins_without_what_is_
         clock.now = 115.0
     clock.now = 116.0
     assert steps.step_over() == pytest.approx(116 - 103.25 - 5)
-    assert steps.step_over() is None  # of a call that rolls nothing out
     clock.now = 117.0
+    assert steps.step_over() is None  # the call before this one rolled nothing out
+    clock.now = 117.5
     steps.begin()
     clock.now = 118.5
     assert steps.step_over() == pytest.approx(1.5)

@@ -35,10 +35,11 @@ def task(tmp_path):
     return tmp_path / "task"
 
 
-def test_a_name_that_is_none_is_answered_with_all(study):
-    for name in ("prompt_sizes", "--help"):
-        with pytest.raises(SystemExit, match=f"^eval/studies: {name} is no study: give one of {', '.join(NAMES)}$"):
-            study(name)
+def test_a_name_that_is_none_is_answered_with_all(study, capsys):
+    with pytest.raises(SystemExit, match=f"^eval/studies: prompt_sizes is no study: give one of {', '.join(NAMES)}$"):
+        study("prompt_sizes")
+    study("--help")
+    assert capsys.readouterr().out.endswith(f"{', '.join(NAMES)}\n")
 
 
 # --- simulated -------------------------------------------------------------------------------------------------------

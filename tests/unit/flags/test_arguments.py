@@ -307,20 +307,20 @@ def test_the_command_runs_the_scheduler_at_the_scripts_group_size(run_trainer, c
 AS_THEY_ARE = {
     "PPO with a critic, by default": (
         ["--algo.advantage.estimator", "gae", "--rollout.n_samples_per_prompt", "1", "--rollout.batch_size", "64"],
-        "use --algo.advantage.estimator group_norm --rollout.n_samples_per_prompt 8 --rollout.batch_size 8 (or dr_grpo",
+        "use --algo.advantage.estimator group_norm --rollout.n_samples_per_prompt 8 --rollout.batch_size 8, or start",
     ),
     "a number of prompts that groups do not divide": (
         [*"--algo.advantage.estimator gae --rollout.n_samples_per_prompt 1 --rollout.batch_size 20".split()]
         + [*"--train.batch_size 20 --train.micro_batch_size 4".split()],
-        "use --algo.advantage.estimator group_norm --rollout.n_samples_per_prompt 8 (or dr_grpo",
+        "use --algo.advantage.estimator group_norm --rollout.n_samples_per_prompt 8, or start",
     ),
     "several samples for a critic": (
         ["--algo.advantage.estimator", "gae", "--critic.freezing_steps", "5"],
-        "use --algo.advantage.estimator group_norm without --critic.freezing_steps 5 (or dr_grpo",
+        "use --algo.advantage.estimator group_norm without --critic.freezing_steps 5, or start",
     ),
     "over-sampling for an estimator without groups": (
         [*"--algo.advantage.estimator reinforce --train.async_enable --rollout.vllm_generate_batch_size 16".split()],
-        "use --algo.advantage.estimator group_norm without --rollout.vllm_generate_batch_size 16 (or dr_grpo",
+        "use --algo.advantage.estimator group_norm without --rollout.vllm_generate_batch_size 16, or start",
     ),
     "REINFORCE of a sample each, with a flag of this package": (
         ["--algo.advantage.estimator", "reinforce", "--rollout.n_samples_per_prompt", "1", "--reward.retries", "3"]
@@ -330,7 +330,17 @@ AS_THEY_ARE = {
     "group control over one size": (
         ["--algo.advantage.estimator", "gae", "--rollout.n_samples_per_prompt", "1", "--rollout.batch_size", "64"]
         + ["--rollout.sagc.enable", SIZES, "16"],
-        "use --algo.advantage.estimator group_norm --rollout.n_samples_per_prompt 16 --rollout.batch_size 4 (or dr_grpo",
+        "use --algo.advantage.estimator group_norm --rollout.n_samples_per_prompt 16 --rollout.batch_size 4, or start",
+    ),
+    "group control over sizes that a step of this size cannot have": (
+        ["--algo.advantage.estimator", "gae", "--rollout.n_samples_per_prompt", "1", "--rollout.batch_size", "16"]
+        + ["--rollout.sagc.enable", "--train.batch_size", "16"],
+        "--rollout.n_samples_per_prompt 8 --rollout.batch_size 2 --rollout.sagc.group_sizes 4 8 16, or start",
+    ),
+    "group control without the script's size": (
+        ["--algo.advantage.estimator", "gae", "--rollout.n_samples_per_prompt", "6", "--rollout.sagc.enable"]
+        + ["--train.batch_size", "48", "--train.micro_batch_size", "4"],
+        "use --algo.advantage.estimator group_norm --rollout.sagc.group_sizes 4 6 8 16, or start",
     ),
     "over-sampling": (
         ["--train.async_enable", "--rollout.vllm_generate_batch_size", "16"],
@@ -360,11 +370,12 @@ def test_what_openrlhf_runs_and_the_scheduler_cannot_says_how_to_run_it_both_way
     line = str(ended.value)
     assert part in line
     off = re.search(
-        r"or start python -m openrlhf_sagc\.off(?: without (--.*?))?, which runs the script as it is$", line
+        r"or start python -m openrlhf_sagc\.off(?: without (--.*?))?, which runs the (?:script|rest) as it is(?: \(|$)",
+        line,
     )
     with pytest.raises(RayStarted):
         run_trainer(*without(flags, off[1] or ""), module="openrlhf_sagc.off")
-    added = re.search(r": use (--[^(]*?)(?: without (--[^(]*?))? \(or", line)
+    added = re.search(r": use (--[^(]*?)(?: without (--[^(]*?))?, or start", line)
     names = re.search(r"(--\S+ \d+)[^:]*: (?:drop it|use 64)", line)
     kept = without(flags, (added and added[2]) or (names and names[1]) or "--data.max_samples")
     with pytest.raises(RayStarted):

@@ -52,7 +52,9 @@ def test_unpatched_openrlhf_is_refused(python):
     result = subprocess.run([python, "-m", "openrlhf_sagc"], env=environment, capture_output=True, text=True)
     last = result.stderr.splitlines()[-1]
     assert result.returncode == 1
-    assert "build/cpu-base/openrlhf/cli/train_ppo_ray.py is not of the patched OpenRLHF: install" in last
+    assert (
+        "build/cpu-base/openrlhf/cli/train_ppo_ray.py is not of the patched OpenRLHF: in a clone pip install" in last
+    )
 
 
 @pytest.fixture

@@ -83,13 +83,20 @@ def test_defaults_are_flags_of_today_and_the_advice_is_taken():
         ),
         ("--advantage_estimator rloo", "--rollout.n_samples_per_prompt 1 is none, use 2 or more"),
         (
-            "--reward_pretrain m",
+            "--reward_pretrain m --dynamic_filtering",
             "--algo.dynamic_filtering_enable needs the scores of --reward.remote_url or --train.agent",
         ),
     ],
 )
 def test_what_the_scheduler_and_dynamic_sampling_need(flags, line):
     assert any(line in text for text in said(flags))
+
+
+def test_what_the_script_does_not_ask_for_is_not_spoken_of():
+    assert not [line for line in said(GROUPS + "--reward_pretrain m") if "dynamic_filtering" in line]
+    asks = GROUPS + "--rollout.vllm_generate_batch_size "  # the default of --rollout.batch_size is 1024
+    assert not [line for line in said(asks + "1024") if "vllm_generate" in line]
+    assert [line for line in said(asks + "128") if "does not take --rollout.vllm_generate_batch_size 128" in line]
 
 
 def test_a_variable_may_be_right():

@@ -25,7 +25,7 @@ def test_one_engine_that_admits_all_has_a_closed_form(lengths, prompt):
     cluster, ended = Cluster(costs, 1), 0
     cluster.dispatch(requests_of(*lengths, prompt=prompt))
     while ended < len(lengths):
-        ended += len(cluster.ended({}))
+        ended += len(cluster.ended())
     kv_tokens = sum(prompt * n + n * (n - 1) / 2 for n in lengths)
     seconds = 0.01 * max(lengths) + 1e-4 * sum(lengths) + 1e-7 * kv_tokens + 1e-5 * prompt * len(lengths)
     assert cluster.now == pytest.approx(seconds, rel=1e-9)
@@ -34,12 +34,12 @@ def test_one_engine_that_admits_all_has_a_closed_form(lengths, prompt):
 def test_stopping_leaves_idle_engines_and_says_what_ran():
     cluster = Cluster(costs_of(), 2)
     cluster.dispatch([*requests_of(3, 9, engines=[0, 0]), *requests_of(4, group=1, engines=[1])])
-    assert ends(cluster.ended({})) == [(0, 0)]
+    assert ends(cluster.ended()) == [(0, 0)]
     left = cluster.stop()
     assert ends(left) == [(0, 1), (1, 0)] and [request.ended for request in left] == [None, None]
     assert [engine.unfinished for engine in cluster.engines] == [0, 0] and cluster.now == 3
     cluster.dispatch(requests_of(4, group=3))
-    assert ends(cluster.ended({})) == [(3, 0)] and cluster.now == 7
+    assert ends(cluster.ended()) == [(3, 0)] and cluster.now == 7
 
 
 def test_a_surplus_is_dropped_on_its_engines_at_once():
@@ -47,11 +47,12 @@ def test_a_surplus_is_dropped_on_its_engines_at_once():
     cluster = Cluster(costs_of(), 3)
     first = requests_of(9, 3, 5, engines=[0, 1, 2])
     cluster.dispatch([*first, *requests_of(7, 7, 7, group=1, engines=[2, 0, 0])])
-    assert ends(cluster.ended({})) == [(0, 1)] and ends(cluster.ended({})) == [(0, 2)] and cluster.now == 5
-    assert ends(cluster.ended({0: [0]})) == [(0, 0)] and cluster.now == 5
+    assert ends(cluster.ended()) == [(0, 1)] and ends(cluster.ended()) == [(0, 2)] and cluster.now == 5
+    cluster.drop({0: [0]})
+    assert ends(cluster.ended()) == [(0, 0)] and cluster.now == 5
     assert [request.ended for request in first] == [None, 3, 5] and first[0].decoded == 5
     assert [engine.unfinished for engine in cluster.engines] == [2, 0, 1]
-    rest = [*cluster.ended({}), *cluster.ended({})]
+    rest = [*cluster.ended(), *cluster.ended()]
     assert sorted(ends(rest)) == [(1, 0), (1, 1), (1, 2)] and cluster.now == 7
 
 
@@ -61,10 +62,11 @@ def test_a_rollout_that_ends_in_the_step_of_the_stop_has_ended():
     cluster.engines[1].costs = costs_of(decode_base=2.0)
     group = requests_of(3, 2, 9, engines=[0, 1, 1])
     cluster.dispatch([*group, *requests_of(2, 9, group=1, engines=[1, 0])])
-    assert ends(cluster.ended({})) == [(0, 0)] and cluster.now == 3
-    assert sorted(ends(cluster.ended({1: [0]}))) == [(0, 1), (0, 2), (1, 0)]
+    assert ends(cluster.ended()) == [(0, 0)] and cluster.now == 3
+    cluster.drop({0: [1, 1]})
+    assert sorted(ends(cluster.ended())) == [(0, 1), (0, 2), (1, 0)]
     assert [request.ended for request in group] == [3, 4, None]
-    assert ends(cluster.ended({})) == [(1, 1)] and not any(engine.unfinished for engine in cluster.engines)
+    assert ends(cluster.ended()) == [(1, 1)] and not any(engine.unfinished for engine in cluster.engines)
 
 
 def test_a_freed_slot_is_given_away_once_the_surplus_is_gone():
@@ -72,8 +74,10 @@ def test_a_freed_slot_is_given_away_once_the_surplus_is_gone():
     cluster = Cluster(costs_of(max_running=1), 1)
     group = requests_of(3, 9)
     cluster.dispatch([*group, *requests_of(2, group=1)])
-    assert ends(cluster.ended({})) == [(0, 0)] and ends(cluster.ended({0: [0]})) == [(0, 1)]
-    assert group[1].started is None and ends(cluster.ended({})) == [(1, 0)] and cluster.now == 5
+    assert ends(cluster.ended()) == [(0, 0)]
+    cluster.drop({0: [0]})
+    assert ends(cluster.ended()) == [(0, 1)]
+    assert group[1].started is None and ends(cluster.ended()) == [(1, 0)] and cluster.now == 5
 
 
 def test_a_rollout_beyond_the_cache_is_refused():
