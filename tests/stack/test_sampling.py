@@ -69,7 +69,9 @@ def test_kept_rollouts_go_on_in_the_next_step_with_their_age(make_scheduler, eng
     resumed = make_scheduler(labels, *FILTER, "--algo.dynamic_filtering_surplus", "keep")
     resumed.load_state_dict(state)
     prompts, lengths, metrics, _ = take_step(resumed)
-    assert {0, 1} <= set(prompts) and lengths.count(200) == 8  # rolled out again, in full
+    owed = {0, 1} - set(prompts)  # where three groups were kept, the step asks for one more
+    assert len(owed) <= 1 and lengths.count(200) == 4 * (2 - len(owed))  # rolled out again, in full
+    assert {resumed.numbers.get(prompt.text) for prompt in resumed.queue.waiting} >= owed
 
 
 @pytest.mark.parametrize("word, reason", [("wrong", "all wrong"), ("right", "all right")])
