@@ -37,6 +37,7 @@ from openrlhf_sagc.driver.metrics import (
 from openrlhf_sagc.driver.prompt_excerpt import excerpt
 from openrlhf_sagc.driver.prompts import DataloaderPrompts
 from openrlhf_sagc.driver.reward_failures import RewardFailures
+from openrlhf_sagc.driver.samples import sample_of
 from openrlhf_sagc.driver.saved_state import FORMAT, check_saved_state, resumed_state
 from openrlhf_sagc.driver.step_seconds import IDLE_TAIL, StepClock
 from openrlhf_sagc.driver.streaming import Stream
@@ -296,7 +297,7 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
                 "left out",
                 f"{response[LEFT_OUT]}: of extra_logs only finite numbers under names are logged; no reward is lost",
             )
-        sample = super()._process_response_into_experience({**response, LOGS: {}}, **generate_kwargs)
+        sample = sample_of(response, generate_kwargs.get("max_len", 2048))  # OpenRLHF's default
         sample.info[SAMPLE_LOGS] = response[LOGS]
         return sample
 

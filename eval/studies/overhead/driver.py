@@ -17,7 +17,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
 from unittest import mock
 
@@ -198,6 +198,7 @@ def parts_of(name: str, rollouts: int, engines: int, tokens: int) -> dict[str, f
         from openrlhf_sagc.decisions.records import ROLLOUT, Rollout
         from openrlhf_sagc.driver.experience import GroupExperienceMaker
         from openrlhf_sagc.driver.rollout import StragglerAwareSamplesGenerator
+        from openrlhf_sagc.driver.samples import sample_of
 
         generator_cls, maker_cls = StragglerAwareSamplesGenerator, GroupExperienceMaker
         request = {**response, "max_length": len(texts), "sampling_params": SimpleNamespace(logprobs=None)}
@@ -230,6 +231,9 @@ def parts_of(name: str, rollouts: int, engines: int, tokens: int) -> dict[str, f
             generator.engines.dispatch = meter.timed("dispatch", generator.engines.dispatch)
         with (
             mock.patch.object(SamplesGenerator, "_process_response_into_experience", process),
+            ours
+            and mock.patch("openrlhf_sagc.driver.rollout.sample_of", meter.timed("samples", sample_of))
+            or nullcontext(),
             mock.patch.object(SamplesGenerator, "_dispatch_prompts_to_vllm", dispatch),
         ):
             meter.seconds.clear()

@@ -27,6 +27,8 @@ def main() -> None:
             raise ValueError(f"learning needs the folder of a comparison, got {arguments.runs}: give its --output")
         learning.write(arguments.runs, arguments.output / f"{arguments.table}.csv", arguments.arms, arguments.seeds)
     elif arguments.part == "drift":
-        importlib.import_module("studies.token_weights.drift").show_table()  # imports OpenRLHF's loss, which takes a while
+        importlib.import_module(
+            "studies.token_weights.drift"
+        ).show_table()  # imports OpenRLHF's loss, which takes a while
     else:
         importlib.import_module("studies.token_weights.shares").write(arguments.output)

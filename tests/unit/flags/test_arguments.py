@@ -23,7 +23,7 @@ CASES = {
     "first size not a candidate": (
         [SIZES, "4", "16"],
         f"{SIZES} 4 16 do not hold --rollout.n_samples_per_prompt 8",
-        "add it or set it to one of them",
+        f"add it, {SIZES} 4 8 16, or set it to one of them",
     ),
     "fewer prompts than a step needs": (
         ["--data.max_samples", "15"],
@@ -88,8 +88,8 @@ CASES = {
     "estimator without groups": (
         ["--algo.advantage.estimator", "reinforce"],
         "--algo.advantage.estimator reinforce has no groups for the scheduler",
-        "use --algo.advantage.estimator group_norm (or dr_grpo, rloo, reinforce_baseline, median), or start python -m "
-        "openrlhf_sagc.off without --rollout.sagc.enable, which runs the script as it is",
+        "use --algo.advantage.estimator group_norm, or start python -m openrlhf_sagc.off without --rollout.sagc.enable, which runs "
+        "the rest as it is (dr_grpo, rloo, reinforce_baseline and median have groups, too)",
     ),
     "prompts that do not exist": (
         ["--data.prompt_dataset", "missing.jsonl"],
