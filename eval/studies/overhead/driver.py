@@ -199,7 +199,9 @@ def parts_of(name: str, rollouts: int, engines: int, tokens: int) -> dict[str, f
         from openrlhf_sagc.driver.experience import GroupExperienceMaker
         from openrlhf_sagc.driver.rollout import StragglerAwareSamplesGenerator
         from openrlhf_sagc.driver.samples import sample_of
+        from openrlhf_sagc.driver.trainers import collect_less_garbage
 
+        collect_less_garbage()  # as in the trainer's process
         generator_cls, maker_cls = StragglerAwareSamplesGenerator, GroupExperienceMaker
         request = {**response, "max_length": len(texts), "sampling_params": SimpleNamespace(logprobs=None)}
         response = plain_response(response, request, who="a stub", vocabulary=VOCABULARY)
