@@ -85,16 +85,19 @@ def module_problems(module: str, settings: dict[str, list[str]]) -> Iterator[str
             yield f"no module {name}: install {what or name}"
 
 
-def flag_problems(module: str, flags: list[str]) -> Iterator[str]:
+def flag_problems(module: str, flags: list[str], *, names_alone: bool = False) -> Iterator[str]:
     """What the training's own parser and checks say of the flags, the data and the reward's or agent's file.
 
     OpenRLHF as released has no checks to ask, so of its run the flags' names and the file alone are looked at.
+
+    Args:
+        names_alone: look at the flags' names alone, where a module is missing that the rest needs.
     """
     sys.path.append(str(HERE.parent))  # where the package is not installed
     said = io.StringIO()
     try:
         with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
-            FLAG_CHECKS[module](flags)
+            (NAME_CHECKS if names_alone else FLAG_CHECKS)[module](flags)
     except SystemExit as error:  # of argparse with a number, and its line printed
         lines = (
             said.getvalue().strip().splitlines()[-1:]
@@ -119,16 +122,43 @@ def _check_flags_without_scheduler(flags: list[str]) -> None:
 
 
 def _check_flags_of_released(flags: list[str]) -> None:
+    _check_names_of_released(flags)
+    _look_at_files(settings_of(flags))
+
+
+def _check_names_of_released(flags: list[str]) -> None:
     from openrlhf_sagc.unpatched import check_flags
 
     check_flags(flags)
-    _look_at_files(settings_of(flags))
 
 
 FLAG_CHECKS = {
     "openrlhf_sagc": _check_flags,
     "openrlhf_sagc.off": _check_flags_without_scheduler,
     "openrlhf_sagc.unpatched": _check_flags_of_released,
+}
+
+
+def _check_names(flags: list[str]) -> None:
+    from openrlhf_sagc.arguments import add_arguments
+    from openrlhf_sagc.config.flags import parse_flags
+
+    parse_flags(flags, add_arguments)
+
+
+def _check_names_without_scheduler(flags: list[str]) -> None:
+    from openrlhf_sagc.arguments import add_arguments
+    from openrlhf_sagc.config.flags import openrlhf_parser, parse_plain_flags
+    from openrlhf_sagc.config.refusal import OFF
+
+    parse_plain_flags(flags, openrlhf_parser(), add_arguments, OFF)
+
+
+# What needs OpenRLHF's source alone, and none of the modules that it imports.
+NAME_CHECKS = {
+    "openrlhf_sagc": _check_names,
+    "openrlhf_sagc.off": _check_names_without_scheduler,
+    "openrlhf_sagc.unpatched": _check_names_of_released,
 }
 
 
@@ -276,8 +306,9 @@ def known_problems(options: argparse.Namespace) -> Iterator[str]:
         yield from gpu_problems(gpus_needed(settings))
         if not missing:
             yield from ray_problems()
+    if importlib.util.find_spec("openrlhf") is not None:
+        yield from flag_problems(module, flags, names_alone=bool(missing))
     if not missing:
-        yield from flag_problems(module, flags)
         yield from default_reward_problems(settings)
 
 

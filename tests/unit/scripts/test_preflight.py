@@ -1,4 +1,5 @@
 import argparse
+import importlib.util
 import runpy
 import socket
 import subprocess
@@ -174,7 +175,7 @@ def test_a_cluster_that_runs_here_is_not_joined_by_chance(preflight, monkeypatch
         (["--rollout.sagc.enabled"], "--rollout.sagc.enabled is no flag; the closest one is --rollout.sagc.enable"),
         (
             [],
-            "--algo.advantage.estimator gae has no groups for the scheduler: use --algo.advantage.estimator group_norm (or",
+            "--algo.advantage.estimator gae has no groups for the scheduler: use --algo.advantage.estimator group_norm, or start",
         ),
         (["--train.partial_rollout_enable"], "--train.partial_rollout_enable needs --train.async_enable: add it"),
     ],
@@ -200,6 +201,25 @@ def test_old_flags_have_a_line_each_as_in_the_command(preflight):
         "--bf16 is --ds.param_dtype bf16 since 0.9.2",
         "python -m openrlhf_sagc.migrate SCRIPT writes an old script anew",
     ]
+
+
+@pytest.mark.parametrize("module", ["openrlhf_sagc", "openrlhf_sagc.off"])
+def test_flags_have_their_names_looked_at_where_a_module_is_missing(preflight, module):
+    find = importlib.util.find_spec
+    with mock.patch("importlib.util.find_spec", lambda name, *more: None if name == "vllm" else find(name, *more)):
+        options = argparse.Namespace(
+            ports=[],
+            command=[module, "--pretrain", "m", "--reward.remote_url", "/none.py"],
+            device="cpu",
+            cluster=None,
+            isolated_network=False,
+            disk_gb=0,
+            memory_gb=0,
+            wait_minutes=0,
+        )
+        lines = list(preflight.problems(options))
+    assert lines[0] == "no module vllm: install vllm"
+    assert "--pretrain is --actor.model_name_or_path since 0.10.2" in lines and not any("none.py" in x for x in lines)
 
 
 def test_missing_modules(preflight):
