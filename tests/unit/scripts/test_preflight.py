@@ -203,20 +203,24 @@ def test_old_flags_have_a_line_each_as_in_the_command(preflight):
     ]
 
 
+def options_of(command, disk_gb=0):
+    """A CPU's, without a cluster."""
+    usual = {
+        "ports": [],
+        "device": "cpu",
+        "cluster": None,
+        "isolated_network": False,
+        "memory_gb": 0,
+        "wait_minutes": 0,
+    }
+    return argparse.Namespace(command=command, disk_gb=disk_gb, **usual)
+
+
 @pytest.mark.parametrize("module", ["openrlhf_sagc", "openrlhf_sagc.off"])
 def test_flags_have_their_names_looked_at_where_a_module_is_missing(preflight, module):
     find = importlib.util.find_spec
     with mock.patch("importlib.util.find_spec", lambda name, *more: None if name == "vllm" else find(name, *more)):
-        options = argparse.Namespace(
-            ports=[],
-            command=[module, "--pretrain", "m", "--reward.remote_url", "/none.py"],
-            device="cpu",
-            cluster=None,
-            isolated_network=False,
-            disk_gb=0,
-            memory_gb=0,
-            wait_minutes=0,
-        )
+        options = options_of([module, "--pretrain", "m", "--reward.remote_url", "/none.py"])
         lines = list(preflight.problems(options))
     assert lines[0] == "no module vllm: install vllm"
     assert "--pretrain is --actor.model_name_or_path since 0.10.2" in lines and not any("none.py" in x for x in lines)
@@ -232,16 +236,7 @@ def test_missing_modules(preflight):
 
 def test_each_problem_is_a_line_and_the_rest_is_still_checked(preflight, tmp_path):
     command = ["openrlhf_sagc.off", "--reward.remote_url", "/none.py", "--ckpt.output_dir", str(tmp_path)]
-    options = argparse.Namespace(
-        ports=[],
-        command=command,
-        device="cpu",
-        cluster=None,
-        isolated_network=False,
-        disk_gb=1e9,
-        memory_gb=0,
-        wait_minutes=0,
-    )
+    options = options_of(command, disk_gb=1e9)
     lines = list(preflight.problems(options))
     assert any("/none.py is not there" in line for line in lines) and any("free disk" in line for line in lines)
 
