@@ -18,6 +18,7 @@ from typing import Any
 import ray
 from ray._private import state
 from ray.exceptions import RayError
+from ray.runtime_context import get_runtime_context  # ray's own of this name starts a cluster where there is none
 
 from openrlhf_sagc.redaction import without_secrets
 from openrlhf_sagc.run.checkpoints import is_saved
@@ -109,7 +110,7 @@ def first_death() -> dict[str, Any] | None:
     if not ray.is_initialized():
         return None
     try:
-        job = ray.JobID.from_hex(ray.get_runtime_context().get_job_id())
+        job = ray.JobID.from_hex(get_runtime_context().get_job_id())
         dead = state.actors(job_id=job, actor_state_name="DEAD").values()
     except Exception:  # Ray itself is gone, or on its way: its own error says so
         return None

@@ -51,7 +51,7 @@ def table(monkeypatch):
     """What Ray has of dead actors; the pauses of the package are short."""
     rows = {}
     monkeypatch.setattr(deaths.ray, "is_initialized", lambda: True)
-    monkeypatch.setattr(deaths.ray, "get_runtime_context", lambda: SimpleNamespace(get_job_id=lambda: "01000000"))
+    monkeypatch.setattr(deaths, "get_runtime_context", lambda: SimpleNamespace(get_job_id=lambda: "01000000"))
     monkeypatch.setattr(deaths.state, "actors", lambda job_id, actor_state_name: dict(rows))
     for name in ("PAUSE", "HEARD_OF", "NODE_LOST"):
         monkeypatch.setattr(deaths, name, 0.05)
@@ -177,6 +177,14 @@ def test_nothing_is_asked_of_ray_before_it_runs_and_its_failure_is_not_ours(monk
     monkeypatch.setattr(deaths.ray, "is_initialized", lambda: False)
     table["a"] = killed()
     assert deaths.first_death() is None
+
+
+def test_ray_is_not_started_where_it_ends_between_two_looks(monkeypatch):
+    """Most functions of Ray's start a cluster where none runs."""
+    started, runs = [], iter([True])
+    monkeypatch.setattr(deaths.ray, "is_initialized", lambda: next(runs, False))
+    monkeypatch.setattr(deaths.ray, "init", lambda: started.append(1))
+    assert deaths.first_death() is None and not started and next(runs, None) is None
 
 
 def test_a_run_that_no_interrupt_reaches_ends_all_the_same():
