@@ -54,7 +54,7 @@ def test_a_second_try_that_is_late_is_no_verdict(comparisons, monkeypatch):
 
 
 def test_no_child_is_left_over(comparisons, monkeypatch):
-    open_before = len(os.listdir("/proc/self/fd"))
+    open_before = set(os.listdir("/proc/self/fd"))
     children = []
     monkeypatch.setattr(os, "fork", lambda fork=os.fork: children.append(fork()) or children[-1])
     for number in range(3):
@@ -63,7 +63,7 @@ def test_no_child_is_left_over(comparisons, monkeypatch):
     for child in list(comparisons._busy.values()):
         comparisons._bury(child)
     comparisons.renew()
-    assert len(os.listdir("/proc/self/fd")) == open_before
+    assert set(os.listdir("/proc/self/fd")) <= open_before  # threads of other tests may have closed some of theirs
     assert len(children) == 4  # three at work and one ready; other tests' children of this process don't count
     for child in children:
         with pytest.raises(ChildProcessError):
