@@ -2,10 +2,10 @@
 
 import sys
 from collections.abc import Sequence
-from types import SimpleNamespace
 
-from openrlhf_sagc.arguments import add_arguments, checked_arguments
+from openrlhf_sagc.arguments import add_arguments, checked_settings
 from openrlhf_sagc.config.flags import parse_flags
+from openrlhf_sagc.config.settings import Settings
 from openrlhf_sagc.config.upstream_checks import validated
 from openrlhf_sagc.redaction import redact_output
 from openrlhf_sagc.run.checkpoints import choose_checkpoint
@@ -14,8 +14,8 @@ from openrlhf_sagc.run.earlier_outputs import set_earlier_outputs_aside
 from openrlhf_sagc.run.output_folders import held_folders
 
 
-def read_arguments(words: Sequence[str]) -> SimpleNamespace:
-    """The arguments of a run with these flags.
+def read_settings(words: Sequence[str]) -> Settings:
+    """The settings of a run with these flags.
 
     Raises:
         SystemExit: a flag cannot work; a line each.
@@ -23,11 +23,11 @@ def read_arguments(words: Sequence[str]) -> SimpleNamespace:
     flags = parse_flags(words, add_arguments)
     from openrlhf.cli import train_ppo_ray  # takes 9 s, so behind the flags
 
-    return checked_arguments(validated(train_ppo_ray.validate_args, flags))
+    return checked_settings(validated(train_ppo_ray.validate_args, flags))
 
 
 def main() -> None:
-    args = read_arguments(sys.argv[1:])
+    settings = read_settings(sys.argv[1:])
     from openrlhf.cli import train_ppo_ray
 
     from openrlhf_sagc.driver import trainers
@@ -35,11 +35,14 @@ def main() -> None:
     from openrlhf_sagc.run.deaths import ended_by_deaths
 
     # In this order: nothing is moved before it is held, and no folder is held for flags that cannot work.
-    with held_folders(args) as held, held_trace(args):
-        args.data.described = check_data(args, choose_checkpoint(args))
-        set_earlier_outputs_aside(args, held)
-        with ended_by_deaths(args):
-            train_ppo_ray.train(args, trainers.GroupTrainerAsync if args.train.async_enable else trainers.GroupTrainer)
+    with held_folders(settings) as held, held_trace(settings):
+        checkpoint = choose_checkpoint(settings)
+        found = {"ckpt.load_enable": checkpoint is not None, "data.described": check_data(settings, checkpoint)}
+        settings = settings.with_values(found)
+        set_earlier_outputs_aside(settings, held)
+        trainer = trainers.GroupTrainerAsync if settings.train.async_enable else trainers.GroupTrainer
+        with ended_by_deaths(settings):
+            train_ppo_ray.train(settings.openrlhf_args(), trainer)
 
 
 if __name__ == "__main__":

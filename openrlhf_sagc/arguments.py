@@ -29,7 +29,7 @@ from openrlhf_sagc.config.refusal import (
 )
 from openrlhf_sagc.config.reward_addresses import check_addresses
 from openrlhf_sagc.config.savings import LOG_PROBS, MICRO_BATCHES, STREAM, describe_savings
-from openrlhf_sagc.config.settled import settled
+from openrlhf_sagc.config.settings import Settings, settled
 from openrlhf_sagc.decisions.objectives import OBJECTIVES
 from openrlhf_sagc.policies import build_batcher, build_controller, build_sampler
 
@@ -233,7 +233,7 @@ def _rows_to_check(text: str) -> int | str:
     return int(text)
 
 
-def checked_arguments(args: SimpleNamespace) -> SimpleNamespace:
+def checked_settings(args: SimpleNamespace) -> Settings:
     """What the flags come to, once they are checked against each other and the run's data; says it in a line.
 
     Args:
@@ -280,7 +280,7 @@ def off_command(args: SimpleNamespace) -> str:
     return f", or start {OFF}, which runs the script as it is"
 
 
-def describe(args: SimpleNamespace) -> str:
+def describe(args: Settings) -> str:
     """What the flags come to, in words, for the start of a run."""
     flags, tail = args.rollout.sagc, args.rollout.tail_batching
     sizes = sorted(set(flags.group_sizes))

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from openrlhf_sagc.arguments import add_arguments
 from openrlhf_sagc.config.flags import openrlhf_parser, parse_plain_flags
 from openrlhf_sagc.config.refusal import OFF
-from openrlhf_sagc.config.settled import with_hidden_key
+from openrlhf_sagc.config.settings import with_hidden_key
 from openrlhf_sagc.config.upstream_checks import validated
 from openrlhf_sagc.redaction import redact_output
 

@@ -1,10 +1,9 @@
 """The policies that the flags describe."""
 
-from types import SimpleNamespace
-
 from openrlhf_sagc.config.checks import fitting_sizes
 from openrlhf_sagc.config.layout import samples_per_step
 from openrlhf_sagc.config.refusal import PREFIX, words
+from openrlhf_sagc.config.settings import Settings
 from openrlhf_sagc.decisions.controller import StragglerAwareGroupController
 from openrlhf_sagc.decisions.dynamic_sampling import DynamicSampler
 from openrlhf_sagc.decisions.length_prediction import LengthPredictor
@@ -16,7 +15,7 @@ from openrlhf_sagc.decisions.token_weights import TokenWeights
 ANY_MEAN = (0, 1)  # OpenRLHF's default of the filter's range
 
 
-def build_controller(args: SimpleNamespace) -> StragglerAwareGroupController:
+def build_controller(args: Settings) -> StragglerAwareGroupController:
     """The controller that the flags describe; its first size is n_samples_per_prompt.
 
     Raises:
@@ -40,7 +39,7 @@ def build_controller(args: SimpleNamespace) -> StragglerAwareGroupController:
     )
 
 
-def build_sampler(args: SimpleNamespace) -> DynamicSampler:
+def build_sampler(args: Settings) -> DynamicSampler:
     """The dynamic sampler that the flags describe; without --algo.dynamic_filtering_enable it keeps what has a reward.
 
     Raises:
@@ -55,7 +54,7 @@ def build_sampler(args: SimpleNamespace) -> DynamicSampler:
     )
 
 
-def build_batcher(args: SimpleNamespace) -> Batcher:
+def build_batcher(args: Settings) -> Batcher:
     """The policy that the flags describe for the rounds.
 
     Raises:
@@ -67,7 +66,7 @@ def build_batcher(args: SimpleNamespace) -> Batcher:
     return TailBatcher(prompt_ratio=flags.prompt_ratio, response_ratio=flags.response_ratio)
 
 
-def build_step_model(args: SimpleNamespace, num_engines: int) -> StepModel | None:
+def build_step_model(args: Settings, num_engines: int) -> StepModel | None:
     """What the objective throughput needs to choose a size; None for another one, or where there is no choice."""
     flags = args.rollout.sagc
     if flags.objective != "throughput" or len(set(flags.group_sizes)) == 1:
@@ -75,7 +74,7 @@ def build_step_model(args: SimpleNamespace, num_engines: int) -> StepModel | Non
     return StepModel(num_engines, flags.discount)
 
 
-def build_token_weights(args: SimpleNamespace) -> TokenWeights | None:
+def build_token_weights(args: Settings) -> TokenWeights | None:
     """What weighs the steps; None for a loss that is no mean over tokens."""
     if args.actor.loss_agg_mode != "token-mean" or args.actor.policy_loss_type == "gspo":
         return None
@@ -83,7 +82,7 @@ def build_token_weights(args: SimpleNamespace) -> TokenWeights | None:
     return TokenWeights(by_frame=tail.enable and tail.prompt_ratio > 1 and tail.token_weight == "plain")
 
 
-def build_planner(args: SimpleNamespace, num_engines: int) -> StepPlanner:
+def build_planner(args: Settings, num_engines: int) -> StepPlanner:
     """The planner with all policies that the flags describe.
 
     Raises:

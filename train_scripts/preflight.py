@@ -108,9 +108,9 @@ def flag_problems(module: str, flags: list[str], *, names_alone: bool = False) -
 
 
 def _check_flags(flags: list[str]) -> None:
-    from openrlhf_sagc.__main__ import read_arguments
+    from openrlhf_sagc.__main__ import read_settings
 
-    read_arguments(flags)
+    read_settings(flags)
 
 
 def _check_flags_without_scheduler(flags: list[str]) -> None:

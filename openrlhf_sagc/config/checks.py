@@ -6,7 +6,6 @@ the value and what would work.
 
 import math
 from collections.abc import Sequence
-from types import SimpleNamespace
 
 from openrlhf_sagc.config.layout import (
     data_parallel_actors,
@@ -16,11 +15,12 @@ from openrlhf_sagc.config.layout import (
     uneven_share,
 )
 from openrlhf_sagc.config.refusal import AGENT_TIMEOUT, FILTER, PREFIX, REWARD, TAIL, USUAL_SIZE, refuse, words
+from openrlhf_sagc.config.settings import Settings
 
 # `off` below is what a line adds where OpenRLHF itself runs the script: `off_command` of arguments.py.
 
 
-def check_modes(args: SimpleNamespace, off: str) -> None:
+def check_modes(args: Settings, off: str) -> None:
     """Modes of the run that the scheduler, tail batching or dynamic sampling cannot have."""
     refuse(
         not args.vllm.num_engines,
@@ -37,7 +37,7 @@ def check_modes(args: SimpleNamespace, off: str) -> None:
     _check_critic(args, off)
 
 
-def _check_surplus(args: SimpleNamespace) -> None:
+def _check_surplus(args: Settings) -> None:
     """Groups that run on into the next step."""
     if args.algo.dynamic_filtering_surplus != "keep":
         return
@@ -58,7 +58,7 @@ def _check_surplus(args: SimpleNamespace) -> None:
     )
 
 
-def _check_tail_batching(args: SimpleNamespace) -> None:
+def _check_tail_batching(args: Settings) -> None:
     tail, cap = args.rollout.tail_batching, args.algo.dynamic_filtering_max_gen_batches
     if not tail.enable:
         return
@@ -74,7 +74,7 @@ def _check_tail_batching(args: SimpleNamespace) -> None:
     )
 
 
-def check_group(args: SimpleNamespace, off: str) -> None:
+def check_group(args: Settings, off: str) -> None:
     """Rewards are compared in groups of more than one; the line has all that the script needs, to be copied."""
     estimator, rollout = args.algo.advantage.estimator, args.rollout
     needed = flags_for_groups(args)
@@ -97,7 +97,7 @@ def _group_estimators() -> Sequence[str]:
     return GROUP_ESTIMATORS
 
 
-def flags_for_groups(args: SimpleNamespace) -> str:
+def flags_for_groups(args: Settings) -> str:
     """The flags that a run still needs whose rewards are to be compared in groups, and those to drop; empty if it has all.
 
     A step keeps its samples. OpenRLHF's own flags have no `rollout.sagc`: then the estimator may stay, and what only the
@@ -122,7 +122,7 @@ def flags_for_groups(args: SimpleNamespace) -> str:
     return " ".join(missing) + (f" without {' '.join(dropped)}" if dropped else "")
 
 
-def fitting_sizes(args: SimpleNamespace, size: int) -> list[int]:
+def fitting_sizes(args: Settings, size: int) -> list[int]:
     """Of the run's group sizes those that a step at this size can have, and this one."""
     rollout = args.rollout
     samples = rollout.batch_size * rollout.n_samples_per_prompt
@@ -132,7 +132,7 @@ def fitting_sizes(args: SimpleNamespace, size: int) -> list[int]:
     return sorted({size, *fits})
 
 
-def _size_for_groups(args: SimpleNamespace) -> int:
+def _size_for_groups(args: Settings) -> int:
     """The run's group size; where that is no group, one that would work."""
     if args.rollout.n_samples_per_prompt > 1:
         return args.rollout.n_samples_per_prompt
@@ -141,7 +141,7 @@ def _size_for_groups(args: SimpleNamespace) -> int:
     return USUAL_SIZE if USUAL_SIZE in sizes or not sizes else min(sizes)
 
 
-def _check_critic(args: SimpleNamespace, off: str) -> None:
+def _check_critic(args: Settings, off: str) -> None:
     """What only a critic needs."""
     estimator, freezing, gamma = args.algo.advantage.estimator, args.critic.freezing_steps, args.algo.advantage.gamma
     refuse(
@@ -153,7 +153,7 @@ def _check_critic(args: SimpleNamespace, off: str) -> None:
         print(f"openrlhf_sagc: --algo.advantage.gamma {gamma} is 1 for {estimator}, as in OpenRLHF")
 
 
-def check_batch(args: SimpleNamespace, off: str) -> None:
+def check_batch(args: Settings, off: str) -> None:
     """Group sizes, training batches and ranks share the samples of a step."""
     samples, product = samples_per_step(args)
     sizes, hold, batch_size = args.rollout.sagc.group_sizes, args.rollout.sagc.hold, args.train.batch_size
@@ -193,7 +193,7 @@ def check_batch(args: SimpleNamespace, off: str) -> None:
         _check_forward_passes(args, size)
 
 
-def _check_forward_passes(args: SimpleNamespace, size: int) -> None:
+def _check_forward_passes(args: Settings, size: int) -> None:
     """Every rank of every model has a batch of a step's samples at this group size."""
     numbers = sorted({fewest_batches(args, samples) for samples in _samples_of_steps(args, size)})
     for section, ranks in forward_ranks(args).items():
@@ -208,7 +208,7 @@ def _check_forward_passes(args: SimpleNamespace, size: int) -> None:
         )
 
 
-def _samples_of_steps(args: SimpleNamespace, size: int) -> range:
+def _samples_of_steps(args: Settings, size: int) -> range:
     """The numbers of samples that a step at this group size can have, if groups are kept from another size as well."""
     sizes, hold = args.rollout.sagc.group_sizes, args.rollout.sagc.hold
     groups = args.rollout.batch_size if hold == "prompts" else samples_per_step(args)[0] // size
@@ -216,7 +216,7 @@ def _samples_of_steps(args: SimpleNamespace, size: int) -> range:
     return range(groups * min(kept), groups * max(kept) + 1, math.gcd(*kept))
 
 
-def check_prompts(args: SimpleNamespace, prompts: int, off: str) -> None:
+def check_prompts(args: Settings, prompts: int, off: str) -> None:
     """The dataset, which has so many prompts, has those of a step."""
     samples, product = samples_per_step(args)
     smallest, hold, dataset = min(args.rollout.sagc.group_sizes), args.rollout.sagc.hold, args.data.prompt_dataset
@@ -235,7 +235,7 @@ def check_prompts(args: SimpleNamespace, prompts: int, off: str) -> None:
     )
 
 
-def check_reward(args: SimpleNamespace) -> None:
+def check_reward(args: Settings) -> None:
     """Ranges of --reward.*.
 
     Raises:
@@ -250,7 +250,7 @@ def check_reward(args: SimpleNamespace) -> None:
         raise ValueError(f"max_failure_share must lie between 0 and 1, got {reward.max_failure_share}")
 
 
-def check_agent(args: SimpleNamespace) -> None:
+def check_agent(args: Settings) -> None:
     """The deadline of an agent, which has to be there."""
     timeout = args.rollout.agent_timeout
     if timeout is None:

@@ -5,12 +5,12 @@ Rows are counted from 1, as the lines of a .jsonl file.
 """
 
 from collections.abc import Iterator
-from types import SimpleNamespace
 from typing import Any
 
 from openrlhf_sagc.config.causes import short
 from openrlhf_sagc.config.datasets import Source
 from openrlhf_sagc.config.refusal import refuse
+from openrlhf_sagc.config.settings import Settings
 
 BATCH = 10_000  # rows that are looked at together
 TAG = "<image>"
@@ -25,7 +25,7 @@ ADVICE = {
 }
 
 
-def check_columns(args: SimpleNamespace, source: Source, name: str, columns: list[str]) -> None:
+def check_columns(args: Settings, source: Source, name: str, columns: list[str]) -> None:
     """The columns that the flags name are there.
 
     Raises:
@@ -44,7 +44,7 @@ def check_columns(args: SimpleNamespace, source: Source, name: str, columns: lis
         print(f"openrlhf_sagc: no --data.label_key is given, so the reward gets no label: {name} has a column {there}")
 
 
-def check_rows(args: SimpleNamespace, source: Source, name: str, rows) -> None:
+def check_rows(args: Settings, source: Source, name: str, rows) -> None:
     """Look at all prompts and labels of a set.
 
     Args:
@@ -74,7 +74,7 @@ def check_rows(args: SimpleNamespace, source: Source, name: str, rows) -> None:
     _check_labels(args, source, name, rows)
 
 
-def _left_to_the_agent(args: SimpleNamespace, problem: str) -> bool:
+def _left_to_the_agent(args: Settings, problem: str) -> bool:
     """An agent may make a prompt of its own; with a chat template OpenRLHF reads the prompts before it does."""
     return bool(args.train.agent_func_path) and (problem in (MISSING, EMPTY) or not args.data.apply_chat_template)
 
@@ -98,7 +98,7 @@ def _refuse_other_bytes(values, start: int, what: str, kind: str) -> None:
                 )
 
 
-def _batches(args: SimpleNamespace, rows) -> Iterator[tuple[Any, list]]:
+def _batches(args: Settings, rows) -> Iterator[tuple[Any, list]]:
     """(prompts, the images of each) of all rows: texts and plain chats as an Arrow array, others as a list."""
     key, image_key = args.data.input_key, args.data.image_key
     has_images = args.data.max_images_per_prompt > 0 and image_key in rows.column_names
@@ -130,7 +130,7 @@ def _is_chat(feature: Any) -> bool:
     return isinstance(messages, dict) and all(_is_text(messages.get(key)) for key in ("role", "content"))
 
 
-def prompts_problems(args: SimpleNamespace, prompts, images: list) -> Iterator[tuple[str, int, int]]:
+def prompts_problems(args: Settings, prompts, images: list) -> Iterator[tuple[str, int, int]]:
     """(problem, index of the first prompt that has it, how many have it)."""
     if not isinstance(prompts, list):
         if not hasattr(prompts.type, "value_type"):
@@ -159,7 +159,7 @@ def _are_good_chats(chats) -> bool:
     return pc.min(pc.list_value_length(chats)).as_py() > 0 and not pc.any(suspect).as_py()
 
 
-def _texts_problems(args: SimpleNamespace, texts) -> Iterator[tuple[str, int, int]]:
+def _texts_problems(args: Settings, texts) -> Iterator[tuple[str, int, int]]:
     """Of texts in an Arrow array."""
     import pyarrow.compute as pc
 
@@ -174,7 +174,7 @@ def _texts_problems(args: SimpleNamespace, texts) -> Iterator[tuple[str, int, in
             yield problem, pc.index(mask, True).as_py(), count
 
 
-def _prompt_problem(args: SimpleNamespace, prompt: Any, has_images: bool) -> str:
+def _prompt_problem(args: Settings, prompt: Any, has_images: bool) -> str:
     """Why OpenRLHF makes no prompt of it; empty if it does."""
     chat = args.data.apply_chat_template
     if prompt is None:
@@ -221,7 +221,7 @@ def _kind(value: Any) -> str:
     return "nothing" if value is None else kinds.get(type(value), f"a {type(value).__name__}")
 
 
-def _check_labels(args: SimpleNamespace, source: Source, name: str, rows) -> None:
+def _check_labels(args: Settings, source: Source, name: str, rows) -> None:
     key = args.data.label_key
     if key is None:
         return

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from openrlhf_sagc.config.causes import cause, short
 from openrlhf_sagc.config.refusal import refusal, refuse
+from openrlhf_sagc.config.settings import Settings
 
 JSON = (".json", ".jsonl")
 
@@ -23,25 +24,25 @@ class Source(NamedTuple):
     most_rows: int  # of each set, and of all together
 
 
-def training_source(args: SimpleNamespace) -> Source:
+def training_source(args: Settings) -> Source:
     """The prompts to train on."""
     data = args.data
     names = ("--data.prompt_dataset", data.prompt_dataset, "--data.prompt_split", data.prompt_split)
     return Source(*names, data.prompt_probs, data.max_samples)
 
 
-def evaluation_source(args: SimpleNamespace) -> Source:
+def evaluation_source(args: Settings) -> Source:
     """The prompts of an evaluation."""
     names = ("--eval.dataset", args.eval.dataset, "--eval.split", args.eval.split)
     return Source(*names, None, args.data.max_samples)
 
 
-def load_prompts(args: SimpleNamespace):
+def load_prompts(args: Settings):
     """The rows of the training prompts, in the order in which OpenRLHF has them before it shuffles."""
     return _blended(args, training_source(args), args.data.prompt_dataset, args.data.prompt_probs)
 
 
-def count(args: SimpleNamespace, source: Source, sets: list[int]) -> int:
+def count(args: Settings, source: Source, sets: list[int]) -> int:
     """Rows of all sets together, of which each has so many.
 
     Raises:
@@ -55,7 +56,7 @@ def count(args: SimpleNamespace, source: Source, sets: list[int]) -> int:
         raise refusal(f"the sets of {source.flag} {source.names} cannot be put together: {cause(error)}") from error
 
 
-def load_sets(args: SimpleNamespace, source: Source) -> Iterator[tuple[str, Any]]:
+def load_sets(args: Settings, source: Source) -> Iterator[tuple[str, Any]]:
     """(name, rows) of each set, with no more rows than a run takes of it.
 
     Raises:
@@ -85,7 +86,7 @@ def load_sets(args: SimpleNamespace, source: Source) -> Iterator[tuple[str, Any]
             yield name.strip(), used
 
 
-def _blended(args: SimpleNamespace, source: Source, names: str, probabilities: str | None):
+def _blended(args: Settings, source: Source, names: str, probabilities: str | None):
     from openrlhf.datasets.utils import blending_datasets
 
     quiet = SimpleNamespace(args=args, print=lambda *_: None, is_rank_0=lambda: False)

@@ -2,7 +2,6 @@
 
 import os
 from contextlib import nullcontext
-from types import SimpleNamespace
 from typing import Any
 
 from openrlhf_sagc.config.data import check_columns, check_rows
@@ -10,11 +9,12 @@ from openrlhf_sagc.config.datasets import Source, count, evaluation_source, load
 from openrlhf_sagc.config.plug_ins import looked_at, plug_in_of
 from openrlhf_sagc.config.prompts import check_chat_template, check_prompts, check_template, load_tokenizer
 from openrlhf_sagc.config.refusal import refuse
+from openrlhf_sagc.config.settings import Settings
 
 LOCAL = ("/", "./", "../", "~")  # how a path begins that is no name on the hub
 
 
-def check_inputs(args: SimpleNamespace) -> int:
+def check_inputs(args: Settings) -> int:
     """Look at what the run reads; the file of the reward or agent is imported meanwhile, in a process of its own.
 
     Args:
@@ -45,7 +45,7 @@ def check_inputs(args: SimpleNamespace) -> int:
     return prompts
 
 
-def _check_model(args: SimpleNamespace, section: str) -> None:
+def _check_model(args: Settings, section: str) -> None:
     models = getattr(getattr(args, section), "model_name_or_path", None) or ""
     for model in models.split(",") if section == "reward" else [models]:
         is_path = model.startswith(LOCAL) or os.path.isdir(model)
@@ -60,7 +60,7 @@ def _check_model(args: SimpleNamespace, section: str) -> None:
         )
 
 
-def _check_source(args: SimpleNamespace, source: Source, tokenizer: Any, names: set[str] | None = None) -> list[int]:
+def _check_source(args: Settings, source: Source, tokenizer: Any, names: set[str] | None = None) -> list[int]:
     """The number of rows of each set; `names` gets what the rows say of the set that they come from."""
     sizes = []
     for name, rows in load_sets(args, source):
@@ -86,7 +86,7 @@ def _names_of(rows: Any, name: str) -> set[str]:
     return {str(word) for word in rows.unique("datasource")}
 
 
-def _check_metric(args: SimpleNamespace, names: set[str]) -> None:
+def _check_metric(args: Settings, names: set[str]) -> None:
     """--ckpt.best_metric_key is a metric of the evaluation."""
     key, samples = args.ckpt.best_metric_key, args.eval.n_samples_per_prompt
     of_set = (f"pass{samples}", "pass1", "response_length_mean", "truncated_rate")

@@ -10,12 +10,12 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import SimpleNamespace
 
 from openrlhf_sagc.config import plug_in_source
 from openrlhf_sagc.config.causes import short
 from openrlhf_sagc.config.plug_in_import import AGENT, REWARD
 from openrlhf_sagc.config.refusal import refuse
+from openrlhf_sagc.config.settings import Settings
 from openrlhf_sagc.redaction import without_secrets
 
 TIMEOUT = 120  # seconds for an import; that of torch and vLLM alone takes 20 on a slow machine
@@ -25,7 +25,7 @@ OLD_AGENT = (
 )
 
 
-def plug_in_of(args: SimpleNamespace) -> tuple[str, str, str] | None:
+def plug_in_of(args: Settings) -> tuple[str, str, str] | None:
     """(flag, file, what has to be in it) of the run; None where rewards come from elsewhere."""
     if args.train.agent_func_path:
         return "--train.agent_func_path", args.train.agent_func_path, AGENT

@@ -2,12 +2,12 @@
 
 import os
 import random
-from types import SimpleNamespace
 from typing import Any
 
 from openrlhf_sagc.config.causes import cause
 from openrlhf_sagc.config.datasets import Source
 from openrlhf_sagc.config.refusal import refusal, refuse
+from openrlhf_sagc.config.settings import Settings
 
 ALL = "all"
 DRAWN = 2000  # rows of a set that are looked at, without --data.check_rows
@@ -15,7 +15,7 @@ BATCH = 1000  # prompts that are tokenized together
 MARK = "\N{OBJECT REPLACEMENT CHARACTER}"  # stands for a prompt
 
 
-def check_template(args: SimpleNamespace) -> None:
+def check_template(args: Settings) -> None:
     """--data.input_template takes a prompt, in one place.
 
     Raises:
@@ -42,7 +42,7 @@ def check_template(args: SimpleNamespace) -> None:
     )
 
 
-def load_tokenizer(args: SimpleNamespace) -> Any:
+def load_tokenizer(args: Settings) -> Any:
     """The model's tokenizer as OpenRLHF loads it; None, and a line, where it is not had without running code of the model.
 
     Only a chat template is worth a download here: the run makes it anyway.
@@ -68,7 +68,7 @@ def load_tokenizer(args: SimpleNamespace) -> Any:
         return None
 
 
-def check_chat_template(args: SimpleNamespace, tokenizer: Any) -> None:
+def check_chat_template(args: Settings, tokenizer: Any) -> None:
     """The tokenizer has a template, if the flags ask for it.
 
     Raises:
@@ -81,7 +81,7 @@ def check_chat_template(args: SimpleNamespace, tokenizer: Any) -> None:
     )
 
 
-def check_prompts(args: SimpleNamespace, source: Source, name: str, rows, tokenizer: Any) -> None:
+def check_prompts(args: Settings, source: Source, name: str, rows, tokenizer: Any) -> None:
     """Make prompts of drawn rows, and count those that are cut.
 
     Args:
@@ -129,12 +129,12 @@ def check_prompts(args: SimpleNamespace, source: Source, name: str, rows, tokeni
         _say_cut(args, f"{source.flag} {name}", cut, len(drawn), everything, longest)
 
 
-def _limit(args: SimpleNamespace) -> int:
+def _limit(args: Settings) -> int:
     """Tokens of a prompt that OpenRLHF leaves."""
     return args.data.max_len - (args.rollout.max_new_tokens or 1)
 
 
-def _say_cut(args: SimpleNamespace, what: str, cut: int, drawn: int, everything: bool, longest: int) -> None:
+def _say_cut(args: Settings, what: str, cut: int, drawn: int, everything: bool, longest: int) -> None:
     new = args.rollout.max_new_tokens
     left = f"--data.max_len {args.data.max_len}" + (f" less --rollout.max_new_tokens {new}" if new else " less one")
     of = f"{drawn}" if everything else f"{drawn} drawn"

@@ -2,10 +2,10 @@
 
 import os
 import re
-from types import SimpleNamespace
 from urllib.parse import urlsplit
 
 from openrlhf_sagc.config.refusal import refuse
+from openrlhf_sagc.config.settings import Settings
 from openrlhf_sagc.redaction import without_secrets
 
 FLAG = "--reward.remote_url"
@@ -14,7 +14,7 @@ _FUNCTION = re.compile(r"(.*\.py)(?:::?|@)\w+", re.IGNORECASE)  # a file and the
 _OTHER_SCHEME = re.compile(r"[a-z][a-z0-9+.-]*:/+", re.IGNORECASE)
 
 
-def check_addresses(args: SimpleNamespace) -> None:
+def check_addresses(args: Settings) -> None:
     """Each of them is an address or the one file.
 
     Raises:

@@ -9,6 +9,7 @@ from openrlhf_sagc.config.checks import flags_for_groups
 from openrlhf_sagc.config.late_flags import DIVISORS, NO_REWARD, no_reward, refuse_values
 from openrlhf_sagc.config.layout import data_parallel_actors, samples_per_step
 from openrlhf_sagc.config.refusal import refusal, refuse, words
+from openrlhf_sagc.config.settings import Settings
 
 # Old names that OpenRLHF's messages still have, and the flags of today.
 TODAY = {
@@ -34,14 +35,14 @@ TODAY = {
 _OLD = re.compile(rf"`?(?<![\w.])(?:--)?({'|'.join(sorted(TODAY, key=len, reverse=True))})(?![\w.])`?")
 
 
-def _of_group(args: SimpleNamespace) -> str:
+def _of_group(args: Settings) -> str:
     return (
         f"--rollout.n_samples_per_prompt {args.rollout.n_samples_per_prompt} makes no group to compare rewards in: use "
         f"{flags_for_groups(args)}"
     )
 
 
-def _of_images(args: SimpleNamespace) -> str:
+def _of_images(args: Settings) -> str:
     """Images and a critic."""
     needed = flags_for_groups(args)
     if "--algo.advantage.estimator" not in needed:  # OpenRLHF's own flags
@@ -52,7 +53,7 @@ def _of_images(args: SimpleNamespace) -> str:
     )
 
 
-def _of_filter(args: SimpleNamespace) -> str:
+def _of_filter(args: Settings) -> str:
     needed = flags_for_groups(args)
     more = f"; it also needs {needed}" if needed else ""
     return (
@@ -61,12 +62,12 @@ def _of_filter(args: SimpleNamespace) -> str:
     )
 
 
-def _of_range(args: SimpleNamespace) -> str:
+def _of_range(args: Settings) -> str:
     low, high = args.algo.dynamic_filtering_range
     return f"--algo.dynamic_filtering_range {low:g} {high:g}: use the lower number first"
 
 
-def _of_micro_batches(args: SimpleNamespace) -> str:
+def _of_micro_batches(args: Settings) -> str:
     (samples, product), ranks = samples_per_step(args), data_parallel_actors(args)
     size = args.rollout.micro_batch_size
     problem = f"--rollout.micro_batch_size {size} cuts the {samples} samples of a step ({product}) into too few batches for the"
@@ -76,13 +77,13 @@ def _of_micro_batches(args: SimpleNamespace) -> str:
     return f"{problem} {ranks} data-parallel ranks of the actor: {advice}"
 
 
-def _of_packing(args: SimpleNamespace) -> str:
+def _of_packing(args: Settings) -> str:
     given = "--train.dynamic_batch_enable" if args.train.dynamic_batch_enable else "--ds.packing_samples"
     return f"{given} packs samples, which works with vLLM alone: use --vllm.num_engines 1 or more"
 
 
 # What an assertion says -> the line instead of it.
-LINES: dict[str, Callable[[SimpleNamespace], str]] = {
+LINES: dict[str, Callable[[Settings], str]] = {
     r"is_correction_threshold takes": lambda args: (
         f"--algo.advantage.is_correction_threshold {words(args.algo.advantage.is_correction_threshold)}: use LOW HIGH, as "
         "0.5 5, or HIGH alone"
@@ -133,12 +134,12 @@ def validated(validate_args: Callable, parsed: argparse.Namespace) -> SimpleName
         args = validate_args(parsed)
         _refuse_unequal_gpus(args)
     except (AssertionError, AttributeError, ImportError, TypeError, ZeroDivisionError) as error:
-        raise _explained(error, hierarchize(parsed)) from error
+        raise _explained(error, Settings.of(hierarchize(parsed))) from error
     args.data.dropped_template = given if args.data.input_template is None else None
     return args
 
 
-def _explained(error: Exception, args: SimpleNamespace) -> SystemExit:
+def _explained(error: Exception, args: Settings) -> SystemExit:
     """The end of a run whose flags OpenRLHF has refused with this error."""
     refuse_values(args, DIVISORS)
     if isinstance(error, AttributeError) and no_reward(args):

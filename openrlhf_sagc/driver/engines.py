@@ -17,6 +17,7 @@ from openrlhf.utils.logging_utils import init_logger
 
 from openrlhf_sagc.actors.engine_core import end_with_the_core
 from openrlhf_sagc.actors.rollouts import stop_left_over, stop_rollouts, watch_rollouts
+from openrlhf_sagc.config.settings import Settings
 from openrlhf_sagc.decisions.group_parts import GroupParts
 from openrlhf_sagc.decisions.records import ROLLOUT, Collect, Dispatch, Ended, Group, Share
 from openrlhf_sagc.driver.step_seconds import idle_tail
@@ -42,12 +43,13 @@ class Engines:
 
     Args:
         strategy, tokenizer, vllm_engines: as of OpenRLHF's samples generator.
+        settings: of the run.
     """
 
-    def __init__(self, strategy, tokenizer, vllm_engines: list) -> None:
+    def __init__(self, strategy, settings: Settings, tokenizer, vllm_engines: list) -> None:
         self.silent_waits = self.idle_waits = 0
         self._strategy = strategy
-        self._args = strategy.args
+        self._settings = settings
         self._engines = vllm_engines
         self._rollouts: Counter[int] = Counter()  # that run, by engine
         self._running = 0  # all of them
@@ -58,25 +60,25 @@ class Engines:
         self._sent: dict[int, float] = {}  # seconds on the clock at which groups were dispatched, by number
         self._began = 0.0  # seconds on the clock at `resume`
         self._spans: list[tuple[float, float]] = []  # when the rollouts ran that ended since then
-        self._generate_kwargs: dict[str, Any] | None = None  # from which `_settings` follow
-        self._settings: dict[str, Any] = {}
+        self._generate_kwargs: dict[str, Any] | None = None  # from which `_sampling` follow
+        self._sampling: dict[str, Any] = {}
         self._is_paused = False
-        reward = self._args.reward
+        reward = self._settings.reward
         limits = {"timeout": reward.timeout, "retries": reward.retries}
-        limits["agent_timeout"] = self._args.rollout.agent_timeout
+        limits["agent_timeout"] = self._settings.rollout.agent_timeout
         self._watching = self._call(watch_rollouts, tokenizer=ray.put(tokenizer), **limits)
         self._call(end_with_the_core)
 
     def wake(self) -> None:
         """Bring engines back that sleep between steps."""
-        if self._args.vllm.enable_sleep:
+        if self._settings.vllm.enable_sleep:
             batch_vllm_engine_call(self._engines, "wake_up")
 
     def resume(self, generate_kwargs: dict[str, Any] | None = None) -> None:
         """Go on generating after `pause`; `generate_kwargs` are OpenRLHF's, for what is dispatched from now on."""
         ray.get(self._watching)
         if generate_kwargs is not None and generate_kwargs != self._generate_kwargs:
-            self._generate_kwargs, self._settings = generate_kwargs, _settings_of(self._strategy, generate_kwargs)
+            self._generate_kwargs, self._sampling = generate_kwargs, _sampling_of(self._strategy, generate_kwargs)
         self._began, self._spans = time.perf_counter(), []
         self.silent_waits = self.idle_waits = 0
         if self._is_paused:
@@ -97,7 +99,7 @@ class Engines:
                 self._rollouts[engine] += len(on_engine)
                 self._running += len(on_engine)
         for engine, of_engine in shares.items():
-            ref = self._engines[engine].generate_responses.remote(Dispatch(of_engine), **self._settings)
+            ref = self._engines[engine].generate_responses.remote(Dispatch(of_engine), **self._sampling)
             ref.future().add_done_callback(partial(self._note_dispatch, engine))
             self._ask(engine)
 
@@ -170,23 +172,23 @@ class Engines:
         Raises:
             RuntimeError: an engine has died, or such requests do not end.
         """
-        self._is_paused = bool(self._running) and not self._args.train.partial_rollout_enable
+        self._is_paused = bool(self._running) and not self._settings.train.partial_rollout_enable
         if self._is_paused:
             batch_vllm_engine_call(self._engines, "pause_generation")
-        if self._running or not self._args.train.agent_func_path:
+        if self._running or not self._settings.train.agent_func_path:
             return
         deadline = time.perf_counter() + LEFT_OVER_WAIT
         while left := sum(ray.get(self._call(stop_left_over))):
             if time.perf_counter() > deadline:
                 raise RuntimeError(
-                    f"{left} requests that --train.agent_func_path {self._args.train.agent_func_path} has left behind do not "
+                    f"{left} requests that --train.agent_func_path {self._settings.train.agent_func_path} has left behind do not "
                     f"end, and would decode under new weights: await what the agent asks for, or stop asking when it returns"
                 )
             time.sleep(0.01)
 
     def sleep(self) -> None:
         """Let the engines free their memory for the training, if the run has them do that."""
-        if self._args.vllm.enable_sleep:
+        if self._settings.vllm.enable_sleep:
             batch_vllm_engine_call(self._engines, "sleep")
 
     def _call(self, function, *args, **kwargs) -> list:
@@ -246,7 +248,7 @@ class Engines:
         return False
 
 
-def _settings_of(strategy, generate_kwargs: dict[str, Any]) -> dict[str, Any]:
+def _sampling_of(strategy, generate_kwargs: dict[str, Any]) -> dict[str, Any]:
     """The arguments of `generate_responses` besides prompt and images, as OpenRLHF makes them for every prompt.
 
     The tokenizer is None: each engine has it already. With every call it would cost both ends tenths of a second.

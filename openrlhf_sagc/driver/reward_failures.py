@@ -2,8 +2,8 @@
 
 import re
 from collections.abc import Callable
-from types import SimpleNamespace
 
+from openrlhf_sagc.config.settings import Settings
 from openrlhf_sagc.redaction import without_secrets
 
 MOST_REASONS = 20  # that a run is warned of; those with the same words are one
@@ -17,7 +17,7 @@ class RewardFailures:
         warn: called with the first message of a run, then with every further reason, up to MOST_REASONS.
     """
 
-    def __init__(self, args: SimpleNamespace, warn: Callable[[str], None]) -> None:
+    def __init__(self, args: Settings, warn: Callable[[str], None]) -> None:
         reward, agent = args.reward, args.train.agent_func_path
         urls = ",".join(map(without_secrets, reward.remote_url or []))
         source = f"--reward.remote_url {urls}" if urls else "--data.prompt_dataset"  # with a reward model

@@ -6,7 +6,6 @@ others still run. It closes with exactly the groups that it needs. The rest is s
 
 import itertools
 from collections.abc import Iterable, Iterator
-from types import SimpleNamespace
 from typing import Any
 
 import ray
@@ -19,6 +18,7 @@ from tqdm import tqdm
 from openrlhf_sagc.actors.extra_logs import LEFT_OUT, LOGS
 from openrlhf_sagc.actors.training import StepShare
 from openrlhf_sagc.config.layout import fewest_batches, forward_ranks, uneven_share
+from openrlhf_sagc.config.settings import Settings
 from openrlhf_sagc.decisions.loop import roll_out, stop
 from openrlhf_sagc.decisions.prompt_queue import PromptQueue
 from openrlhf_sagc.decisions.records import ROLLOUT, Back, Fate, Group
@@ -81,19 +81,20 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
         tokenizer, self.tokenizer = self.tokenizer, None
-        self.planner = build_planner(self.args, num_engines=len(self.vllm_engines))
+        self.settings = Settings.of(self.args)
+        self.planner = build_planner(self.settings, num_engines=len(self.vllm_engines))
         self.flight = self.planner.flight
-        self.queue = PromptQueue(DataloaderPrompts(self.prompts_dataloader, self.args.train.seed))
-        self.engines = Engines(self.strategy, tokenizer, self.vllm_engines)
-        self.failures = RewardFailures(self.args, logger.warning)
-        self.trace = RunTrace(self.args.rollout.trace, logger.warning)
+        self.queue = PromptQueue(DataloaderPrompts(self.prompts_dataloader, self.settings.train.seed))
+        self.engines = Engines(self.strategy, self.settings, tokenizer, self.vllm_engines)
+        self.failures = RewardFailures(self.settings, logger.warning)
+        self.trace = RunTrace(self.settings.rollout.trace, logger.warning)
         self.clock = StepClock()
         self.metrics: dict[str, float] = {}
         # Syncs so far, which the trainer counts; None where a step's groups are all of its own weights.
-        self.weights: int | None = 0 if self.args.train.async_enable else None
+        self.weights: int | None = 0 if self.settings.train.async_enable else None
         self._weights_at: dict[int, int] = {}  # by step, at its beginning
-        self._keep_surplus = self.args.algo.dynamic_filtering_surplus == "keep"
-        self._prompts_of_run = len(self.prompts_dataloader) * self.args.train.num_episodes
+        self._keep_surplus = self.settings.algo.dynamic_filtering_surplus == "keep"
+        self._prompts_of_run = len(self.prompts_dataloader) * self.settings.train.num_episodes
         self._prompts_consumed = 0
         self._warned: set[str] = set()
         self._evaluated: Iterator[int] = iter(())  # numbers of the groups of an evaluation
@@ -128,7 +129,7 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
         samples = self._samples_to_train(step, progress)
         consumed = len(step.trained) + step.dropped.total() + len(step.given_up)
         self._prompts_consumed += consumed
-        pass_rate = step.pass_rate if self.args.algo.dynamic_filtering_enable else None
+        pass_rate = step.pass_rate if self.settings.algo.dynamic_filtering_enable else None
         exhausted = self.queue.close_episode(self.flight.prompts)
         return samples, pass_rate, consumed, exhausted
 
@@ -174,7 +175,7 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
             RuntimeError: too many rewards failed.
         """
         self.failures.begin()
-        size = generate_kwargs.get("n_samples_per_prompt", self.args.rollout.n_samples_per_prompt)
+        size = generate_kwargs.get("n_samples_per_prompt", self.settings.rollout.n_samples_per_prompt)
         self._evaluated = itertools.count()
         self.engines.resume()
         with self.clock.left_out():
@@ -218,7 +219,7 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
             **self.queue.state_dict(self.flight.running_prompts),
             **planner,
             **self.trace.state_dict(),
-            "data": self.args.data.described,
+            "data": self.settings.data.described,
             "prompts_consumed": self._prompts_consumed,
         }
         dataloader = None if state["drained"] else self.prompts_dataloader.state_dict()
@@ -226,7 +227,7 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
 
     def _is_saved(self, step: int) -> bool:
         """Whether a checkpoint of this step, counted from 1, may be saved: its own, or that of the best evaluation so far."""
-        if self.eval_dataloader is not None and step % self.args.eval.steps == 0:
+        if self.eval_dataloader is not None and step % self.args.eval.steps == 0:  # OpenRLHF's: -1 is infinite there
             return True
         return step % self.args.ckpt.save_steps == 0
 
@@ -241,8 +242,8 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
                 size that the run no longer has.
         """
         state = checkpoint_states.get("samples_generator", {})
-        check_saved_state(state, self.args.ckpt.path)
-        state = resumed_state(state, self.args, len(self.prompts_dataloader))
+        check_saved_state(state, self.settings.ckpt.path)
+        state = resumed_state(state, self.settings, len(self.prompts_dataloader))
         if not state["drained"]:
             self.prompts_dataloader.load_state_dict(checkpoint_states["data_loader_state_dict"])
         accepted = [[*group, [Experience(**fields) for fields in samples]] for *group, samples in state["accepted"]]
@@ -254,7 +255,7 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
     @property
     def _patience(self) -> float:
         """Seconds to wait for a group while no engine decodes: for rewards, agents and their tools alone."""
-        reward, agent_timeout = self.args.reward, self.args.rollout.agent_timeout or 0.0
+        reward, agent_timeout = self.settings.reward, self.settings.rollout.agent_timeout or 0.0
         return max(LEAST_PATIENCE, PATIENCE * max(reward.timeout * (reward.retries + 1), agent_timeout))
 
     def look_on(self, step: Step) -> None:
@@ -303,11 +304,12 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
 
     def _check_shortfall(self, step: Step) -> None:
         """End the run if the step has too few groups to be trained."""
-        algo, accepted = self.args.algo, len(self.flight.accepted)
+        settings, accepted = self.settings, len(self.flight.accepted)
         if accepted >= step.num_groups:
             return
-        batches = fewest_batches(self.args, sum(group.size for group in self.flight.accepted))
-        enough = accepted and not any(uneven_share(self.args, batches, n) for n in forward_ranks(self.args).values())
+        batches = fewest_batches(settings, sum(group.size for group in self.flight.accepted))
+        enough = accepted and not any(uneven_share(settings, batches, n) for n in forward_ranks(settings).values())
+        algo = settings.algo
         if algo.dynamic_filtering_at_cap == "fail" or not enough:
             raise RuntimeError(
                 f"--algo.dynamic_filtering_max_gen_batches {algo.dynamic_filtering_max_gen_batches} reached: "
@@ -318,12 +320,13 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
         """What would fill a step like this one."""
         if step.dropped["reward_missing"] * 2 > step.dropped.total():
             return f"repair the reward, {self.failures.first}"
-        keep = "" if self.args.algo.dynamic_filtering_at_cap == "keep" else ", or --algo.dynamic_filtering_at_cap keep"
+        at_cap = self.settings.algo.dynamic_filtering_at_cap
+        keep = "" if at_cap == "keep" else ", or --algo.dynamic_filtering_at_cap keep"
         return f"use prompts that are solved sometimes{keep}"
 
     def _log(self, step: Step) -> None:
         """Make the step's metrics, and warn once of what keeps the controller from doing its work."""
-        longest = longest_response(self.args)
+        longest = longest_response(self.settings)
         logs, warnings = step_logs(sample for group in step.trained for sample in group.samples)
         self.metrics = {
             **logs,
@@ -334,8 +337,8 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
             IDLE_TAIL: self.engines.idle_tail(self.flight.running.values()),
             **(self.stream.metrics() if self.stream else {}),
         }
-        if self.args.rollout.sagc.enable:
-            signal = self.args.rollout.sagc.signal
+        if self.settings.rollout.sagc.enable:
+            signal = self.settings.rollout.sagc.signal
             warnings |= control_warnings(self.planner.controller, signal, self.metrics, longest)
         for kind, warning in warnings.items():
             self._warn_once(kind, warning)
@@ -386,7 +389,7 @@ def raw_score(sample: Experience | None) -> float | None:
     return 0.0 if score is None else score.item()
 
 
-def longest_response(args: SimpleNamespace) -> int:
+def longest_response(args: Settings) -> int:
     """Tokens that a response may have; an upper bound for agents, whose turns share data.max_len."""
     longest = None if args.train.agent_func_path else args.rollout.max_new_tokens
     return longest or args.data.max_len

@@ -1,9 +1,9 @@
 """What a checkpoint holds of the scheduler: its format, checked before any of it is loaded, and what other flags change in it."""
 
-from types import SimpleNamespace
 from typing import Any
 
 from openrlhf_sagc.config.refusal import OFF, PREFIX, words
+from openrlhf_sagc.config.settings import Settings
 from openrlhf_sagc.decisions.records import Prompt
 from openrlhf_sagc.run.data import is_described, other_data, refusal_of
 
@@ -34,7 +34,7 @@ def check_saved_state(state: dict, path: str) -> None:
         )
 
 
-def resumed_state(state: dict[str, Any], args: SimpleNamespace, prompts: int) -> dict[str, Any]:
+def resumed_state(state: dict[str, Any], args: Settings, prompts: int) -> dict[str, Any]:
     """The scheduler's state as a run with these flags and data loads it.
 
     Args:
@@ -75,7 +75,7 @@ def _with_sizes(state: dict[str, Any], sizes: list[int], path: str) -> dict[str,
     return {**state, "controller": controller}
 
 
-def _with_fitting_groups(state: dict[str, Any], args: SimpleNamespace) -> dict[str, Any]:
+def _with_fitting_groups(state: dict[str, Any], args: Settings) -> dict[str, Any]:
     """Kept groups that a step of this run could not train beside its own are rolled out again.
 
     A run that keeps no surplus has groups of one size in a step, which streaming counts on.

@@ -7,10 +7,10 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from types import SimpleNamespace
 from typing import BinaryIO
 
 from openrlhf_sagc.config.refusal import TRACE, refuse
+from openrlhf_sagc.config.settings import Settings
 from openrlhf_sagc.decisions.records import Back, Prompt
 from openrlhf_sagc.decisions.step import Step
 
@@ -165,7 +165,7 @@ def _is_correct(response: dict) -> int | str:
 
 
 @contextmanager
-def held_trace(args: SimpleNamespace) -> Iterator[None]:
+def held_trace(args: Settings) -> Iterator[None]:
     """Hold the trace as the one run that writes it, whatever name it is given by; a file that is not there is made.
 
     Raises:
@@ -210,7 +210,7 @@ def _has_rows(file: BinaryIO) -> bool:
     return not HEADER.startswith(file.read(len(HEADER) + 1))
 
 
-def _check_rows(file: BinaryIO, args: SimpleNamespace) -> None:
+def _check_rows(file: BinaryIO, args: Settings) -> None:
     """The rows are those of the run that goes on."""
     file.seek(0)
     first, path = file.readline(len(HEADER)), args.rollout.trace

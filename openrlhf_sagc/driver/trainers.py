@@ -15,6 +15,7 @@ from openrlhf.utils.logging_utils import init_logger
 from ray.exceptions import RayTaskError
 
 from openrlhf_sagc.config.savings import why_not_streamed
+from openrlhf_sagc.config.settings import Settings
 from openrlhf_sagc.driver.evaluation import FAILED
 from openrlhf_sagc.driver.experience import GroupExperienceMaker
 from openrlhf_sagc.driver.metrics import aged
@@ -60,6 +61,7 @@ class GroupTraining(BasePPOTrainer):
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
+        self.settings = Settings.of(self.args)
         self.experience_maker = GroupExperienceMaker(
             self.actor_model_group,
             self.critic_model_group,
@@ -93,9 +95,9 @@ class GroupTraining(BasePPOTrainer):
         return super()._compute_rollout_stats([*self._streamed, *experiences])
 
     def save_logs_and_checkpoints(self, global_step: int, status: dict, *args, **kwargs) -> None:
-        with _named_failure(self.args.ckpt.path, global_step):
+        with _named_failure(self.settings.ckpt.path, global_step):
             super().save_logs_and_checkpoints(global_step, {**status, **step_seconds(status)}, *args, **kwargs)
-        write_notes(self.args.ckpt.path, global_step, self.args.data.described)
+        write_notes(self.settings.ckpt.path, global_step, self.settings.data.described)
 
     def save_best_checkpoint(self, eval_metrics: dict, global_step: int, *args, **kwargs) -> None:
         """OpenRLHF's, unless rewards of the evaluation failed: its metrics say too little of the weights."""
@@ -105,9 +107,9 @@ class GroupTraining(BasePPOTrainer):
                 "so its checkpoint cannot become the best"
             )
             return
-        with _named_failure(self.args.ckpt.path, global_step):
+        with _named_failure(self.settings.ckpt.path, global_step):
             super().save_best_checkpoint(eval_metrics, global_step, *args, **kwargs)
-        write_notes(self.args.ckpt.path, global_step, self.args.data.described)
+        write_notes(self.settings.ckpt.path, global_step, self.settings.data.described)
 
 
 @contextmanager
@@ -144,7 +146,7 @@ class GroupTrainer(GroupSampling, GroupTraining, PPOTrainer):
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
-        if not why_not_streamed(self.args):
+        if not why_not_streamed(self.settings):
             self.samples_generator.stream = Stream(self.experience_maker, self.kl_ctl)
 
     def evaluate(self, global_step: int, **generate_kwargs) -> dict[str, float]:

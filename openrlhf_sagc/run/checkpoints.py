@@ -11,9 +11,9 @@ import zipfile
 from collections.abc import Iterable
 from itertools import product
 from pathlib import Path
-from types import SimpleNamespace
 
 from openrlhf_sagc.config.refusal import refuse
+from openrlhf_sagc.config.settings import Settings
 from openrlhf_sagc.run.notes import files_of, shown, small_text
 
 SAVED = "metric.json"  # what OpenRLHF writes into a checkpoint once every rank has saved
@@ -23,11 +23,11 @@ MODEL, OPTIMIZER = "model_states.pt", "optim_states.pt"  # ends of such names
 LEGACY_PICKLE = b"\x80"  # first byte of what PyTorch saved before 1.6, whose end cannot be checked
 
 
-def choose_checkpoint(args: SimpleNamespace) -> Path | None:
+def choose_checkpoint(args: Settings) -> Path | None:
     """The checkpoint from which a resumed run goes on; None if the run begins anew, which then is said.
 
     Where `latest` does not name a whole one, the newest whole one is written there. Where none was ever saved to its end,
-    the run begins anew and `ckpt.load_enable` is switched off: whoever starts it again after every fault need not look.
+    the run begins anew: whoever starts it again after every fault need not look.
 
     Raises:
         SystemExit: there are checkpoints, but none is whole any more; or `latest` cannot be mended. The message is one line.
@@ -36,7 +36,7 @@ def choose_checkpoint(args: SimpleNamespace) -> Path | None:
     if not args.ckpt.load_enable:
         return None
     if not os.path.isdir(folder):
-        _begin_anew(args, f"--ckpt.load_enable finds no checkpoint in --ckpt.path {args.ckpt.path}")
+        _begin_anew(f"--ckpt.load_enable finds no checkpoint in --ckpt.path {args.ckpt.path}")
         return None
     if args.ds.use_universal_ckpt:
         return _universal(folder)
@@ -51,7 +51,7 @@ def choose_checkpoint(args: SimpleNamespace) -> Path | None:
     except OSError as error:
         raise SystemExit(f"openrlhf_sagc: --ckpt.path {folder} cannot be read: {error.strerror}") from None
     if not saved:
-        _begin_anew(args, f"no checkpoint in {folder} was saved to its end")
+        _begin_anew(f"no checkpoint in {folder} was saved to its end")
         return None
     problems = {path: _problem(path, args) for path in saved}
     whole = [path for path, found in problems.items() if not found]
@@ -70,16 +70,15 @@ def choose_checkpoint(args: SimpleNamespace) -> Path | None:
     return newest
 
 
-def is_saved(args: SimpleNamespace) -> bool:
+def is_saved(args: Settings) -> bool:
     """Whether a checkpoint in --ckpt.path was saved to its end."""
     with contextlib.suppress(OSError):
         return any(os.path.exists(path / SAVED) for path in Path(args.ckpt.path, "_actor").iterdir())
     return False
 
 
-def _begin_anew(args: SimpleNamespace, why: str) -> None:
+def _begin_anew(why: str) -> None:
     print(f"openrlhf_sagc: {why}: the run begins anew")
-    args.ckpt.load_enable = False
 
 
 def _universal(folder: Path) -> Path:
@@ -130,7 +129,7 @@ def _step(checkpoint: Path) -> int:
     return int(number[1]) if number else -1
 
 
-def _problem(checkpoint: Path, args: SimpleNamespace, ranks: int | None = None) -> str:
+def _problem(checkpoint: Path, args: Settings, ranks: int | None = None) -> str:
     """Why this is no whole checkpoint of so many ranks (else the run's), for a message; empty if it is one."""
     name = checkpoint.name
     try:
@@ -167,7 +166,7 @@ def _file_problem(path: Path) -> str:
     return "" if start == LEGACY_PICKLE or zipfile.is_zipfile(path) else "was cut short"
 
 
-def _missing(checkpoint: Path, names: Iterable[str], args: SimpleNamespace, of_run: int) -> str:
+def _missing(checkpoint: Path, names: Iterable[str], args: Settings, of_run: int) -> str:
     """Which of DeepSpeed's shards is not there, by the package's note in the checkpoint, their names and the run's ranks.
 
     Shards of a kind are named by their ranks, which begin with 0. Model and optimizer are cut into as many, where both are.
@@ -192,7 +191,7 @@ def _missing(checkpoint: Path, names: Iterable[str], args: SimpleNamespace, of_r
     return ""
 
 
-def _refuse_other_layout(checkpoint: Path, args: SimpleNamespace) -> None:
+def _refuse_other_layout(checkpoint: Path, args: Settings) -> None:
     """End the run where DeepSpeed would: it looks for files of the run's own stage and type, one for each of its ranks."""
     kinds = _kinds(path.name for path in checkpoint.glob("*.pt"))
     saved, ranks, stage, dtype = _saved_by(kinds), _ranks(args), args.ds.zero_stage, args.ds.param_dtype
@@ -238,7 +237,7 @@ def _saved_by(kinds: dict[str, set[tuple[int, ...]]]) -> int:
     return max((ranks[0] + 1 for kind, found in kinds.items() if ZERO.match(kind) for ranks in found), default=0)
 
 
-def _ranks(args: SimpleNamespace) -> int:
+def _ranks(args: Settings) -> int:
     """Ranks among which this run shares the optimizer; 0 if tensor parallelism makes that DeepSpeed's decision."""
     return args.actor.num_nodes * args.actor.num_gpus_per_node if args.ds.tensor_parallel_size == 1 else 0
 

@@ -4,11 +4,11 @@ import hashlib
 import json
 import operator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 from openrlhf_sagc.config.datasets import load_prompts
 from openrlhf_sagc.config.refusal import RESUME_DATA, refuse
+from openrlhf_sagc.config.settings import Settings
 from openrlhf_sagc.run.notes import read_note, shown
 from openrlhf_sagc.run.output_folders import needs_checkpoints
 
@@ -22,7 +22,7 @@ FLAGS = (
 )
 
 
-def check_data(args: SimpleNamespace, checkpoint: Path | None) -> dict[str, Any]:
+def check_data(args: Settings, checkpoint: Path | None) -> dict[str, Any]:
     """Describe the data of a run that saves or loads checkpoints, and compare them with the checkpoint's.
 
     Args:
@@ -52,7 +52,7 @@ def check_data(args: SimpleNamespace, checkpoint: Path | None) -> dict[str, Any]
     return described
 
 
-def describe_data(args: SimpleNamespace) -> dict[str, Any]:
+def describe_data(args: Settings) -> dict[str, Any]:
     """{"rows", "blended", "digest", "template", "flags"}: what a resumed run is compared with; plain data.
 
     The digest is of prompts and labels in their order, wherever they are read from. Images are not read.
@@ -68,7 +68,7 @@ def describe_data(args: SimpleNamespace) -> dict[str, Any]:
     }
 
 
-def _flag(args: SimpleNamespace, name: str) -> Any:
+def _flag(args: Settings, name: str) -> Any:
     return operator.attrgetter(name)(args)
 
 

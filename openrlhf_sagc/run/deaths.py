@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import SimpleNamespace
 from typing import Any
 
 import ray
@@ -20,6 +19,7 @@ from ray._private import state
 from ray.exceptions import RayError
 from ray.runtime_context import get_runtime_context  # ray's own of this name starts a cluster where there is none
 
+from openrlhf_sagc.config.settings import Settings
 from openrlhf_sagc.redaction import without_secrets
 from openrlhf_sagc.run.checkpoints import is_saved
 
@@ -39,7 +39,7 @@ NOTHING = "Ray says no more"
 
 
 @contextmanager
-def ended_by_deaths(args: SimpleNamespace) -> Iterator[None]:
+def ended_by_deaths(args: Settings) -> Iterator[None]:
     """Run in the command's process, around all that uses Ray: a Ray actor of the run that dies ends it within a minute.
 
     It ends in one line that names the actor and what it said last, also where nobody would have noticed.
@@ -77,7 +77,7 @@ def ended_by_deaths(args: SimpleNamespace) -> Iterator[None]:
         signal.signal(signal.SIGINT, signal.SIG_DFL if usual is None else usual)  # None: not Python's own
 
 
-def _interrupt_after_a_death(over: threading.Event, interrupted: threading.Event, args: SimpleNamespace) -> None:
+def _interrupt_after_a_death(over: threading.Event, interrupted: threading.Event, args: Settings) -> None:
     """Interrupt the main thread if the run has not ended by itself a while after it has lost a process."""
     while first_death() is None:
         if over.wait(PAUSE):
@@ -132,7 +132,7 @@ def _died_with_owner(cause) -> bool:
     return died.reason == died.OWNER_DIED
 
 
-def _line(actor: dict[str, Any], args: SimpleNamespace) -> str:
+def _line(actor: dict[str, Any], args: Settings) -> str:
     """What the run ends with: who has died, why, and how to go on."""
     cause, who = actor["DeathCause"], f"{actor['ActorClassName']} ({_where(actor)})"
     if cause.HasField("creation_task_failure_context"):
@@ -168,7 +168,7 @@ def _shown(line: str) -> str:
     return f"\nopenrlhf_sagc: {line}"
 
 
-def _advice(args: SimpleNamespace) -> str:
+def _advice(args: Settings) -> str:
     """How to go on: from a checkpoint where there is one."""
     return (
         "start again with --ckpt.load_enable"

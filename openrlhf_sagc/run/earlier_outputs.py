@@ -5,9 +5,9 @@ import os
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from types import SimpleNamespace
 
 from openrlhf_sagc.config.refusal import refusal, refuse
+from openrlhf_sagc.config.settings import Settings
 from openrlhf_sagc.run.output_folders import MODELS, ROTATED
 
 # What OpenRLHF writes into --ckpt.output_dir, by the names that transformers and peft give.
@@ -21,7 +21,7 @@ CHECKPOINTS = (*ROTATED, "*global_step*_hf")  # in --ckpt.path
 LOGS = ("events.out.tfevents.*",)  # in the run's folder below --logger.tensorboard_dir
 
 
-def set_earlier_outputs_aside(args: SimpleNamespace, held: dict[str, str]) -> None:
+def set_earlier_outputs_aside(args: Settings, held: dict[str, str]) -> None:
     """Move an earlier run's model aside, and its checkpoints and log unless this run goes on with them.
 
     Args:
@@ -50,7 +50,7 @@ def _found(flag: str, folder: Path, what: str, patterns: tuple[str, ...]) -> lis
         raise _immovable(flag, folder, what, error) from None
 
 
-def _refuse_loaded(args: SimpleNamespace, flag: str, what: str, found: list[Path]) -> None:
+def _refuse_loaded(args: Settings, flag: str, what: str, found: list[Path]) -> None:
     """This run loads nothing of what would be moved, which then would be gone."""
     moved = {_place(path) for path in found}
     for loading, given in _loaded(args):
@@ -62,7 +62,7 @@ def _refuse_loaded(args: SimpleNamespace, flag: str, what: str, found: list[Path
         )
 
 
-def _loaded(args: SimpleNamespace) -> Iterator[tuple[str, Path]]:
+def _loaded(args: Settings) -> Iterator[tuple[str, Path]]:
     """(flag, path) of what this run reads and is there on this node."""
     flags = [f"{section}.model_name_or_path" for section in MODELS]
     for flag in (*flags, "data.prompt_dataset", "eval.dataset", "train.agent_func_path", "reward.remote_url"):

@@ -12,9 +12,9 @@ import stat
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from types import SimpleNamespace
 
 from openrlhf_sagc.config.refusal import TRACE, refuse
+from openrlhf_sagc.config.settings import Settings
 
 LOCK = "openrlhf_sagc.lock"  # file in each of the folders
 ROTATED = ("_actor", "_critic")  # folders of --ckpt.path in which OpenRLHF deletes what it takes for old checkpoints
@@ -22,7 +22,7 @@ MODELS = ("actor", "ref", "critic", "reward")  # sections of flags with a model_
 
 
 @contextmanager
-def held_folders(args: SimpleNamespace) -> Iterator[dict[str, str]]:
+def held_folders(args: Settings) -> Iterator[dict[str, str]]:
     """Hold the run's output folders until it ends, however it ends: the system releases the locks of a dead process.
 
     A folder of checkpoints that are only loaded may be read-only; then it is not held.
@@ -49,7 +49,7 @@ def held_folders(args: SimpleNamespace) -> Iterator[dict[str, str]]:
         yield names
 
 
-def _output_folders(args: SimpleNamespace) -> dict[str, str]:
+def _output_folders(args: Settings) -> dict[str, str]:
     """Flag -> folder that the run writes to; without any checkpoints --ckpt.path may be shared."""
     folders = {"--ckpt.output_dir": args.ckpt.output_dir}
     if _saves(args) or args.ckpt.load_enable:
@@ -59,18 +59,18 @@ def _output_folders(args: SimpleNamespace) -> dict[str, str]:
     return folders
 
 
-def _saves(args: SimpleNamespace) -> bool:
+def _saves(args: Settings) -> bool:
     """Whether the run saves checkpoints."""
     saves_best = args.eval.dataset and args.eval.steps > 0 and args.ckpt.best_metric_key != "none"
     return bool(args.ckpt.save_steps > 0 or saves_best)
 
 
-def needs_checkpoints(args: SimpleNamespace) -> bool:
+def needs_checkpoints(args: Settings) -> bool:
     """Whether the run saves or loads checkpoints."""
     return _saves(args) or args.ckpt.load_enable
 
 
-def _refuse_clashes(args: SimpleNamespace, folders: dict[str, str]) -> None:
+def _refuse_clashes(args: Settings, folders: dict[str, str]) -> None:
     """Refuse a trained model in the place of one that is loaded, and outputs where OpenRLHF deletes old checkpoints."""
     for section in MODELS:
         model = getattr(getattr(args, section, None), "model_name_or_path", None)

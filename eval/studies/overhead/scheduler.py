@@ -11,6 +11,7 @@ from unittest import mock
 
 import pandas as pd
 
+from openrlhf_sagc.config.settings import Settings
 from openrlhf_sagc.controller import StragglerAwareGroupController
 from openrlhf_sagc.decisions.dynamic_sampling import DynamicSampler
 from openrlhf_sagc.decisions.length_prediction import LengthPredictor
@@ -117,11 +118,11 @@ def run_step(planner: StepPlanner, queue: PromptQueue, engines: Engines) -> tupl
 def timed(groups: int, engines: int, predicts: bool, repeats: int) -> dict[str, float]:
     """Medians over `repeats` steps, and the least seconds of them: on a shared machine neighbours slow some down."""
     reward = SimpleNamespace(timeout=1.0, retries=0)
-    strategy = SimpleNamespace(args=SimpleNamespace(reward=reward, rollout=SimpleNamespace(agent_timeout=None)))
+    settings = Settings(reward=reward, rollout=SimpleNamespace(agent_timeout=None))
     planner, queue = planner_for(groups, engines, predicts), PromptQueue(NumberedPrompts())
     rows = []
-    with mock.patch("ray.put"), mock.patch("openrlhf_sagc.driver.engines._settings_of", lambda *_: {}):
-        parts = Engines(strategy, None, [StubEngine() for _ in range(engines)])
+    with mock.patch("ray.put"), mock.patch("openrlhf_sagc.driver.engines._sampling_of", lambda *_: {}):
+        parts = Engines(None, settings, None, [StubEngine() for _ in range(engines)])
         for _ in range(repeats):
             start = time.perf_counter()
             dispatched, most = run_step(planner, queue, parts)

@@ -74,7 +74,7 @@ def test_an_evaluation_with_failed_rewards_never_becomes_best(cls, monkeypatch):
     monkeypatch.setattr(base, lambda self, metrics, step, *args: saved.append(step))
     monkeypatch.setattr("openrlhf_sagc.driver.trainers.write_notes", lambda *args: None)
     trainer = cls.__new__(cls)
-    trainer.args = SimpleNamespace(ckpt=SimpleNamespace(path="ckpt"), data=SimpleNamespace(described={}))
+    trainer.settings = SimpleNamespace(ckpt=SimpleNamespace(path="ckpt"), data=SimpleNamespace(described={}))
     trainer.save_best_checkpoint({"eval_all_pass1": 1.0, FAILED: 1.0}, 4)
     trainer.save_best_checkpoint({"eval_all_pass1": 0.5, FAILED: 0.0}, 8)
     trainer.save_best_checkpoint({}, 12)

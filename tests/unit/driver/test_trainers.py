@@ -165,7 +165,7 @@ def test_an_asynchronous_step_has_the_generation_that_it_waited_for(start_run, m
 )
 def test_a_checkpoint_that_cannot_be_saved_is_one_line(cls, method, arguments, monkeypatch):
     trainer = cls.__new__(cls)
-    trainer.args = SimpleNamespace(ckpt=SimpleNamespace(path="/data/run"))
+    trainer.settings = SimpleNamespace(ckpt=SimpleNamespace(path="/data/run"))
     full = RayTaskError("save_checkpoint", "a long traceback", OSError(28, "No space left on device"))
     monkeypatch.setattr(BasePPOTrainer, method, mock.Mock(side_effect=full.as_instanceof_cause()))
     with pytest.raises(RuntimeError) as ended:

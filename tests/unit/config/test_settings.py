@@ -1,8 +1,11 @@
-"""What flags come to, in a copy: what was given stays."""
+"""What flags come to, in a copy: what was given stays, and what was made as well."""
 
 import copy
+import pickle
 
-from openrlhf_sagc.config.settled import settled, with_hidden_key
+import pytest
+
+from openrlhf_sagc.config.settings import Settings, settled, with_hidden_key
 
 
 def test_without_group_control_the_group_size_is_the_scripts(arguments):
@@ -28,3 +31,20 @@ def test_what_was_given_stays(arguments):
     assert made.reward.remote_url == given.reward.remote_url and made.logger.wandb.key == given.logger.wandb.key
     hidden = with_hidden_key(given)
     assert given == before and hidden == before and "key=secret" not in repr(hidden)
+
+
+def test_nobody_changes_settings(arguments):
+    made = pickle.loads(pickle.dumps(settled(arguments())))  # as Ray sends them
+    for change in (
+        lambda: setattr(made.ckpt, "path", "x"),
+        lambda: setattr(made, "ckpt", 1),
+        lambda: delattr(made, "ckpt"),
+    ):
+        with pytest.raises(AttributeError, match="^(path|ckpt) of a run's settings stays as it is"):
+            change()
+    other = made.with_values({"ckpt.load_enable": True, "algo.advantage.gamma": 0.5})
+    assert other.ckpt.load_enable and other.algo.advantage.gamma == 0.5 and type(other.algo.advantage) is Settings
+    assert not made.ckpt.load_enable and made == Settings.of(made.openrlhf_args())
+    theirs = made.openrlhf_args()
+    theirs.algo.advantage.gamma = theirs.data.described = 2.0  # as OpenRLHF does
+    assert made.algo.advantage.gamma == 1.0 and not hasattr(made.data, "described")

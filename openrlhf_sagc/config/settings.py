@@ -1,0 +1,70 @@
+"""A run's settings: its flags with what follows from them, made once and changed by nobody; secrets in them are not printed."""
+
+import copy
+import operator
+import os
+from types import SimpleNamespace
+from typing import Any
+
+from openrlhf_sagc.redaction import RewardUrl, Secret
+
+
+class Settings(SimpleNamespace):
+    """OpenRLHF's arguments, nested by the dots in the flags' names, none of which can be set.
+
+    `settled` makes them of the flags before they are checked. Processes of the run make them anew of OpenRLHF's arguments.
+    """
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError(f"{name} of a run's settings stays as it is: make others with `with_values`")
+
+    def __delattr__(self, name: str) -> None:
+        self.__setattr__(name, None)
+
+    @classmethod
+    def of(cls, args: SimpleNamespace) -> "Settings":
+        """A copy of OpenRLHF's arguments."""
+        return _nested(cls, args)
+
+    def with_values(self, values: dict[str, Any]) -> "Settings":
+        """A copy with other values, by the flags' names without their dashes."""
+        args = self.openrlhf_args()
+        for name, value in values.items():
+            section, _, flag = name.rpartition(".")
+            setattr(operator.attrgetter(section)(args), flag, value)
+        return Settings.of(args)
+
+    def openrlhf_args(self) -> SimpleNamespace:
+        """A copy for OpenRLHF, which changes some of its arguments while it trains."""
+        return _nested(SimpleNamespace, self)
+
+
+def settled(args: SimpleNamespace) -> Settings:
+    """What OpenRLHF's arguments come to; they stay as they are."""
+    args = with_hidden_key(args)
+    if not args.rollout.sagc.enable:
+        args.rollout.sagc.group_sizes = [args.rollout.n_samples_per_prompt]
+    if args.rollout.trace is not None:
+        args.rollout.trace = os.path.abspath(args.rollout.trace)  # Ray's processes have another working folder
+    # A file stays a plain string: Python could not write the bytecode of a module whose path is of another type.
+    urls = args.reward.remote_url
+    args.reward.remote_url = urls and [url if url.endswith(".py") else RewardUrl(url) for url in urls]
+    return Settings.of(args)
+
+
+def with_hidden_key(args: SimpleNamespace) -> SimpleNamespace:
+    """A copy of the arguments whose W&B key is not printed, as OpenRLHF prints all of them."""
+    args = copy.deepcopy(args)
+    args.logger.wandb.key = args.logger.wandb.key and Secret(args.logger.wandb.key)
+    return args
+
+
+def _nested(cls: type, args: SimpleNamespace) -> Any:
+    """A copy whose sections are of this class."""
+    values = vars(args).items()
+    return cls(
+        **{
+            name: _nested(cls, value) if isinstance(value, SimpleNamespace) else copy.deepcopy(value)
+            for name, value in values
+        }
+    )
