@@ -73,14 +73,14 @@ class DynamicSampler:
         self._right = 0.0  # sum of their shares of right samples
         self._right_pairs = 0.0  # sum of their shares of right pairs
 
-    def judge(self, scores_G: Sequence[float | None]) -> Verdict:
+    def judge(self, scores_R: Sequence[float | None]) -> Verdict:
         """The verdict on a group with these raw scores, before any shaping; None stands for a reward that failed."""
-        reason = self._reason_to_drop(scores_G)
-        size = len(scores_G)
+        reason = self._reason_to_drop(scores_R)
+        size = len(scores_R)
         if reason == "reward_missing" or size < 2:
             return Verdict(size, reason)
         middle = sum(self.score_range) / 2
-        right = sum([score > middle for score in scores_G])  # type: ignore[operator]
+        right = sum([score > middle for score in scores_R])  # type: ignore[operator]
         return Verdict(size, reason, right / size, right * (right - 1) / (size * (size - 1)))
 
     def observe(self, verdicts: Iterable[Verdict]) -> None:
@@ -127,9 +127,9 @@ class DynamicSampler:
         self._kept = {size: kept for size, _, kept in state["seen"]}
         self._groups, self._right, self._right_pairs = state["groups"], state["right"], state["pairs"]
 
-    def _reason_to_drop(self, scores_G: Sequence[float | None]) -> str | None:
-        scores = [score for score in scores_G if score is not None]
-        if len(scores) < len(scores_G) or not scores:
+    def _reason_to_drop(self, scores_R: Sequence[float | None]) -> str | None:
+        scores = [score for score in scores_R if score is not None]
+        if len(scores) < len(scores_R) or not scores:
             return "reward_missing"
         if self.tolerance is None:
             return None

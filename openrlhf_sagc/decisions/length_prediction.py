@@ -25,25 +25,25 @@ class LengthPredictor:
         # The same by prompt, see `key_of`; that of the last group is the last.
         self._prompts: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
-    def observe(self, prompt: str, tokens_G: Sequence[float], unfinished_G: Sequence[bool]) -> None:
+    def observe(self, prompt: str, tokens_R: Sequence[float], unfinished_R: Sequence[bool]) -> None:
         """Learn from a group.
 
         Args:
             prompt: its text.
-            tokens_G: response tokens of its rollouts, of an unfinished one as far as it came.
-            unfinished_G: whether each did not finish. Such a rollout counts as at least as long as was expected.
+            tokens_R: response tokens of its rollouts, of an unfinished one as far as it came.
+            unfinished_R: whether each did not finish. Such a rollout counts as at least as long as was expected.
         """
-        key, lengths_G = key_of(prompt), tokens_G
-        if any(unfinished_G):
+        key, lengths_R = key_of(prompt), tokens_R
+        if any(unfinished_R):
             expected = self._expect(key)
-            lengths_G = [max(tokens, expected) if cut else tokens for tokens, cut in zip(tokens_G, unfinished_G)]
-        if min(lengths_G) < 1:
-            lengths_G = [max(length, 1.0) for length in lengths_G]
-        logs = math.fsum(map(math.log, lengths_G))
+            lengths_R = [max(tokens, expected) if cut else tokens for tokens, cut in zip(tokens_R, unfinished_R)]
+        if min(lengths_R) < 1:
+            lengths_R = [max(length, 1.0) for length in lengths_R]
+        logs = math.fsum(map(math.log, lengths_R))
         self._total = AVERAGE_DISCOUNT * self._total + logs
-        self._weight = AVERAGE_DISCOUNT * self._weight + len(lengths_G)
+        self._weight = AVERAGE_DISCOUNT * self._weight + len(lengths_R)
         total, weight = self._prompts.get(key, (0.0, 0.0))
-        self._prompts[key] = DISCOUNT * total + logs, DISCOUNT * weight + len(lengths_G)
+        self._prompts[key] = DISCOUNT * total + logs, DISCOUNT * weight + len(lengths_R)
         self._prompts.move_to_end(key)
         self._forget()
 

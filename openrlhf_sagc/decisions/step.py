@@ -266,9 +266,9 @@ class Step:
         self.given_up.append(prompt)
         return Fate.GIVEN_UP
 
-    def judge(self, back: Back, scores_G: Sequence[float | None], samples: Sequence[Any]) -> Fate:
+    def judge(self, back: Back, scores_R: Sequence[float | None], samples: Sequence[Any]) -> Fate:
         """Keep the group with its samples for training, or drop it."""
-        verdict = self.policies.sampler.judge(scores_G)
+        verdict = self.policies.sampler.judge(scores_R)
         self.verdicts.append(verdict)
         if verdict.reason is not None:
             return Fate.DROPPED

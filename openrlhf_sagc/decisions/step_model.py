@@ -71,15 +71,15 @@ class StepModel:
             return
         is_first = not self._prompts
         self._within = [self._discount * total for total in self._within]
-        for tokens_G in whole:
-            logs_G = np.log(np.maximum(tokens_G, 1))
-            self._prompts.append([float(logs_G.mean()), len(logs_G)])
-            self._within[0] += float(np.square(logs_G - logs_G.mean()).sum())
-            self._within[1] += len(logs_G) - 1
+        for tokens_R in whole:
+            logs_R = np.log(np.maximum(tokens_R, 1))
+            self._prompts.append([float(logs_R.mean()), len(logs_R)])
+            self._within[0] += float(np.square(logs_R - logs_R.mean()).sum())
+            self._within[1] += len(logs_R) - 1
         del self._prompts[:-PROMPTS]
         self._mean_tokens = max(float(sum(x.sum() for x in whole)) / sum(map(len, whole)), 1.0)
         all_B = [np.asarray(group, float) for group in groups]
-        longest = max(float(tokens_G.max()) for tokens_G in all_B)
+        longest = max(float(tokens_R.max()) for tokens_R in all_B)
         self._longest = max(self._longest, longest)
         tokens_B, squares_B = (np.array([np.power(x, power).sum() for x in all_B]) for power in (1, 2))
         most, mean = (longest, tokens_B.max(), squares_B.max()), (tokens_B.mean(), squares_B.mean())

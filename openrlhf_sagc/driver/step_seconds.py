@@ -82,10 +82,10 @@ def idle_tail(spans: Sequence[tuple[float, float]], began: float, now: float) ->
     spans_R2 = np.array(spans).reshape(-1, 2).clip(began, now)
     if not len(spans_R2):
         return 0.0
-    times_E, places_E = np.unique(spans_R2, return_inverse=True)
-    changes_E = np.bincount(places_E.ravel(), weights=np.tile([1, -1], len(spans_R2)))
-    running_E = changes_E.cumsum()
-    seconds_E = np.diff(times_E, append=now)
-    idle_E = running_E < running_E.max() / 2
-    idle_E[: running_E.argmax()] = False
-    return float(seconds_E[idle_E].sum())
+    times_M, places_M = np.unique(spans_R2, return_inverse=True)
+    changes_M = np.bincount(places_M.ravel(), weights=np.tile([1, -1], len(spans_R2)))
+    running_M = changes_M.cumsum()
+    seconds_M = np.diff(times_M, append=now)
+    idle_M = running_M < running_M.max() / 2
+    idle_M[: running_M.argmax()] = False
+    return float(seconds_M[idle_M].sum())

@@ -81,10 +81,10 @@ def step_tail(
     rows = []
     for _ in range(STEPS):
         drawn_B = trace.draw_prompts(prompts, generator)
-        tokens_BG, _ = trace.draw_rollouts(drawn_B, size, generator)
-        events_BG = reaches_ratio(tokens_BG, medians(tokens_BG), straggler_ratio)
+        tokens_BR, _ = trace.draw_rollouts(drawn_B, size, generator)
+        events_BR = reaches_ratio(tokens_BR, medians(tokens_BR), straggler_ratio)
         rows.append(
-            (tokens_BG.max(), trace.mean_tokens[drawn_B].max(), tokens_BG.mean(), events_BG.any(axis=1).mean())
+            (tokens_BR.max(), trace.mean_tokens[drawn_B].max(), tokens_BR.mean(), events_BR.any(axis=1).mean())
         )
     longest, slowest, mean, stragglers = np.mean(rows, axis=0)
     between = (slowest - mean) / (longest - mean) if longest > mean else 0.0
@@ -120,5 +120,5 @@ def signal_share(trace: Trace, size: int) -> float | None:
     kinds_K, prompts_K = np.unique(counts_P * (counts_P.max() + 1) + right_P, return_counts=True)
     count_K, right_K = np.divmod(kinds_K, counts_P.max() + 1)
     size_K = np.minimum(size, count_K)
-    right_G = stats.hypergeom(count_K, right_K, size_K)
-    return float(1 - np.average(right_G.pmf(0) + right_G.pmf(size_K), weights=prompts_K))
+    in_group_K = stats.hypergeom(count_K, right_K, size_K)
+    return float(1 - np.average(in_group_K.pmf(0) + in_group_K.pmf(size_K), weights=prompts_K))

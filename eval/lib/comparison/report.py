@@ -219,10 +219,10 @@ def each_run(steps: pd.DataFrame, evaluations: pd.DataFrame, settings: dict) -> 
     titles = [*arm, f"s to {target}", f"held-out reward after {seconds:.0f} s", "s a step", "median s of training"]
     rows = []
     for key, run in evaluations.groupby(arm, sort=False):
-        rewards_E, seconds_E = right_of(run).mean(axis=1)[None], run["seconds"].to_numpy()
+        rewards_V, seconds_V = right_of(run).mean(axis=1)[None], run["seconds"].to_numpy()
         taken = steps[(steps[arm] == list(key)).all(axis=1)].iloc[1:]  # the first step warms vLLM up
-        reward = value_at(seconds, seconds_E, rewards_E)[0]
-        cells = [*key, whole_or_dash(time_to(target, seconds_E, rewards_E)[0]), f"{reward:.3f}"]
+        reward = value_at(seconds, seconds_V, rewards_V)[0]
+        cells = [*key, whole_or_dash(time_to(target, seconds_V, rewards_V)[0]), f"{reward:.3f}"]
         cells += [f"{taken[SECONDS].sum(axis=1).mean():.2f}", f"{taken['training'].median():.2f}"]
         rows.append(cells + taken.get("turns", pd.Series()).fillna("–").head(1).tolist())
     titles += ["took turns with"][: len(rows[0]) - len(titles)]

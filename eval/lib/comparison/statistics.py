@@ -25,19 +25,19 @@ def right_of(evaluations: pd.DataFrame) -> np.ndarray:
     return np.array([line.split() for line in evaluations["right"]], float) / evaluations["samples"].iloc[0]
 
 
-def time_to(target: float, seconds_E: np.ndarray, rewards_BE: np.ndarray) -> np.ndarray:
+def time_to(target: float, seconds_V: np.ndarray, rewards_BV: np.ndarray) -> np.ndarray:
     """[B] seconds at which each curve first reaches `target`, linear between evaluations; inf where it does not.
 
     A curve that begins above it has the first evaluation's seconds, which are 0 in a comparison.
     """
-    above_BE = rewards_BE >= target
-    at_B = above_BE.argmax(axis=1)
-    rows = np.arange(len(rewards_BE))
+    above_BV = rewards_BV >= target
+    at_B = above_BV.argmax(axis=1)
+    rows = np.arange(len(rewards_BV))
     before_B = np.maximum(at_B - 1, 0)
-    low_B, high_B = rewards_BE[rows, before_B], rewards_BE[rows, at_B]
+    low_B, high_B = rewards_BV[rows, before_B], rewards_BV[rows, at_B]
     share_B = np.where(at_B > 0, (target - low_B) / np.where(high_B > low_B, high_B - low_B, 1), 1)
-    seconds_B = seconds_E[before_B] + share_B * (seconds_E[at_B] - seconds_E[before_B])
-    return np.where(above_BE.any(axis=1), seconds_B, np.inf)
+    seconds_B = seconds_V[before_B] + share_B * (seconds_V[at_B] - seconds_V[before_B])
+    return np.where(above_BV.any(axis=1), seconds_B, np.inf)
 
 
 def mean_time_to(target: float, seconds_T: np.ndarray, rewards_T: np.ndarray) -> float:
@@ -129,13 +129,13 @@ def with_ends(found: dict[str, float | None] | None, digits: int = 2) -> str:
     return f"{found['value']:.{digits}f}{ends}"
 
 
-def value_at(seconds: float, seconds_E: np.ndarray, values_BE: np.ndarray) -> np.ndarray:
+def value_at(seconds: float, seconds_V: np.ndarray, values_BV: np.ndarray) -> np.ndarray:
     """[B] values after `seconds`, linear between evaluations, the last one after it."""
-    after = min(int(np.searchsorted(seconds_E, seconds)), len(seconds_E) - 1)
+    after = min(int(np.searchsorted(seconds_V, seconds)), len(seconds_V) - 1)
     before = max(after - 1, 0)
-    span = seconds_E[after] - seconds_E[before]
-    share = min((seconds - seconds_E[before]) / span, 1.0) if span and seconds > seconds_E[before] else 0.0
-    return values_BE[:, before] + share * (values_BE[:, after] - values_BE[:, before])
+    span = seconds_V[after] - seconds_V[before]
+    share = min((seconds - seconds_V[before]) / span, 1.0) if span and seconds > seconds_V[before] else 0.0
+    return values_BV[:, before] + share * (values_BV[:, after] - values_BV[:, before])
 
 
 def resample(evaluations: pd.DataFrame, settings: dict, generator: np.random.Generator) -> dict[str, np.ndarray]:
@@ -154,15 +154,15 @@ def resample(evaluations: pd.DataFrame, settings: dict, generator: np.random.Gen
     found = {"time": [], "reward": [], "solved": [], "passed": []}
     for seed in seeds:
         run = evaluations[evaluations["seed"] == seed]
-        right_EP = right_of(run)
-        problems = right_EP.shape[1]
+        right_VP = right_of(run)
+        problems = right_VP.shape[1]
         weights_BP = generator.multinomial(problems, np.full(problems, 1 / problems), RESAMPLES) / problems
         weights_BP = np.vstack([np.full(problems, 1 / problems), weights_BP])
-        rewards_BE, seconds_E = weights_BP @ right_EP.T, run["seconds"].to_numpy()
-        found["time"].append(time_to(settings["target"], seconds_E, rewards_BE))
-        found["reward"].append(value_at(settings["seconds"], seconds_E, rewards_BE))
+        rewards_BV, seconds_V = weights_BP @ right_VP.T, run["seconds"].to_numpy()
+        found["time"].append(time_to(settings["target"], seconds_V, rewards_BV))
+        found["reward"].append(value_at(settings["seconds"], seconds_V, rewards_BV))
         for name, share in (("solved", 0.5), ("passed", 0)):
-            found[name].append(value_at(settings["seconds"], seconds_E, weights_BP @ (right_EP.T > share)))
+            found[name].append(value_at(settings["seconds"], seconds_V, weights_BP @ (right_VP.T > share)))
     drawn_BS = generator.multinomial(len(seeds), np.full(len(seeds), 1 / len(seeds)), RESAMPLES) / len(seeds)
     drawn_BS = np.vstack([np.full(len(seeds), 1 / len(seeds)), drawn_BS])
     mean = lambda per_seed: (drawn_BS * np.where(drawn_BS > 0, np.array(per_seed).T, 0)).sum(axis=1)  # noqa: E731
@@ -228,5 +228,5 @@ def times_as_fast(seconds: pd.DataFrame, slower: str, faster: str) -> dict[str, 
     """
     if slower == faster or not {slower, faster} <= {*seconds} or seconds[[slower, faster]].dropna().empty:
         return None
-    pairs_R2 = seconds[[slower, faster]].dropna().to_numpy()
-    return over_runs(lambda slower_R, faster_R: slower_R.mean() / faster_R.mean(), *pairs_R2.T)
+    pairs_S2 = seconds[[slower, faster]].dropna().to_numpy()
+    return over_runs(lambda slower_S, faster_S: slower_S.mean() / faster_S.mean(), *pairs_S2.T)

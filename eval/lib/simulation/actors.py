@@ -133,10 +133,10 @@ class Actors:
     def _batches(self, shares: list[list[int]], count: int, per_step: int, by_length: bool) -> list[list[list[int]]]:
         """Lengths in each rank's micro-batches, by length or shuffled."""
         ranks = []
-        for lengths_R in shares:
-            order = self._generator.permutation(len(lengths_R)).tolist()
-            batches = [*ByLength(order, lengths_R, count, per_step)] if by_length else even_parts(order, count)
-            ranks.append([[lengths_R[place] for place in batch] for batch in batches])
+        for lengths_N in shares:
+            order = self._generator.permutation(len(lengths_N)).tolist()
+            batches = [*ByLength(order, lengths_N, count, per_step)] if by_length else even_parts(order, count)
+            ranks.append([[lengths_N[place] for place in batch] for batch in batches])
         return ranks
 
     def _micro_batches_of(self, samples: int) -> int:

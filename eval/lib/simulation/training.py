@@ -63,11 +63,11 @@ class SimulatedEngines:
         """Draw the rollouts of these groups, in the order of their numbers, and send them."""
         drawn, most = sorted(groups), max(group.rollouts for group in groups)
         prompts = [group.prompt.label for group in drawn]
-        tokens_BG, correct_BG = self._source.draw_rollouts(prompts, most, self._generator)
-        scores_BG = np.zeros(tokens_BG.shape) if correct_BG is None else correct_BG.astype(float)
-        tokens_of = {group.number: tokens_G.tolist() for group, tokens_G in zip(drawn, tokens_BG)}
-        for group, scores_G in zip(drawn, scores_BG.tolist()):
-            self._scores |= {(group.number, place): scores_G[place] for place in range(group.rollouts)}
+        tokens_BR, correct_BR = self._source.draw_rollouts(prompts, most, self._generator)
+        scores_BR = np.zeros(tokens_BR.shape) if correct_BR is None else correct_BR.astype(float)
+        tokens_of = {group.number: tokens_R.tolist() for group, tokens_R in zip(drawn, tokens_BR)}
+        for group, scores_R in zip(drawn, scores_BR.tolist()):
+            self._scores |= {(group.number, place): scores_R[place] for place in range(group.rollouts)}
         requests = [
             # An engine decodes a token at least, the end of the text.
             Request(self._prompt_tokens, max(tokens_of[group.number][place], 1), group.number, place, engine)
@@ -218,8 +218,8 @@ class SimulatedTraining:
         self._ends += [response["end"] for response in back.responses]
         if back.fate is None:
             members = [(back.rollouts[place].tokens, back.responses[place]["score"]) for place in back.members]
-            tokens_G, scores_G = zip(*members)
-            if step.judge(back, scores_G, tokens_G) is Fate.DROPPED:
+            tokens_R, scores_R = zip(*members)
+            if step.judge(back, scores_R, tokens_R) is Fate.DROPPED:
                 self._dropped.append(back.group)
 
 

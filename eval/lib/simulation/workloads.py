@@ -66,10 +66,10 @@ class WorkloadSource:
     ) -> tuple[np.ndarray, np.ndarray]:
         """Response tokens [B, size] of a group for each prompt, and whether they are correct [B, size]."""
         work = self.workload
-        logs_BG = work.within * generator.standard_normal((len(prompts_B), size))
-        logs_BG += self._mean_logs(prompts_B)[:, None]
-        tokens_BG = np.rint(np.exp(np.clip(logs_BG, 0, math.log(work.cap)))).astype(int)
-        return tokens_BG, generator.random(tokens_BG.shape) < self.success_rates(prompts_B)[:, None]
+        logs_BR = work.within * generator.standard_normal((len(prompts_B), size))
+        logs_BR += self._mean_logs(prompts_B)[:, None]
+        tokens_BR = np.rint(np.exp(np.clip(logs_BR, 0, math.log(work.cap)))).astype(int)
+        return tokens_BR, generator.random(tokens_BR.shape) < self.success_rates(prompts_B)[:, None]
 
     def success_rates(self, prompts_B: list[int]) -> np.ndarray:
         """Chance [B] that a response to each prompt is right, at this progress."""

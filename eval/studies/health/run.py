@@ -78,8 +78,8 @@ class EasierPrompts(NamedTuple):
         self, prompts_B: list[tuple[float, float]], size: int, generator: np.random.Generator
     ) -> tuple[np.ndarray, np.ndarray]:
         lengths, rates = zip(*prompts_B)
-        tokens_BG, _ = LENGTHS.draw_rollouts(list(lengths), size, generator)
-        return tokens_BG, generator.random(tokens_BG.shape) < np.array(rates)[:, None]
+        tokens_BR, _ = LENGTHS.draw_rollouts(list(lengths), size, generator)
+        return tokens_BR, generator.random(tokens_BR.shape) < np.array(rates)[:, None]
 
 
 class FailingReward:
@@ -92,10 +92,10 @@ class FailingReward:
     def __getattr__(self, name: str):
         return getattr(self._sampler, name)
 
-    def judge(self, scores_G):
-        fails_G = self._generator.random(len(scores_G)) < self.share
-        self.failures += int(fails_G.sum())
-        return self._sampler.judge([None if fails else score for score, fails in zip(scores_G, fails_G)])
+    def judge(self, scores_R):
+        fails_R = self._generator.random(len(scores_R)) < self.share
+        self.failures += int(fails_R.sum())
+        return self._sampler.judge([None if fails else score for score, fails in zip(scores_R, fails_R)])
 
 
 def simulated(source, **settings) -> SimulatedTraining:

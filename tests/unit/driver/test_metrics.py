@@ -12,7 +12,7 @@ def rollout_of(tokens, seconds=1.0, queue_seconds=0.0, finished=True):
 
 
 def test_rollout_metrics_are_over_all_rollouts():
-    groups = [[rollout_of(n, 2.5, 0.5) for n in tokens_G] for tokens_G in ([10, 10, 10, 40], [20, 20, 20, 30])]
+    groups = [[rollout_of(n, 2.5, 0.5) for n in tokens_R] for tokens_R in ([10, 10, 10, 40], [20, 20, 20, 30])]
     metrics = rollout_metrics(groups, longest=50)
     assert metrics["rollout/response_length_median"] == 20
     assert metrics["rollout/response_length_max"] == 40

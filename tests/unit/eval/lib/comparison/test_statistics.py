@@ -98,10 +98,10 @@ def test_more_seeds_tell_smaller_ratios_apart():
 
 
 def test_rewards_are_compared_after_the_same_seconds():
-    seconds_E, values_BE = np.array([10.0, 30.0, 60.0]), np.array([[0.0, 0.4, 1.0], [0.1, 0.1, 0.7]])
+    seconds_V, values_BV = np.array([10.0, 30.0, 60.0]), np.array([[0.0, 0.4, 1.0], [0.1, 0.1, 0.7]])
     for seconds, expected in ((5, [0.0, 0.1]), (10, [0.0, 0.1]), (20, [0.2, 0.1]), (45, [0.7, 0.4]), (99, [1.0, 0.7])):
-        assert lib.comparison.statistics.value_at(seconds, seconds_E, values_BE) == pytest.approx(expected)
-    assert lib.comparison.statistics.value_at(9, seconds_E[:1], values_BE[:, :1]) == pytest.approx([0.0, 0.1])
+        assert lib.comparison.statistics.value_at(seconds, seconds_V, values_BV) == pytest.approx(expected)
+    assert lib.comparison.statistics.value_at(9, seconds_V[:1], values_BV[:, :1]) == pytest.approx([0.0, 0.1])
 
 
 def test_a_draw_in_which_neither_reaches_the_target_is_left_out():
