@@ -12,6 +12,7 @@ from openrlhf_sagc.run.checkpoints import choose_checkpoint
 from openrlhf_sagc.run.data import check_data
 from openrlhf_sagc.run.earlier_outputs import set_earlier_outputs_aside
 from openrlhf_sagc.run.output_folders import held_folders
+from openrlhf_sagc.run.trees import PATCHED, bring_tree, check_stack, use_tree
 
 
 def read_arguments(words: Sequence[str]) -> SimpleNamespace:
@@ -21,12 +22,14 @@ def read_arguments(words: Sequence[str]) -> SimpleNamespace:
         SystemExit: a flag cannot work; a line each.
     """
     flags = parse_flags(words, add_arguments)
+    check_stack()
     from openrlhf.cli import train_ppo_ray  # takes 9 s, so behind the flags
 
     return checked_arguments(validated(train_ppo_ray.validate_args, flags))
 
 
 def main() -> None:
+    tree = use_tree(PATCHED)
     args = read_arguments(sys.argv[1:])
     from openrlhf.cli import train_ppo_ray
 
@@ -38,6 +41,7 @@ def main() -> None:
     with held_folders(args) as held, held_trace(args):
         args.data.described = check_data(args, choose_checkpoint(args))
         set_earlier_outputs_aside(args, held)
+        bring_tree(tree)
         with ended_by_deaths(args):
             train_ppo_ray.train(args, trainers.GroupTrainerAsync if args.train.async_enable else trainers.GroupTrainer)
 
