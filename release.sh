@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Makes a release of the last commit: dist/ with the sdist and the wheel that is built from it, and their sha256.
+# Makes a release of the last commit: dist/ with the sdist and the wheel that is built from it, with OpenRLHF's trees, and
+# their sha256.
 #   bash release.sh
 # Before: raise __version__ in openrlhf_sagc/__init__.py and version in CITATION.cff, put the day into CHANGELOG.md, commit.
 # PYTHON: one with pip, setuptools and wheel. Exit codes: 2 the release is not ready, 3 the build failed.
@@ -26,9 +27,10 @@ trap 'rm -rf "$source"' EXIT
 git archive HEAD | tar -x -C "$source"
 rm -rf "$out"
 mkdir "$out"
-build="import sys, setuptools.build_meta as backend; backend.build_sdist(sys.argv[1])"
+[ ! -d build/wheel ] || export PIP_NO_INDEX=1 PIP_FIND_LINKS=$PWD/build/wheel # OpenRLHF's wheel, as the set-up has it
+build="import sys; sys.path.insert(0, 'patches'); import backend; backend.build_sdist(sys.argv[1])"
 log=$(cd "$source" && "$PYTHON" -c "$build" "$out" 2>&1) || { echo "$log" | tail -n 5 >&2; fail 3 "the sdist was not built"; }
-"$PYTHON" -m pip --quiet --disable-pip-version-check wheel --no-index --no-deps --no-build-isolation \
+"$PYTHON" -m pip --quiet --disable-pip-version-check wheel --no-deps --no-build-isolation \
     --wheel-dir "$out" "$out/openrlhf_sagc-$version.tar.gz" || fail 3 "the wheel was not built"
 (cd "$out" && sha256sum "openrlhf_sagc-$version.tar.gz" "openrlhf_sagc-$version-py3-none-any.whl")
 echo "release.sh: tests/run.sh and eval/studies soak should have passed on this commit; to tag it: git tag v$version"

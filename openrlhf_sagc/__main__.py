@@ -12,6 +12,7 @@ from openrlhf_sagc.run.checkpoints import choose_checkpoint
 from openrlhf_sagc.run.data import check_data
 from openrlhf_sagc.run.earlier_outputs import set_earlier_outputs_aside
 from openrlhf_sagc.run.output_folders import held_folders
+from openrlhf_sagc.run.trees import PATCHED, bring_tree, check_stack, use_tree
 
 
 def read_settings(words: Sequence[str]) -> Settings:
@@ -21,12 +22,14 @@ def read_settings(words: Sequence[str]) -> Settings:
         SystemExit: a flag cannot work; a line each.
     """
     flags = parse_flags(words, add_arguments)
+    check_stack()
     from openrlhf.cli import train_ppo_ray  # takes 9 s, so behind the flags
 
     return checked_settings(validated(train_ppo_ray.validate_args, flags))
 
 
 def main() -> None:
+    tree = use_tree(PATCHED)
     settings = read_settings(sys.argv[1:])
     from openrlhf.cli import train_ppo_ray
 
@@ -41,6 +44,7 @@ def main() -> None:
         settings = settings.with_values(found)
         set_earlier_outputs_aside(settings, held)
         trainer = trainers.GroupTrainerAsync if settings.train.async_enable else trainers.GroupTrainer
+        bring_tree(tree)
         with ended_by_deaths(settings):
             train_ppo_ray.train(settings.openrlhf_args(), trainer)
 

@@ -2,8 +2,7 @@ r"""The reward of the launch scripts, for --reward.remote_url: 1 for the right f
 
 The answer is what the last \boxed{} holds, else what follows the last `####` or `Answer:` at the beginning of a line;
 thoughts in <think> are not read. docs/math_reward.md says what counts as right. Threads may call it; a comparison that
-takes too long counts as wrong. Needs math-verify, pyseccomp and libseccomp2,
-as requirements.txt has them.
+takes too long counts as wrong. Needs math-verify, pyseccomp and libseccomp2.
 
 Raises:
     ImportError: one of them is not installed; the message says how to install it.

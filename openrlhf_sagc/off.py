@@ -10,6 +10,7 @@ from openrlhf_sagc.config.refusal import OFF
 from openrlhf_sagc.config.settings import with_hidden_key
 from openrlhf_sagc.config.upstream_checks import validated
 from openrlhf_sagc.redaction import redact_output
+from openrlhf_sagc.run.trees import PATCHED, bring_tree, check_stack, use_tree
 
 
 def read_arguments(words: Sequence[str]) -> SimpleNamespace:
@@ -19,15 +20,18 @@ def read_arguments(words: Sequence[str]) -> SimpleNamespace:
         SystemExit: a flag is this package's, or cannot work; a line each.
     """
     flags = parse_plain_flags(words, openrlhf_parser(), add_arguments, OFF)
+    check_stack()
     from openrlhf.cli import train_ppo_ray  # takes 9 s, so behind the flags
 
     return with_hidden_key(validated(train_ppo_ray.validate_args, flags))
 
 
 def main() -> None:
+    tree = use_tree(PATCHED)
     args = read_arguments(sys.argv[1:])
     from openrlhf.cli import train_ppo_ray
 
+    bring_tree(tree)
     train_ppo_ray.train(args)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from openrlhf_sagc.arguments import add_arguments
 from openrlhf_sagc.config.flags import parse_plain_flags, released_parser
 from openrlhf_sagc.redaction import redact_output
+from openrlhf_sagc.run.trees import RELEASED, bring_tree, check_stack, use_tree
 
 COMMAND = "python -m openrlhf_sagc.unpatched"
 
@@ -15,13 +16,16 @@ def check_flags(words: Sequence[str]) -> None:
     """End the run on flags that OpenRLHF as released does not take, without its imports of vLLM and torch.
 
     Raises:
-        SystemExit: OpenRLHF is missing or patched, or a flag or value is not taken; a line each.
+        SystemExit: a flag or value is not taken; a line each.
     """
     parse_plain_flags(words, released_parser(), add_arguments, COMMAND)
 
 
 def main() -> None:
+    tree = use_tree(RELEASED)
     check_flags(sys.argv[1:])
+    check_stack()
+    bring_tree(tree)
     runpy.run_module("openrlhf.cli.train_ppo_ray", run_name="__main__", alter_sys=True)
 
 

@@ -3,7 +3,7 @@
 #   check.sh              tests the tree after every patch, and every patch alone; writes what it checked to check.lock
 #   check.sh --locked     tests the three final trees, and that check.lock is about this very series
 #   check.sh --onto PATH  tries the series on another OpenRLHF
-# Exit codes: 10-13 from build.sh, 20 a message is incomplete, 21 the series is over budget, 22 a patch file is not what
+# Exit codes: 2, 10-12 from trees.py, 20 a message is incomplete, 21 the series is over budget, 22 a patch file is not what
 # its commit exports to, 23 a tree does not compile, 24 black or isort would change a patched file, 25 upstream's tests
 # fail, or are not all there, after a patch, 26 check.lock is about another series, 27 a patch's own tests pass without
 # it, 30 and 31 from onto.sh.
@@ -145,9 +145,9 @@ check_alone() {
     rm -rf "$tree"
 }
 
-# The files that decide what is checked; build.sh holds the wheel's digest, the requirements what the tests run with.
+# The files that decide what is checked; trees.py holds the wheel's digest, the requirements what the tests run with.
 checked_files() {
-    sha256sum patches/*.patch patches/cpu/*.patch patches/build.sh patches/check.sh patches/onto.sh requirements-cpu.txt
+    sha256sum patches/*.patch patches/cpu/*.patch patches/trees.py patches/check.sh patches/onto.sh requirements-cpu.txt
 }
 
 check_lock() {

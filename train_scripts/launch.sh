@@ -65,7 +65,7 @@ if [ -n "${AGENT:-}" ]; then
     source_of_rewards=(--train.agent_func_path "$AGENT")
 else
     REWARD=${REWARD:-$(python3 -c 'from importlib.util import find_spec as f; print(f("openrlhf_sagc.math_reward").origin)' 2>/dev/null)} ||
-        fail "the default REWARD, openrlhf_sagc's math_reward.py, is not installed: pip install --no-deps ., or REWARD=FILE"
+        fail "the default REWARD, openrlhf_sagc's math_reward.py, is not installed: bash install.sh, or REWARD=FILE"
     [[ $REWARD != *.py ]] || REWARD=$(realpath -m "$REWARD")
     MAX_LEN=$((MAX_NEW_TOKENS + PROMPT_TOKENS))
     # The package's rewards are 0 and 1 where the paper has -1 and 1: half the penalty gives the same advantages.

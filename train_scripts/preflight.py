@@ -66,27 +66,20 @@ def value(settings: dict[str, list[str]], flag: str, default: str = "") -> str:
     return (settings.get(flag) or [default])[0]
 
 
-def module_problems(module: str, settings: dict[str, list[str]]) -> Iterator[str]:
+def module_problems(settings: dict[str, list[str]]) -> Iterator[str]:
     """What cannot be imported. Only looked for, as importing it all takes a minute."""
-    released = "OpenRLHF as released: pip install --no-deps openrlhf===0.11.2"
-    patched = "the patched OpenRLHF: pip install --no-deps build/dist/openrlhf-*.whl"
-    needed = {
-        "openrlhf": released if module == "openrlhf_sagc.unpatched" else patched,
-        "ray": "",
-        "vllm": "",
-        "openrlhf_sagc": "this package: pip install --no-deps .",
-    }
+    needed = dict.fromkeys(["ray", "vllm", "openrlhf_sagc"], "it with all else that a GPU node needs: bash install.sh")
     if "--ds.packing_samples" in settings:
         needed["flash_attn"] = "flash-attn, which --ds.packing_samples needs"
     if "--logger.wandb.key" in settings:
         needed["wandb"] = "W&B, which WANDB_API_KEY switches on: pip install wandb, or unset WANDB_API_KEY"
     for name, what in needed.items():
         if importlib.util.find_spec(name) is None:
-            yield f"no module {name}: install {what or name}"
+            yield f"no module {name}: install {what}"
 
 
 def flag_problems(module: str, flags: list[str], *, names_alone: bool = False) -> Iterator[str]:
-    """What the training's own parser and checks say of the flags, the data and the reward's or agent's file.
+    """What the training's own parser and checks say of the OpenRLHF, the flags, the data and the reward's or agent's file.
 
     OpenRLHF as released has no checks to ask, so of its run the flags' names and the file alone are looked at.
 
@@ -97,6 +90,7 @@ def flag_problems(module: str, flags: list[str], *, names_alone: bool = False) -
     said = io.StringIO()
     try:
         with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+            _use_tree(module)
             (NAME_CHECKS if names_alone else FLAG_CHECKS)[module](flags)
     except SystemExit as error:  # of argparse with a number, and its line printed
         lines = (
@@ -105,6 +99,12 @@ def flag_problems(module: str, flags: list[str], *, names_alone: bool = False) -
             else str(error.code or "").splitlines()
         )
         yield from (line.removeprefix("openrlhf_sagc: ") for line in lines)
+
+
+def _use_tree(module: str) -> None:
+    from openrlhf_sagc.run.trees import PATCHED, RELEASED, use_tree
+
+    use_tree(RELEASED if module == "openrlhf_sagc.unpatched" else PATCHED)
 
 
 def _check_flags(flags: list[str]) -> None:
@@ -296,7 +296,7 @@ def known_problems(options: argparse.Namespace) -> Iterator[str]:
         return
     module, *flags = options.command
     settings = settings_of(flags)
-    missing = list(module_problems(module, settings))
+    missing = list(module_problems(settings))
     yield from missing
     yield from room_problems(value(settings, "--ckpt.output_dir", "ckpt"), options.disk_gb, options.memory_gb)
     why = "" if options.isolated_network or missing else reason_for_token(settings, options.cluster)
@@ -306,8 +306,7 @@ def known_problems(options: argparse.Namespace) -> Iterator[str]:
         yield from gpu_problems(gpus_needed(settings))
         if not missing:
             yield from ray_problems()
-    if importlib.util.find_spec("openrlhf") is not None:
-        yield from flag_problems(module, flags, names_alone=bool(missing))
+    yield from flag_problems(module, flags, names_alone=bool(missing))
     if not missing:
         yield from default_reward_problems(settings)
 

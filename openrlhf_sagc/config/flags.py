@@ -17,7 +17,6 @@ from openrlhf_sagc.redaction import without_secrets
 
 COMMAND = "python -m openrlhf_sagc"
 CONVERTER = f"{COMMAND}.migrate SCRIPT"
-RELEASED = "openrlhf===0.11.2"  # of three =: with two pip keeps the patched wheel
 SHOWN = 4  # flags that an ambiguous abbreviation may mean
 NEEDED = {  # by what argparse's message begins with
     "invalid choice: 'grpo'": ": group_norm is GRPO's estimator",
@@ -39,7 +38,7 @@ def parse_flags(words: Sequence[str], declare: Declare) -> argparse.Namespace:
     """The flags' values, as OpenRLHF's parser returns them, with those that `declare` adds to it.
 
     Raises:
-        SystemExit: OpenRLHF is missing or not patched, or a flag or value is not taken; a line each.
+        SystemExit: a flag or value is not taken; a line each.
     """
     return _parsed(words, CommandParser(openrlhf_parser(), declare))
 
@@ -71,60 +70,26 @@ def _parsed(words: Sequence[str], parser: "CommandParser") -> argparse.Namespace
 
 
 def openrlhf_parser() -> argparse.ArgumentParser:
-    """The patched OpenRLHF's own parser: its function build_parser alone, since its module imports vLLM and torch, which takes 9 s.
-
-    Raises:
-        SystemExit: OpenRLHF is missing or not patched.
-    """
-    file, tree = _command_of_openrlhf(
-        "the patched OpenRLHF, in a clone: pip install --no-deps build/dist/openrlhf-*.whl, on the CPU stack PYTHONPATH=build/cpu-patched"
-    )
-    builder = _builder(tree)
-    if builder is None:
-        raise refusal(
-            [
-                f"{file} is not of the patched OpenRLHF: in a clone pip install --no-deps build/dist/openrlhf-*.whl, or start {COMMAND}.unpatched, which "
-                "runs OpenRLHF as released"
-            ]
-        )
-    return _executed(tree, [builder], file)["build_parser"]()
+    """The patched OpenRLHF's own parser: its function build_parser alone, since its module imports vLLM and torch, which takes 9 s."""
+    file, tree = _command_of_openrlhf()
+    builder = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "build_parser"]
+    return _executed(tree, builder, file)["build_parser"]()
 
 
 def released_parser() -> argparse.ArgumentParser:
-    """The parser of OpenRLHF as released: of its module, what stands before the flags are parsed.
-
-    Raises:
-        SystemExit: OpenRLHF is missing or patched.
-    """
-    file, tree = _command_of_openrlhf(RELEASED)
-    if _builder(tree) is not None:
-        raise refusal(
-            [
-                f"{file} is of the patched OpenRLHF: {COMMAND}.off runs that without the scheduler; for {COMMAND}.unpatched set "
-                "PYTHONPATH to build/base of a clone (build/cpu-base on the CPU stack), or pip install --no-deps "
-                f"{RELEASED} into another environment"
-            ]
-        )
+    """The parser of OpenRLHF as released: of its module, what stands before the flags are parsed."""
+    file, tree = _command_of_openrlhf()
     command = [statement for node in tree.body if isinstance(node, ast.If) for statement in node.body]
     makes = itertools.takewhile(lambda node: "parser.parse_args" not in ast.unparse(node), command)
     return _executed(tree, list(makes), file)["parser"]
 
 
-def _command_of_openrlhf(needed: str) -> tuple[Path, ast.Module]:
-    """The file of OpenRLHF's train_ppo_ray, and what stands in it."""
+def _command_of_openrlhf() -> tuple[Path, ast.Module]:
+    """The file of train_ppo_ray of the OpenRLHF that is first on the path, and what stands in it."""
     package = importlib.util.find_spec("openrlhf")
-    if package is None or not package.submodule_search_locations:
-        raise refusal([f"no module openrlhf: install {needed}"])
+    assert package and package.submodule_search_locations  # as run/trees.py has seen to
     file = Path(package.submodule_search_locations[0], "cli/train_ppo_ray.py")
-    if not file.is_file():
-        raise refusal([f"{file} is not there, so this is no OpenRLHF: install {needed}, or start in another folder"])
     return file, ast.parse(file.read_text(), str(file))
-
-
-def _builder(tree: ast.Module) -> ast.FunctionDef | None:
-    """The function that makes the parser, which only the patched OpenRLHF has."""
-    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
-    return next((node for node in functions if node.name == "build_parser"), None)
 
 
 def _executed(tree: ast.Module, statements: Sequence[ast.stmt], file: Path) -> dict:

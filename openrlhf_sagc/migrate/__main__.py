@@ -15,6 +15,7 @@ from typing import NoReturn
 from openrlhf_sagc.arguments import add_arguments
 from openrlhf_sagc.config.flags import CommandParser, openrlhf_parser
 from openrlhf_sagc.redaction import HIDDEN, without_secrets
+from openrlhf_sagc.run.trees import PATCHED, use_tree
 
 VERSION = "0.11.2"
 KEYS = ("--use_wandb", "--logger.wandb.key")
@@ -40,6 +41,7 @@ def main() -> None:
     arguments = parse_arguments()
     if missing := [name for name in ("tree_sitter", "tree_sitter_bash") if importlib.util.find_spec(name) is None]:
         fail(f"needs {' and '.join(missing)} to read bash: pip install tree-sitter tree-sitter-bash")
+    use_tree(PATCHED)
     parser = CommandParser(openrlhf_parser(), add_arguments)
     for script in arguments.script:
         migrate(script, arguments.output or script.with_name(new_name(script)), arguments.overwrite, parser)

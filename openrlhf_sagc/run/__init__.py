@@ -1,1 +1,1 @@
-"""What a run needs of its files: folders that no second run writes to, whole checkpoints, and the data they were made with."""
+"""What a run needs of its files: its OpenRLHF, folders that no second run writes to, whole checkpoints, and the data they were made with."""

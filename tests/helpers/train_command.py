@@ -57,7 +57,9 @@ def start_trainer():
             stack.enter_context(mock.patch("openrlhf_sagc.arguments.check_inputs", lambda args: 10**6))
             stack.enter_context(mock.patch.object(argparse.ArgumentParser, "__init__", whole_names))
             stack.enter_context(
-                mock.patch.multiple("ray", is_initialized=mock.DEFAULT, get=mock.DEFAULT, remote=make_actor)
+                mock.patch.multiple(
+                    "ray", init=mock.DEFAULT, is_initialized=mock.DEFAULT, get=mock.DEFAULT, remote=make_actor
+                )
             )
             for name, source in sources.items():  # where the script takes them from, or has them
                 owner = source if unpatched else "openrlhf.cli.train_ppo_ray"

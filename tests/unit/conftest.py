@@ -20,6 +20,7 @@ from train_command import start_run, start_trainer  # noqa: F401
 from up_to_ray import prompts, run_trainer  # noqa: F401
 
 import openrlhf_sagc.driver.experience as experience
+import openrlhf_sagc.run.trees as trees
 from openrlhf_sagc.actors.rollout_rewards import SAMPLE
 from openrlhf_sagc.actors.training import StepShare
 
@@ -35,7 +36,7 @@ def no_store(monkeypatch):
 
 @pytest.fixture
 def openrlhf_of(monkeypatch):
-    """openrlhf_of(tree): from now on the OpenRLHF that is found is that of build/TREE, where it is not imported."""
+    """openrlhf_of(tree): from now on the OpenRLHF that commands use and find is that of build/TREE, where it is not imported."""
     find = importlib.util.find_spec
 
     def use(tree):
@@ -43,6 +44,7 @@ def openrlhf_of(monkeypatch):
         monkeypatch.setattr(
             importlib.util, "find_spec", lambda name, *more: spec if name == "openrlhf" else find(name, *more)
         )
+        monkeypatch.setattr(trees, "use_tree", lambda kind: trees.Tree(tree, ROOT / "build" / tree))
 
     return use
 

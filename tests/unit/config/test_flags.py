@@ -143,30 +143,6 @@ def test_an_unknown_flag_is_said_before_torch_is_imported():
     assert imported and not imported & {"torch", "vllm", "ray", "deepspeed", "transformers"}
 
 
-@pytest.mark.parametrize(
-    "files, line",
-    [
-        ({}, "no module openrlhf: install the patched OpenRLHF"),
-        (
-            {"cli/train_ppo_ray.py": "import vllm\n"},
-            "train_ppo_ray.py is not of the patched OpenRLHF: in a clone pip install",
-        ),
-        (
-            {"README": ""},
-            "openrlhf/cli/train_ppo_ray.py is not there, so this is no OpenRLHF: install the patched OpenRLHF",
-        ),
-    ],
-)
-def test_an_openrlhf_that_is_missing_or_unpatched_is_said_without_its_import(tmp_path, monkeypatch, files, line):
-    for name, text in files.items():
-        (tmp_path / "openrlhf" / name).parent.mkdir(parents=True)
-        (tmp_path / "openrlhf/__init__.py").touch()
-        (tmp_path / "openrlhf" / name).write_text(text)
-    spec = type("Spec", (), {"submodule_search_locations": [str(tmp_path / "openrlhf")]})
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: spec if files else None)
-    assert line in lines_of()[0]
-
-
 def test_a_word_that_stands_twice_is_blamed_on_the_flag_that_does_not_take_it():
     (line,) = lines_of("--rollout.batch_size", "8", "--rollout.sagc.group_sizes=4", "8")
     assert line.startswith("--rollout.sagc.group_sizes does not take 8: ")

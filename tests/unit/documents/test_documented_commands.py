@@ -37,12 +37,16 @@ RUN = {
     "bash train_scripts/dapo.sh cpu": "tests/unit/flags/test_dapo.py",  # up to the command that it starts
 }
 # Those that are only read: what they need is more than a test may take.
-READ = {"bash tests/oracles/run.sh": "an environment of 1.7 GB", "pip install .[reports]": "packages from an index"}
+READ = {
+    "bash tests/oracles/run.sh": "an environment of 1.7 GB",
+    "pip install .[reports]": "packages from an index",
+    "pip wheel --no-deps": "OpenRLHF's wheel from an index",
+    "pip uninstall": "undone by hand",
+}
 # Those that cannot run here, and why; within three lines the document says on what they run, in words of MARK.
 NEEDS_GPUS = {
-    "pip install torch==": "the CUDA builds",
-    "pip install --no-build-isolation": "flash-attn is compiled against CUDA",
-    "pip install --no-deps": "into the environment of the CUDA builds",
+    "bash install.sh": "the CUDA builds",
+    "pip install dist/openrlhf_sagc-": "the CUDA builds; tests/unit/documents/test_package.py installs the wheel alone",
     "bash train_scripts/dapo_qwen2.5_7b.sh": "test_launch_scripts.py runs it up to the command that it starts",
     "bash train_scripts/dapo.sh": "the same with other group sizes",
     "ray job submit": "the CUDA builds; tests/stack/test_cluster.py does it without",

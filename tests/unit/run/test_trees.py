@@ -1,0 +1,261 @@
+"""Which OpenRLHF a command runs, what it refuses, and how the tree comes to Ray's workers."""
+
+import importlib.machinery
+import os
+import runpy
+import shutil
+import subprocess
+import sys
+import types
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from cpu_stack import ROOT
+
+from openrlhf_sagc.run import trees
+
+MODULE = "openrlhf/cli/train_ppo_ray.py"
+CODE = {"base": "parser = 1\n", "patched": "import os\n\ndef build_parser():\n    ...\n"}
+
+
+def make_openrlhf(folder: Path, kind: str) -> Path:
+    """An OpenRLHF in the folder, as far as these commands look at one."""
+    (folder / MODULE).parent.mkdir(parents=True)
+    (folder / "openrlhf/__init__.py").touch()
+    (folder / MODULE).write_text(CODE[kind])
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def process(tmp_path, monkeypatch):
+    """A process that has not imported OpenRLHF, in a folder without one, whose package carries four trees."""
+    package = tmp_path / "site/openrlhf_sagc"
+    for name in ("base", "patched", "cpu-base", "cpu-patched"):
+        make_openrlhf(package / "trees" / name, name.removeprefix("cpu-"))
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setattr(trees, "PACKAGE", package)
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if not path.startswith(str(ROOT / "build"))])
+    for name in [name for name in sys.modules if name.partition(".")[0] == "openrlhf"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "openrlhf", None)  # so that what a test imports is undone
+    del sys.modules["openrlhf"]
+    for name in ("DS_ACCELERATOR", "PYTHONPATH"):
+        monkeypatch.setenv(name, "")
+    monkeypatch.setenv(trees.GIVEN, "")
+    return package / "trees"
+
+
+@pytest.mark.parametrize(
+    "kind, accelerator, name",
+    [
+        (trees.PATCHED, "", "patched"),
+        (trees.RELEASED, "", "base"),
+        (trees.PATCHED, "cuda", "patched"),
+        (trees.PATCHED, "cpu", "cpu-patched"),
+        (trees.RELEASED, "cpu", "cpu-base"),
+    ],
+)
+def test_command_and_accelerator_choose_the_tree_and_all_processes_have_it_first(
+    process, monkeypatch, kind, accelerator, name
+):
+    monkeypatch.setenv("DS_ACCELERATOR", accelerator)
+    monkeypatch.setenv("PYTHONPATH", "/mine")
+    assert trees.use_tree(kind) == trees.use_tree(kind) == (name, process / name)
+    assert sys.path[0] == str(process / name)
+    assert os.environ["PYTHONPATH"] == f"{process / name}:/mine"
+    child = subprocess.run(
+        [sys.executable, "-c", "import openrlhf; print(openrlhf.__file__)"], capture_output=True, text=True
+    )
+    assert child.stdout.strip() == str(process / name / "openrlhf/__init__.py")
+
+
+def test_an_installed_openrlhf_is_passed_over_and_stays(process, tmp_path, monkeypatch):
+    installed = make_openrlhf(tmp_path / "other-site", "base")
+    monkeypatch.setattr(sys, "path", [*sys.path, str(installed)])
+    before = sorted(installed.rglob("*"))
+    assert trees.use_tree(trees.PATCHED).folder == process / "patched"
+    assert sorted(installed.rglob("*")) == before
+
+
+def test_a_clone_has_its_trees_in_build(process, tmp_path):
+    shutil.rmtree(process)
+    built = make_openrlhf(tmp_path / "site/build/patched", "patched")
+    assert trees.use_tree(trees.PATCHED).folder == built
+
+
+def test_without_trees_the_line_says_where_they_come_from(process):
+    shutil.rmtree(process)
+    assert refused_line() == (
+        f"no OpenRLHF in {process}/patched: install this package's wheel, or bash patches/build.sh in its clone"
+    )
+
+
+def refused_line(kind=trees.PATCHED) -> str:
+    with pytest.raises(SystemExit, match="^openrlhf_sagc: [^\n]+$") as ended:
+        trees.use_tree(kind)
+    return str(ended.value).removeprefix("openrlhf_sagc: ")
+
+
+@pytest.mark.parametrize("kind, named", [(trees.PATCHED, "patched"), (trees.RELEASED, "base")])
+def test_a_tree_that_pythonpath_names_is_used(tmp_path, monkeypatch, kind, named):
+    own = make_openrlhf(tmp_path / "work", named)
+    monkeypatch.setenv("PYTHONPATH", f"/mine:{own}")
+    assert trees.use_tree(kind).folder == own
+    assert os.environ["PYTHONPATH"] == f"/mine:{own}" and sys.path[0] == str(own)
+
+
+@pytest.mark.parametrize(
+    "kind, named, why",
+    [
+        (trees.PATCHED, "base", "is not patched"),
+        (trees.RELEASED, "patched", "is patched"),
+    ],
+)
+def test_another_openrlhf_in_pythonpath_is_refused(tmp_path, monkeypatch, kind, named, why):
+    other = make_openrlhf(tmp_path / "other", named)
+    monkeypatch.setenv("PYTHONPATH", str(other))
+    assert refused_line(kind) == (
+        f"{other}/openrlhf would come before this package's OpenRLHF, and {why}: take it out of PYTHONPATH"
+    )
+
+
+def test_a_working_folder_that_holds_another_openrlhf_is_refused(monkeypatch, tmp_path):
+    monkeypatch.chdir(make_openrlhf(tmp_path / "clone", "base"))
+    assert refused_line() == (
+        f"{tmp_path}/clone/openrlhf would come before this package's OpenRLHF, and is not patched: start in another folder, "
+        "or with another working_dir"
+    )
+    Path(MODULE).unlink()
+    assert "and is no OpenRLHF: start in another folder" in refused_line()
+
+
+@pytest.mark.parametrize("says", ["version.txt", "openrlhf-0.11.1.dist-info"])
+def test_another_version_is_refused(tmp_path, monkeypatch, says):
+    other = make_openrlhf(tmp_path / "other", "base")
+    (other / "version.txt").write_text("0.11.1\n") if says == "version.txt" else (other / says).mkdir()
+    monkeypatch.setenv("PYTHONPATH", str(other))
+    assert "and is 0.11.1, while the patches are for 0.11.2: take it out" in refused_line(trees.RELEASED)
+
+
+def test_an_openrlhf_that_was_imported_already_is_refused(tmp_path, monkeypatch):
+    other = make_openrlhf(tmp_path / "other", "base")
+    imported = types.ModuleType("openrlhf")
+    imported.__path__ = [str(other / "openrlhf")]
+    imported.__spec__ = importlib.machinery.ModuleSpec("openrlhf", None, is_package=True)
+    monkeypatch.setitem(sys.modules, "openrlhf", imported)
+    assert (
+        refused_line() == f"openrlhf was imported from {other} before the command began: start the command by itself"
+    )
+
+
+def test_what_a_run_needs_besides_is_looked_for(monkeypatch):
+    find = importlib.util.find_spec
+    trees.check_stack()
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name in ("ray", "vllm") else find(name))
+    with pytest.raises(
+        SystemExit, match=r"^openrlhf_sagc: no module ray vllm: install this package with \[gpu\] behind"
+    ):
+        trees.check_stack()
+
+
+@pytest.fixture
+def ray_init(monkeypatch):
+    """What Ray was started with."""
+    started = []
+    monkeypatch.setitem(
+        sys.modules, "ray", SimpleNamespace(init=lambda *args, **settings: started.append((args, settings)))
+    )
+    return started
+
+
+def test_ray_gets_the_tree_besides_what_openrlhf_starts_it_with(process, ray_init):
+    import ray
+
+    init = ray.init
+    trees.bring_tree(trees.use_tree(trees.PATCHED))
+    ray.init("auto", runtime_env={"env_vars": {"NCCL_DEBUG": "WARN"}, "pip": []}, namespace="n")
+    ((args, settings),) = ray_init
+    variables = settings["runtime_env"].pop("env_vars")
+    name, digest = variables.pop(trees.GIVEN).split()
+    assert name == "patched" and len(digest) == 16 and variables == {"NCCL_DEBUG": "WARN"}
+    hook = "openrlhf_sagc.run.trees.use_given_tree"
+    assert args == ("auto",) and settings == {
+        "runtime_env": {"pip": [], "worker_process_setup_hook": hook},
+        "namespace": "n",
+    }
+    assert ray.init is init
+    module, _, function = hook.rpartition(".")
+    assert getattr(importlib.import_module(module), function) is trees.use_given_tree
+
+
+def given(ray_init, kind=trees.PATCHED) -> str:
+    """What the command gives the workers."""
+    import ray
+
+    trees.bring_tree(trees.use_tree(kind))
+    ray.init()
+    return ray_init[-1][1]["runtime_env"]["env_vars"][trees.GIVEN]
+
+
+@pytest.fixture
+def worker(process, ray_init, monkeypatch):
+    """A worker's process, given the patched tree: it starts where Ray was started, and does not import from there."""
+    text = given(ray_init)
+    del sys.modules["openrlhf"]
+    monkeypatch.setattr(sys, "path", sys.path[1:])
+    monkeypatch.setenv("PYTHONPATH", "")
+    monkeypatch.setenv(trees.GIVEN, text)
+    return process
+
+
+def test_a_worker_uses_the_tree_of_its_node(worker, tmp_path, monkeypatch):
+    monkeypatch.chdir(make_openrlhf(tmp_path / "clone", "base"))
+    trees.use_given_tree()
+    assert sys.path[0] == os.environ["PYTHONPATH"] == str(worker / "patched")
+
+
+@pytest.mark.parametrize("changed", [f"trees/patched/{MODULE}", "run/trees.py"])
+def test_a_worker_with_other_code_than_the_command_says_so(worker, changed):
+    file = worker.parent / changed
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(CODE["patched"] + "# of another wheel\n")
+    with pytest.raises(RuntimeError) as ended:  # Ray lets a SystemExit end the worker without a word
+        trees.use_given_tree()
+    assert str(ended.value) == (
+        f"openrlhf_sagc: {worker.parent}, or its OpenRLHF, differs from that of the command: install it anew on every node"
+    )
+
+
+def test_the_notices_of_a_wheel_make_no_difference_to_a_clone(worker):
+    notice = runpy.run_path(str(ROOT / "patches/trees.py"))["NOTICE"]
+    (worker / "patched" / MODULE).write_text(notice + CODE["patched"])
+    (worker / "base" / MODULE).write_text("another tree")
+    trees.use_given_tree()
+
+
+def test_a_working_dir_that_holds_an_openrlhf_is_refused_in_a_worker(worker, tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(make_openrlhf(tmp_path / "working_dir", "base")))
+    with pytest.raises(
+        RuntimeError, match="^openrlhf_sagc: .*working_dir/openrlhf would come before .* and is not patched"
+    ):
+        trees.use_given_tree()
+
+
+@pytest.mark.parametrize(
+    "module, name",
+    [("openrlhf_sagc", "patched"), ("openrlhf_sagc.off", "patched"), ("openrlhf_sagc.unpatched", "base")],
+)
+def test_each_command_uses_its_tree_before_it_reads_flags(monkeypatch, module, name):
+    used = []
+
+    def use(kind):
+        used.append(kind)
+        raise InterruptedError
+
+    monkeypatch.setattr(trees, "use_tree", use)
+    monkeypatch.setattr(sys, "argv", [module, "--no_such_flag"])
+    with pytest.raises(InterruptedError):
+        runpy.run_module(module, run_name="__main__")
+    assert used == [name]
