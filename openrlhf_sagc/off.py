@@ -10,6 +10,7 @@ from openrlhf_sagc.config.refusal import OFF
 from openrlhf_sagc.config.settled import with_hidden_key
 from openrlhf_sagc.config.upstream_checks import validated
 from openrlhf_sagc.redaction import redact_output
+from openrlhf_sagc.run.compilation import compile_nothing_on_cpus
 
 
 def read_arguments(words: Sequence[str]) -> SimpleNamespace:
@@ -25,6 +26,7 @@ def read_arguments(words: Sequence[str]) -> SimpleNamespace:
 
 
 def main() -> None:
+    compile_nothing_on_cpus()
     args = read_arguments(sys.argv[1:])
     from openrlhf.cli import train_ppo_ray
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from openrlhf_sagc.arguments import add_arguments
 from openrlhf_sagc.config.flags import parse_plain_flags, released_parser
 from openrlhf_sagc.redaction import redact_output
+from openrlhf_sagc.run.compilation import compile_nothing_on_cpus
 
 COMMAND = "python -m openrlhf_sagc.unpatched"
 
@@ -21,6 +22,7 @@ def check_flags(words: Sequence[str]) -> None:
 
 
 def main() -> None:
+    compile_nothing_on_cpus()
     check_flags(sys.argv[1:])
     runpy.run_module("openrlhf.cli.train_ppo_ray", run_name="__main__", alter_sys=True)
 
