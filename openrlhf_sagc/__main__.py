@@ -9,6 +9,7 @@ from openrlhf_sagc.config.settings import Settings
 from openrlhf_sagc.config.upstream_checks import validated
 from openrlhf_sagc.redaction import redact_output
 from openrlhf_sagc.run.checkpoints import choose_checkpoint
+from openrlhf_sagc.run.compilation import compile_nothing_on_cpus
 from openrlhf_sagc.run.data import check_data
 from openrlhf_sagc.run.earlier_outputs import set_earlier_outputs_aside
 from openrlhf_sagc.run.output_folders import held_folders
@@ -29,6 +30,7 @@ def read_settings(words: Sequence[str]) -> Settings:
 
 
 def main() -> None:
+    compile_nothing_on_cpus()
     tree = use_tree(PATCHED)
     settings = read_settings(sys.argv[1:])
     from openrlhf.cli import train_ppo_ray

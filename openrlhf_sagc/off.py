@@ -10,6 +10,7 @@ from openrlhf_sagc.config.refusal import OFF
 from openrlhf_sagc.config.settings import with_hidden_key
 from openrlhf_sagc.config.upstream_checks import validated
 from openrlhf_sagc.redaction import redact_output
+from openrlhf_sagc.run.compilation import compile_nothing_on_cpus
 from openrlhf_sagc.run.trees import PATCHED, bring_tree, check_stack, use_tree
 
 
@@ -27,6 +28,7 @@ def read_arguments(words: Sequence[str]) -> SimpleNamespace:
 
 
 def main() -> None:
+    compile_nothing_on_cpus()
     tree = use_tree(PATCHED)
     args = read_arguments(sys.argv[1:])
     from openrlhf.cli import train_ppo_ray

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from openrlhf_sagc.arguments import add_arguments
 from openrlhf_sagc.config.flags import parse_plain_flags, released_parser
 from openrlhf_sagc.redaction import redact_output
+from openrlhf_sagc.run.compilation import compile_nothing_on_cpus
 from openrlhf_sagc.run.trees import RELEASED, bring_tree, check_stack, use_tree
 
 COMMAND = "python -m openrlhf_sagc.unpatched"
@@ -22,6 +23,7 @@ def check_flags(words: Sequence[str]) -> None:
 
 
 def main() -> None:
+    compile_nothing_on_cpus()
     tree = use_tree(RELEASED)
     check_flags(sys.argv[1:])
     check_stack()

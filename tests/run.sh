@@ -8,7 +8,7 @@ cd "$(dirname "$0")/.."
 
 unset PYTHONDONTWRITEBYTECODE # some images set it; then every process would compile torch and vLLM anew
 bash train_scripts/setup.sh
-export DS_ACCELERATOR=cpu OMP_NUM_THREADS=1 PYTHONPATH=$PWD/build/cpu-patched
+export DS_ACCELERATOR=cpu TORCHDYNAMO_DISABLE=1 OMP_NUM_THREADS=1 PYTHONPATH=$PWD/build/cpu-patched
 export TORCH_EXTENSIONS_DIR=$PWD/build/torch_extensions # what the set-up has compiled of DeepSpeed
 WARM_PYTHON=$(bash train_scripts/on_cpu.sh cpu-base python tests/warm_python.py --start $$) # every test's process is a fork of this one
 export WARM_PYTHON
@@ -17,32 +17,22 @@ if [ $# -gt 0 ] && [ "$*" != --fast ]; then
     exec "$WARM_PYTHON" -m pytest "$@"
 fi
 
-log=build/tests.log
-: >$log
+# shellcheck source=/dev/null
+. tests/stages.sh
+trap table EXIT # also where the run is interrupted
 # Two tests at a time. A worker that dies ends the tests, and is named: xdist would start another and then wait for ever.
-run() { "$@" -n 2 --dist loadgroup --max-worker-restart 0 2>&1 | tee -a $log; }
-end() {
-    stage "passed; skipped here:"
-    grep -E '^SKIPPED' $log || echo "nothing"
-}
-
-stage() { echo "[tests, minute $((SECONDS / 60))] $*"; }
-gate() { "${@:2}" || { echo "tests/run.sh: $1" >&2; exit 1; }; }
+run_tests() { stage "$1" "$2" -m pytest "${@:3}" -n 2 --dist loadgroup --max-worker-restart 0 -rsfE; }
 mapfile -t scripts < <(git ls-files '*.sh')
-stage linters
-gate "black would change the code" .venv/bin/python -m black --quiet --check .
-gate "isort would change the code" .venv/bin/python -m isort --quiet --check .
-gate "ruff finds unused or undefined names" .venv/bin/ruff check --quiet .
-gate "mypy finds wrong types" .venv/bin/mypy --no-error-summary
-gate "shellcheck finds faults in scripts" .venv/bin/shellcheck "${scripts[@]}"
-stage unit tests
-run "$WARM_PYTHON" -m pytest tests/unit
-[ "${1:-}" != --fast ] || { end; exit; }
-stage gates of the patch series
-PYTHON=$WARM_PYTHON bash patches/check.sh --locked
-run "$WARM_PYTHON" -m pytest tests/patches tests/deepspeed
-stage kernel
-run .venv/bin/python -m pytest tests/kernels # a new interpreter: Triton decides at its import whether it interprets
-stage real stack
-run "$WARM_PYTHON" -m pytest tests/stack
-end
+stage black .venv/bin/python -m black --check .
+stage isort .venv/bin/python -m isort --check .
+stage ruff .venv/bin/ruff check .
+stage mypy .venv/bin/mypy
+stage shellcheck .venv/bin/shellcheck "${scripts[@]}"
+run_tests "unit tests" "$WARM_PYTHON" tests/unit
+if [ "${1:-}" != --fast ]; then
+    stage "gates of the patch series" env PYTHON="$WARM_PYTHON" bash patches/check.sh --locked
+    run_tests "patches and DeepSpeed" "$WARM_PYTHON" tests/patches tests/deepspeed
+    run_tests kernel .venv/bin/python tests/kernels # a new interpreter: Triton decides at its import whether it interprets
+    run_tests "real stack" "$WARM_PYTHON" tests/stack
+fi
+all_passed
