@@ -19,9 +19,6 @@ stage "a minimal Debian"
 mkdir -p "$root"
 debootstrap --variant=minbase "$suite" "$root" >"$root.log" 2>&1 || fail "no $suite, see $root.log"
 git clone --quiet . "$root/root/project"
-for file in /etc/resolv.conf /etc/hosts /etc/pip.conf /etc/ssl/certs/ca-certificates.crt; do
-    [ ! -e $file ] || install -D --mode=644 $file "$root$file"
-done
 mapfile -t settings < <(env | grep -E '^(PIP_|UV_|SSL_CERT_|REQUESTS_CA_BUNDLE=|(https?|no)_proxy=)' || true)
 
 # inside COMMAND...: in the chroot, with its own /proc, /dev and /dev/shm, which go with the command.
@@ -42,6 +39,9 @@ echo "$line"
     # shellcheck disable=SC2086 # packages
     inside apt-get install -y --no-install-recommends ${line##*apt-get install }
 } >>"$root.log" 2>&1 || fail "apt-get failed, see $root.log"
+for file in /etc/pip.conf /etc/ssl/certs/ca-certificates.crt; do # apt-get has written the latter
+    [ ! -e $file ] || install -D --mode=644 $file "$root$file"
+done
 
 used() { df --output=used -BM "$root" | tail -n 1 | tr -dc 0-9; }
 before=$(used) started=$SECONDS

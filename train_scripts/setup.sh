@@ -13,9 +13,9 @@ unset PYTHONDONTWRITEBYTECODE # some images set it; then every process would com
 # shellcheck source=/dev/null
 . train_scripts/clock.sh
 
-DISK_GB=4
+DISK_GB=5
 CUDA_DISK_GB=10 # with PyPI's torch
-CUDA_SIZE="3 GB to fetch, 6 GB on the disk"
+CUDA_SIZE="2.5 GB to fetch, 6 GB on the disk"
 AFTER=${AFTER:-0}
 log=build/setup.log
 inputs=(requirements.txt requirements-cpu.txt requirements-cpu.lock pyproject.toml)
@@ -77,6 +77,8 @@ install() {
         { note "uv could not install; pip does, which takes some minutes"; pip "$@"; }
 }
 
+has_own_index() { [[ $(.venv/bin/python -m pip config list) =~ (index-url|find-links)= ]]; }
+
 # PyTorch's build for CPUs, from where pip's settings have it or from PyTorch's index; without either PyPI's, with CUDA.
 # A machine whose settings name an index of its own may have yet another build there.
 install_torch() {
@@ -87,7 +89,7 @@ install_torch() {
     check_disk $CUDA_DISK_GB "torch with CUDA"
     note "1/4 torch's build for CPUs is out of reach; PyPI's has CUDA: $CUDA_SIZE"
     install "${by_hash[@]}" "$(locked "$cuda")" && return
-    [[ $(.venv/bin/python -m pip config list) =~ (index-url|find-links)= ]] || return
+    has_own_index || return
     note "1/4 torch comes without a hash from pip's index, whose build is neither PyTorch's nor PyPI's"
     pip "$(grep -oE '^torch==[0-9.]+' requirements-cpu.txt)"
 }

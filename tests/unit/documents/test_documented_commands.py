@@ -37,7 +37,11 @@ RUN = {
     "bash train_scripts/dapo.sh cpu": "tests/unit/flags/test_dapo.py",  # up to the command that it starts
 }
 # Those that are only read: what they need is more than a test may take.
-READ = {"bash tests/oracles/run.sh": "an environment of 1.7 GB", "pip install .[reports]": "packages from an index"}
+READ = {
+    "bash tests/oracles/run.sh": "an environment of 1.7 GB",
+    "pip install .[reports]": "packages from an index",
+    "bash tests/fresh_machine.sh": "root, debootstrap and half an hour",
+}
 # Those that cannot run here, and why; within three lines the document says on what they run, in words of MARK.
 NEEDS_GPUS = {
     "pip install torch==": "the CUDA builds",

@@ -1,5 +1,6 @@
 """requirements-cpu.lock, which the set-up installs, against requirements-cpu.txt, which it is made from."""
 
+import os
 import re
 import subprocess
 
@@ -48,29 +49,23 @@ def test_every_requirement_is_locked_at_a_version_that_it_allows(python):
     for wanted in map(Requirement, texts):
         pins = locked.get(canonicalize_name(wanted.name), [])
         assert len(pins) == (2 if wanted.name == "torch" else 1), f"{wanted.name}: run train_scripts/lock.sh"
-        (version,) = {pin.version.removesuffix("+cpu") for pin in next_versions(pins)}
+        (version,) = {next(iter(pin.specifier)).version.removesuffix("+cpu") for pin in pins}
         assert wanted.specifier.contains(version), f"{wanted} but the lock has {version}: run train_scripts/lock.sh"
 
 
-def next_versions(pins):
-    return [next(iter(pin.specifier)) for pin in pins]
+def function_of_setup(name: str) -> str:
+    return re.search(rf"^{name}\(\) \{{\n.*?^\}}\n", (ROOT / "train_scripts/setup.sh").read_text(), re.M | re.S)[0]
 
 
 def picked(pattern: str, wanted: int = 1) -> str:
     """What `locked` of setup.sh writes."""
-    text = (ROOT / "train_scripts/setup.sh").read_text()
-    function = (
-        re.search(r"^locked\(\) \{\n.*?^\}\n", text, re.M | re.S)[0]
-        .replace(">build/wanted.txt", "")
-        .replace("echo build/wanted.txt", "")
-    )
+    function = function_of_setup("locked").replace(">build/wanted.txt", "").replace("echo build/wanted.txt", "")
     command = ["bash", "-c", f"{function}\nlocked '{pattern}' {wanted}"]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
 
 
 def test_torch_has_two_lines_of_its_own():
-    text = (ROOT / "train_scripts/setup.sh").read_text()
-    cpu, cuda = re.search(r"local cpu='([^']*)' cuda='([^']*)'", text).groups()
+    cpu, cuda = re.search(r"local cpu='([^']*)' cuda='([^']*)'", function_of_setup("install_torch")).groups()
     assert ENTRY.findall(picked(cpu))[0][0] == f"{TORCH}+cpu" and len(ENTRY.findall(picked(cpu))) == 1
     assert picked(cpu).count("--hash") == len(PYTHONS)  # a wheel for each
     names = [Requirement(name).name for name, _ in ENTRY.findall(picked(cuda))]
@@ -80,3 +75,37 @@ def test_torch_has_two_lines_of_its_own():
 def test_a_pattern_and_its_opposite_pick_everything_once():
     both = ENTRY.findall(picked("^(torch==|nvidia-)")) + ENTRY.findall(picked("^(torch==|nvidia-)", 0))
     assert sorted(both) == sorted(ENTRY.findall(LOCK.read_text()))
+
+
+# What works on the machine: pip or uv finds the build for CPUs by its hash, an index has PyPI's, pip has any.
+PLACES = {
+    "pip's settings have the build for CPUs": (["pip cpu"], ["pip cpu"]),
+    "PyTorch's index has it": (["uv dry", "uv cpu"], ["pip cpu", "uv dry", "uv cpu"]),
+    "PyPI's build": (["install cuda"], ["pip cpu", "uv dry", "install cuda"]),
+    "a build of the index's own": (
+        ["own index", "pip any"],
+        ["pip cpu", "uv dry", "install cuda", "own index", "pip any"],
+    ),
+    "none, and no index of its own": (["pip any"], ["pip cpu", "uv dry", "install cuda", "own index"]),
+}
+
+
+@pytest.mark.parametrize("works, tried", PLACES.values(), ids=PLACES)
+def test_torch_is_looked_for_in_one_place_after_another(works, tried):
+    """Without its hash it is taken from no index but one that the machine's settings name."""
+    stubs = """
+        by_hash=(hashed) CUDA_DISK_GB=0 CUDA_SIZE=large
+        try() { echo "$1"; [[ ,$WORKS, == *,"$1",* ]]; }
+        locked() { case "$1" in *[+]*) echo cpu;; *) echo cuda;; esac; }
+        pip() { case "$*" in "hashed cpu") try "pip cpu";; torch==*) try "pip any";; *) exit 9;; esac; }
+        uv() { case "$*" in *"--dry-run hashed cpu") try "uv dry";; *"cpu hashed cpu") try "uv cpu";; *) exit 9;; esac; }
+        install() { try "install ${2}"; }
+        has_own_index() { try "own index"; }
+        check_disk() { :; }
+        note() { :; }
+    """
+    script = f"{stubs}\n{function_of_setup('install_torch')}\ninstall_torch"
+    environment = {**os.environ, "WORKS": ",".join(works)}
+    done = subprocess.run(["bash", "-c", script], cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.stdout.splitlines() == tried, done.stderr
+    assert (done.returncode == 0) == (tried[-1] in works)

@@ -24,7 +24,7 @@ class Machine:
     def __init__(self, folder: Path):
         self.folder, self.programs = folder, folder / "bin"
         self.programs.mkdir()
-        for program in "bash dirname uname df tail tr grep cat date".split():
+        for program in "bash dirname uname mkdir df tail tr grep cat date".split():
             (self.programs / program).symlink_to(shutil.which(program))
         for program in "git", "g++", "flock":
             write_program(self.programs / program, ":")
