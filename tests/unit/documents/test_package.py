@@ -72,6 +72,15 @@ def built(source):
     return archive, wheel
 
 
+def test_a_second_release_of_a_commit_has_the_same_bytes(source, built, tmp_path):
+    """In another folder, later, and by somebody who keeps files private."""
+    copy = tmp_path / "copy"
+    shutil.copytree(source, copy, ignore=shutil.ignore_patterns("dist"))
+    run("bash", "-c", "umask 077; exec bash release.sh", cwd=copy, env=RELEASE)
+    for file in built:
+        assert (copy / "dist" / file.name).read_bytes() == file.read_bytes(), file.name
+
+
 NOT_READY = {
     "changelog of another version": (
         ("CHANGELOG.md", f"[{VERSION}] - 2026-01-31", "[0.0.9] - 2026-01-31"),
