@@ -74,7 +74,7 @@ def advise(arguments: argparse.Namespace) -> dict:
     """
     costs = CostModel.load(arguments.engine)
     if arguments.gpus < 1 or arguments.gpus % costs.gpus_per_engine:
-        raise ValueError(f"--gpus {arguments.gpus} is no multiple of the {costs.gpus_per_engine} GPUs of an engine")
+        raise ValueError(f"--gpus {arguments.gpus} is not a multiple of the {costs.gpus_per_engine} GPUs of an engine")
     calibration = calibration_of(arguments.engine, arguments.hold)
     trace, sizes = read(arguments)
     if arguments.dynamic_sampling and not trace.has_correct:

@@ -157,7 +157,7 @@ def sampled(arguments: argparse.Namespace) -> dict[str, list[dict]]:
     chat = next((x["prompt_id"] for x in problems if not isinstance(x["prompt"], str)), None)
     if chat is not None and not arguments.apply_chat_template:
         fail(
-            f"--dataset {arguments.dataset}: prompt_id {chat} is no text: give --apply_chat_template for chat messages"
+            f"--dataset {arguments.dataset}: prompt_id {chat} is not a text: give --apply_chat_template for chat messages"
         )
     check_responses(arguments, dict.fromkeys(arguments.models, []), arguments.samples)
     engine = {name: getattr(arguments, name) for name in ("dtype", "enforce_eager", "tensor_parallel_size", "seed")}

@@ -6,7 +6,7 @@ training, on a trace of rollout lengths or on a distribution:
     python eval/simulate.py --trace FILE --policies fixed:8,fixed:16,sagc,sagc+tail --json OUT
 
 A policy is `fixed:N` or `sagc`. `+tail` behind it is tail batching (`+tail:R` with a response_ratio of R), `+lengths` is
-length-aware dispatch, and `@samples` or `@prompts` is what a step keeps at every group size (else --hold). The same flags
+placed rollouts, and `@samples` or `@prompts` is what a step keeps at every group size (else --hold). The same flags
 and seed give the same JSON. lib/simulation/lengths.py says how a trace is drawn from.
 """
 
@@ -73,7 +73,7 @@ def run(arguments: argparse.Namespace) -> tuple[pd.DataFrame, CostModel]:
     wrong = [gpus for gpus in arguments.gpus if gpus < 1 or (gpus - arguments.actor_gpus) % costs.gpus_per_engine]
     if wrong:
         less = f" less --actor_gpus {arguments.actor_gpus}" if arguments.actor_gpus else ""
-        raise ValueError(f"--gpus {wrong[0]}{less} is no multiple of the {costs.gpus_per_engine} GPUs of an engine")
+        raise ValueError(f"--gpus {wrong[0]}{less} is not a multiple of the {costs.gpus_per_engine} GPUs of an engine")
     policies = [parse_policy(word, ("fixed", "sagc")) for word in arguments.policies.split(",")]
     for policy in policies:
         check_sizes(policy, arguments)

@@ -50,7 +50,7 @@ def _add_control(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         PREFIX + "enable",
         action="store_true",
-        help="Straggler-Aware Group Control: choose the group size before every step; the first has n_samples_per_prompt",
+        help="Straggler-Aware Group Control: choose the group size of every step, beginning with n_samples_per_prompt",
     )
     group.add_argument(
         PREFIX + "group_sizes",
@@ -63,13 +63,13 @@ def _add_control(group: argparse._ArgumentGroup) -> None:
         PREFIX + "straggler_ratio",
         type=float,
         default=2.5,
-        help="a group has a straggler event when its longest rollout reaches this multiple of its median",
+        help="a group has a straggler if its longest rollout reaches this multiple of the group's median",
     )
     group.add_argument(
         PREFIX + "max_straggler_rate",
         type=float,
         default=0.2,
-        help="limit on the share of groups with a straggler event, in the long run",
+        help="limit on the share of groups with a straggler, in the long run",
     )
     group.add_argument(
         PREFIX + "tradeoff",
@@ -81,25 +81,25 @@ def _add_control(group: argparse._ArgumentGroup) -> None:
         PREFIX + "discount",
         type=float,
         default=0.98,
-        help="factor by which a step's evidence on stragglers fades with every later step",
+        help="factor by which the weight of earlier steps shrinks with every step",
     )
     group.add_argument(
         PREFIX + "objective",
         choices=OBJECTIVES,
         default="throughput",
-        help="within the limit: the most effective samples a second, or groups as large as it allows",
+        help="what to maximise within the limit: effective samples a second (throughput), or the group size (size)",
     )
     group.add_argument(
         PREFIX + "hold",
         choices=("samples", "prompts"),
         default="samples",
-        help="what a step keeps at every group size: batch_size x n_samples_per_prompt samples, or batch_size prompts",
+        help="what every group size has in common: batch_size x n_samples_per_prompt samples, or batch_size prompts",
     )
     group.add_argument(
         PREFIX + "signal",
         choices=("tokens", "seconds"),
         default="tokens",
-        help="a rollout's length: its response tokens, or its seconds in the engine with tools but without vLLM's queue",
+        help="measure a rollout by its response tokens, or by its seconds with tools and without the engine's queue",
     )
 
 
@@ -125,12 +125,12 @@ def _add_tail_batching(group: argparse._ArgumentGroup) -> None:
         TAIL + "token_weight",
         choices=("plain", "round"),
         default="plain",
-        help="a token weighs as much as without tail batching (plain), or each round weighs the same (round)",
+        help="weigh each token as without tail batching (plain), or each round the same (round)",
     )
     group.add_argument(
         LENGTH_AWARE,
         action="store_true",
-        help="place each rollout on the engine with the fewest expected tokens, and start the long prompts first",
+        help="placed rollouts: each goes to the engine with the fewest expected tokens, and long prompts start first",
     )
 
 
@@ -139,7 +139,7 @@ def _add_sampling(group: argparse._ArgumentGroup) -> None:
         FILTER + "tolerance",
         type=float,
         default=1e-6,
-        help="scores of a group that differ by at most this count as equal",
+        help="scores of a group count as equal if they differ by at most this",
     )
     group.add_argument(
         FILTER + "max_gen_batches",
@@ -151,13 +151,13 @@ def _add_sampling(group: argparse._ArgumentGroup) -> None:
         FILTER + "at_cap",
         choices=("fail", "keep"),
         default="fail",
-        help="if max_gen_batches does not fill a step: end the run (fail), or train on the groups it has (keep)",
+        help="end the run (fail), or train on the groups there are (keep), if max_gen_batches does not fill a step",
     )
     group.add_argument(
         FILTER + "surplus",
         choices=("discard", "keep"),
         default="discard",
-        help="groups that a step does not need: roll their prompts out again (discard), or train them a step later (keep)",
+        help="roll out again (discard), or train a step later (keep), the groups that a step does not need",
     )
     group.add_argument(
         REWARD + "timeout", type=float, default=180.0, help="seconds for one attempt at a sample's reward"
@@ -167,13 +167,13 @@ def _add_sampling(group: argparse._ArgumentGroup) -> None:
         REWARD + "max_failure_share",
         type=float,
         default=0.1,
-        help="the run ends if more than this share of a step's groups lacks a reward; one group alone does not end it",
+        help="end the run if more than this share of a step's groups, and more than one group, lacks a reward",
     )
     group.add_argument(
         AGENT_TIMEOUT,
         type=float,
         default=None,
-        help="seconds that an agent may spend on a tool or a reward at a time; then its sample fails",
+        help="seconds that an agent may spend on one tool call or reward before its sample fails",
     )
 
 
@@ -182,19 +182,19 @@ def _add_training(group: argparse._ArgumentGroup) -> None:
         LOG_PROBS,
         choices=("auto", "forward"),
         default="auto",
-        help="auto: training makes old log-probabilities itself where that is exact; forward: one pass before it makes all",
+        help="auto: training computes old log-probabilities itself if that is exact; forward: a separate pass does",
     )
     group.add_argument(
         MICRO_BATCHES,
         choices=("length", "shuffled"),
         default="length",
-        help="put samples of similar length into a micro-batch, which saves padding, or any samples",
+        help="fill micro-batches with samples of similar length, which saves padding (length), or in random order",
     )
     group.add_argument(
         STREAM,
         choices=("off", "auto"),
         default="off",
-        help="auto: train on groups that are back while others still decode, where the gradient stays the same",
+        help="auto: train on finished groups while others still decode, if the gradient stays the same",
     )
 
 
@@ -203,20 +203,20 @@ def _add_files(group: argparse._ArgumentGroup) -> None:
         TRACE,
         default=None,
         metavar="FILE",
-        help="CSV file that gets a row a rollout (tokens, seconds, correct, ...) for eval/advise.py and eval/simulate.py",
+        help="write a CSV row per rollout (tokens, seconds, correct, ...) for eval/advise.py and eval/simulate.py",
     )
     group.add_argument(
         RESUME_DATA,
         choices=("same", "anew"),
         default="same",
-        help="a resumed run whose data have changed: end it (same), or begin its episode anew with them (anew)",
+        help="end a resumed run (same), or begin its episode anew (anew), if its data have changed",
     )
     group.add_argument(
         CHECK_ROWS,
         type=_rows_to_check,
         default=DRAWN,
         metavar="N",
-        help="prompts, drawn from each dataset, that templates and tokenizer are tried on before Ray starts, or all",
+        help="try templates and tokenizer on this many prompts of each dataset, or on all, before Ray starts",
     )
 
 
@@ -229,7 +229,7 @@ def _rows_to_check(text: str) -> int | str:
     if text == ALL:
         return ALL
     if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text} is no number of rows: use 1 or more, or {ALL}")
+        raise argparse.ArgumentTypeError(f"{text} is not a number of rows: use 1 or more, or {ALL}")
     return int(text)
 
 
@@ -281,7 +281,7 @@ def off_command(args: SimpleNamespace) -> str:
 
 
 def describe(args: Settings) -> str:
-    """What the flags come to, in words, for the start of a run."""
+    """The start-up line: what the flags come to."""
     flags, tail = args.rollout.sagc, args.rollout.tail_batching
     sizes = sorted(set(flags.group_sizes))
     samples, product = samples_per_step(args)
@@ -296,11 +296,13 @@ def describe(args: Settings) -> str:
             f"every step has {args.rollout.batch_size} prompts (--rollout.batch_size), at group size {combinations} samples"
         ]
     if len(sizes) > 1:
-        aim = "as large as it can be" if flags.objective == "size" else "that with the most effective samples a second"
+        aim = (
+            "as large as possible" if flags.objective == "size" else "the one with the most effective samples a second"
+        )
         unit = "response tokens" if flags.signal == "tokens" else "seconds"
         parts.append(
-            f"the first group size is {args.rollout.n_samples_per_prompt}; each later one is {aim} if, in the long run, at "
-            f"most {100 * flags.max_straggler_rate:g} % of the groups may have a straggler (a rollout of "
+            f"the first group size is {args.rollout.n_samples_per_prompt}; each later one is {aim}, with a "
+            f"straggler in at most {100 * flags.max_straggler_rate:g} % of the groups in the long run (a rollout of "
             f"{flags.straggler_ratio:g} times the group's median {unit})"
         )
     if tail.enable:
@@ -310,13 +312,13 @@ def describe(args: Settings) -> str:
         )
     if tail.enable and len(sizes) > 1 and tail.response_ratio > 1:
         parts.append(
-            f"{TAIL}response_ratio {tail.response_ratio:g} stops stragglers before they count, so the limit decides little: "
-            "with 1 they count"
+            f"{TAIL}response_ratio {tail.response_ratio:g} stops stragglers before they count, so the limit has little effect: "
+            "use 1"
         )
     if tail.enable and tail.prompt_ratio > 1 and args.algo.advantage.estimator == "reinforce_baseline":
         parts.append(
-            "--algo.advantage.estimator reinforce_baseline whitens advantages over each round alone, so that they differ from "
-            "those without tail batching: with group_norm they do not"
+            "--algo.advantage.estimator reinforce_baseline whitens advantages over each round, so tail batching changes "
+            "them: group_norm keeps them"
         )
     parts.append(
         f"at most {samples // args.train.batch_size} optimizer step(s) per rollout and epoch; the learning rate follows the "

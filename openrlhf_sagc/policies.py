@@ -75,7 +75,7 @@ def build_step_model(args: Settings, num_engines: int) -> StepModel | None:
 
 
 def build_token_weights(args: Settings) -> TokenWeights | None:
-    """What weighs the steps; None for a loss that is no mean over tokens."""
+    """What weighs the steps; None for a loss that is not a mean over tokens."""
     if args.actor.loss_agg_mode != "token-mean" or args.actor.policy_loss_type == "gspo":
         return None
     tail = args.rollout.tail_batching

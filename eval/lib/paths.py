@@ -28,7 +28,7 @@ def output_folder(text: str) -> Path:
     except OSError as error:
         raise argparse.ArgumentTypeError(f"{text}: {error.strerror}: give a folder") from error
     if others:
-        raise argparse.ArgumentTypeError(f"{others[0]} is no folder: give one")
+        raise argparse.ArgumentTypeError(f"{others[0]} is not a folder: give one")
     return path
 
 
@@ -125,7 +125,7 @@ def set_aside(path: Path) -> Path | None:
 def write_whole(path: Path, text: str) -> None:
     """Write a file all at once, so that a command that is killed leaves what was there before.
 
-    A link stays, and what it leads to is written. What is no plain file, such as /dev/stdout, is appended to.
+    A link stays, and what it leads to is written. What is not a plain file, such as /dev/stdout, is appended to.
     """
     if is_no_plain_file(path):
         sys.stdout.flush()

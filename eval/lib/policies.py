@@ -1,7 +1,7 @@
 """Policies as the commands name them.
 
 A policy is `fixed:N` or `sagc`, for compare.py also `unpatched:N`. Behind the first two, `+tail` adds tail batching,
-`+tail:R` the same with a response_ratio of R, and `+lengths` length-aware dispatch. For compare.py, `+forward` keeps the
+`+tail:R` the same with a response_ratio of R, and `+lengths` placed rollouts. For compare.py, `+forward` keeps the
 forward pass for old log-probs, `+shuffled` shuffles micro-batches, `+stream` streams, and `+round` weighs every round of
 tail batching the same. `@samples` or `@prompts` at the
 end says what a step keeps at every group size.

@@ -15,7 +15,7 @@ def main() -> None:
         print(f"{__doc__}\n\n{', '.join(names)}")
         return
     if name not in names:
-        sys.exit(f"eval/studies: {name or 'no name'} is no study: give one of {', '.join(names)}")
+        sys.exit(f"eval/studies: {name or 'no name'} is not a study: give one of {', '.join(names)}")
     sys.argv[0] = f"eval/studies {name}"
     try:
         importlib.import_module(f"studies.{name}.run").main()

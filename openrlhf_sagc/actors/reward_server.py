@@ -79,7 +79,7 @@ def _next_target(url: URL, target: URL, location: str, answered: str) -> URL:
         there = target.join(URL(location))
         is_same = there.origin() == url.origin()
     except ValueError:
-        raise Failure(f"{answered}, a redirect to {_short(location)}, which is no address") from None
+        raise Failure(f"{answered}, a redirect to {_short(location)}, which is not an address") from None
     if not is_same:
         elsewhere = without_secrets(str(there))[:200]
         raise Failure(

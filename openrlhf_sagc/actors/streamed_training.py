@@ -34,7 +34,7 @@ def check_loss_scale(optimizer: Any) -> None:
     """
     if not hasattr(type(optimizer), "loss_scale"):
         raise RuntimeError(
-            f"--train.stream auto needs a DeepSpeed optimizer with a loss scale, which {type(optimizer).__name__} has not: "
+            f"--train.stream auto needs a DeepSpeed optimizer with a loss scale, and {type(optimizer).__name__} has none: "
             "use --train.stream off"
         )
 

@@ -146,11 +146,11 @@ def _check_critic(args: Settings, off: str) -> None:
     estimator, freezing, gamma = args.algo.advantage.estimator, args.critic.freezing_steps, args.algo.advantage.gamma
     refuse(
         freezing >= 0,
-        f"--critic.freezing_steps {freezing} holds the policy back while a critic learns, and {estimator} has none: "
+        f"--critic.freezing_steps {freezing} trains only a critic at first, and {estimator} has no critic: "
         f"drop it{off}",
     )
     if gamma != 1:
-        print(f"openrlhf_sagc: --algo.advantage.gamma {gamma} is 1 for {estimator}, as in OpenRLHF")
+        print(f"openrlhf_sagc: --algo.advantage.gamma {gamma} has no effect: {estimator} uses 1, as in OpenRLHF")
 
 
 def check_batch(args: Settings, off: str) -> None:
@@ -176,8 +176,8 @@ def check_batch(args: Settings, off: str) -> None:
     )
     refuse(
         fewest < ranks,
-        f"--rollout.batch_size {args.rollout.batch_size} and {smallest} can give {fewest} samples to {ranks} data-parallel "
-        "actors: raise either until there is one each",
+        f"--rollout.batch_size {args.rollout.batch_size} and {smallest} can give only {fewest} samples to {ranks} "
+        "data-parallel actors: raise either until each actor has a sample",
     )
     refuse(
         batch_size % ranks,
@@ -261,6 +261,6 @@ def check_agent(args: Settings) -> None:
     )
     refuse(
         not args.train.agent_func_path,
-        f"{AGENT_TIMEOUT} {timeout:g} does nothing without --train.agent_func_path: a reward function or server has "
-        f"{REWARD}timeout",
+        f"{AGENT_TIMEOUT} {timeout:g} has no effect without --train.agent_func_path: use {REWARD}timeout for a reward "
+        "function or server",
     )

@@ -80,7 +80,7 @@ def _left_to_the_agent(args: Settings, problem: str) -> bool:
 
 
 def _refuse_other_bytes(values, start: int, what: str, kind: str) -> None:
-    """End the run on an Arrow array with a text that is no UTF-8: it loads, and Python cannot read it."""
+    """End the run on an Arrow array with a text that is not UTF-8: it loads, and Python cannot read it."""
     import pyarrow as pa
 
     if isinstance(values, list):
@@ -94,7 +94,7 @@ def _refuse_other_bytes(values, start: int, what: str, kind: str) -> None:
             except UnicodeDecodeError:
                 refuse(
                     True,
-                    f"{what}: row {start + index + 1} (counted from 1): the {kind} is no UTF-8: save the file as UTF-8",
+                    f"{what}: row {start + index + 1} (counted from 1): the {kind} is not UTF-8: save the file as UTF-8",
                 )
 
 
@@ -228,7 +228,7 @@ def _check_labels(args: Settings, source: Source, name: str, rows) -> None:
     first, count = _missing_labels(rows, key, f"{source.flag} {name}")
     refuse(
         count == len(rows),
-        f"--data.label_key {key}: no row of {source.flag} {name} has a label: drop it if the reward needs none, or give another",
+        f"--data.label_key {key}: no row of {source.flag} {name} has a label: drop it if the reward needs no labels, or give another",
     )
     if count:
         print(

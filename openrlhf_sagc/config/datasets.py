@@ -145,9 +145,9 @@ def _file_problem(path: str) -> str:
                 if text.strip() and not isinstance(json.loads(text), dict):
                     return f"has no JSON object in line {number}: {short(text, 60)}"
     except json.JSONDecodeError as error:
-        return f"is no JSON in line {number or error.lineno}: {error.msg} (column {error.colno})"
+        return f"is not JSON in line {number or error.lineno}: {error.msg} (column {error.colno})"
     except UnicodeDecodeError as error:
-        return f"is no UTF-8 in line {number}: byte {error.start + 1}" if number else "is no UTF-8"
+        return f"is not UTF-8 in line {number}: byte {error.start + 1}" if number else "is not UTF-8"
     except RecursionError:
         return f"is nested too deeply in line {number}"
     return "has no rows" if not start else ""

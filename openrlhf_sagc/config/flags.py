@@ -24,7 +24,7 @@ NEEDED = {  # by what argparse's message begins with
     "invalid int value": ": use a whole number",
     "invalid float value": ": use a number",
     "expected 2 arguments": ": give both with a space between",
-    "ignored explicit argument": ": the flag takes no value, write it alone",
+    "ignored explicit argument": ": the flag takes no value: write only the flag",
 }
 
 
@@ -160,7 +160,7 @@ def _describe_stray(words: Sequence[str], stray: str, parser: CommandParser) -> 
         if flags and place - flags[-1] > _most_values(words[flags[-1]], parser):
             name = words[flags[-1]].partition("=")[0]
             return f"{name} does not take {without_secrets(stray)}: drop it, or put quotes around a value with spaces"
-    return f"{without_secrets(stray)} is no flag: drop it, or look for the flag in --help"
+    return f"{without_secrets(stray)} is not a flag: drop it, or look for the flag in --help"
 
 
 def _most_values(word: str, parser: CommandParser) -> float:

@@ -127,7 +127,7 @@ TABLE = DIVISORS | {
     "algo.kl.target": (POSITIVE, _always),
     "algo.kl.horizon": (WHOLE, lambda args: args.algo.kl.target),
     "algo.advantage.is_correction_threshold": (
-        Range(lambda pair: 0 <= pair[0] <= pair[1], "use LOW HIGH, as 0.5 5, or HIGH alone"),
+        Range(lambda pair: 0 <= pair[0] <= pair[1], "use LOW HIGH, as 0.5 5, or only HIGH"),
         lambda args: args.algo.advantage.is_correction_level != "off",
     ),
     "reward.clip_range": (RISING, _always),
@@ -168,7 +168,7 @@ def check_late_flags(args: Arguments) -> None:
             "openrlhf_sagc: --eval.dataset is never used without --eval.steps: give the steps between two evaluations"
         )
     if not args.eval.dataset and args.eval.steps != -1:
-        print(f"openrlhf_sagc: --eval.steps {args.eval.steps} does nothing without --eval.dataset")
+        print(f"openrlhf_sagc: --eval.steps {args.eval.steps} has no effect without --eval.dataset")
 
 
 def _problems(args: Arguments) -> Iterator[str]:
@@ -210,7 +210,7 @@ def _lengths(args: Arguments) -> Iterator[str]:
     if new is not None and new >= longest:
         yield (
             f"--rollout.max_new_tokens {new} leaves none of --data.max_len {longest} (prompt and response) to the prompt, whose "
-            f"beginning would be cut off: use a --data.max_len above {new}, by the tokens of your prompts"
+            f"beginning would be cut off: use a --data.max_len above {new} plus the tokens of your longest prompt"
         )
     buffer = args.reward.overlong_buffer_len
     if buffer is not None and buffer > (new or longest):
@@ -226,7 +226,7 @@ def _correction(args: Arguments) -> Iterator[str]:
         yield f"{name}mode clip needs {name}level token and {name}gating ratio, not {level} and {gating}: use {name}mode mask"
     low, high = flags.is_correction_threshold
     if gating != "ratio" and level != "off" and low > 0:
-        yield f"{name}gating {gating} has an upper bound alone: use one number for {name}threshold, not {low:g} {high:g}"
+        yield f"{name}gating {gating} has only an upper bound: use one number for {name}threshold, not {low:g} {high:g}"
 
 
 def _is_scheduler(name: str) -> bool:

@@ -43,7 +43,7 @@ def _agent_problem(executor: Any) -> str:
     from openrlhf.utils.agent import AgentExecutorBase
 
     if not (inspect.isclass(executor) and issubclass(executor, AgentExecutorBase)):
-        return f"has an {AGENT} that is no subclass of openrlhf.utils.agent.AgentExecutorBase: let it be one"
+        return f"has an {AGENT} that is not a subclass of openrlhf.utils.agent.AgentExecutorBase: make it one"
     cls: Any = executor
     if problem := _class_problem(cls, f"an {AGENT}", "define it, as an async method", "execute"):
         return problem

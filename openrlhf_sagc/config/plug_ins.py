@@ -54,7 +54,7 @@ def looked_at(flag: str, path: str, name: str) -> Iterator[None]:
         line, timeout = found[0]
         print(
             f"openrlhf_sagc: {flag} {shown(path)}: line {line} uses {timeout}: {what} run in threads, where timeouts by signals "
-            "raise, and a function that catches that gives 0; --reward.timeout is the limit"
+            "raise an error, and a function that catches it returns 0: use --reward.timeout instead"
         )
     with tempfile.TemporaryFile() as errors:
         reader, writer = os.pipe()
@@ -88,15 +88,15 @@ def _parsed(flag: str, path: str) -> ast.Module:
     """The file's source; the run ends with a line if there is none."""
     home = ", as ~ is not replaced: give the whole path" if path.startswith("~") else ": give the path of a file"
     refuse(not os.path.exists(path), f"{flag} {shown(path)} is not there (seen from {os.getcwd()}){home}")
-    refuse(not os.path.isfile(path), f"{flag} {shown(path)} is no file: give the path of a .py file")
+    refuse(not os.path.isfile(path), f"{flag} {shown(path)} is not a file: give the path of a .py file")
     refuse(
         not path.endswith(".py"),
-        f"{flag} {shown(path)} has no name that ends in .py: rename the file to {shown(str(Path(path).with_suffix('.py')))}",
+        f"{flag} {shown(path)} does not end in .py: rename the file to {shown(str(Path(path).with_suffix('.py')))}",
     )
     try:
         return plug_in_source.parse(path)
     except SyntaxError as error:
-        refuse(True, f"{flag} {shown(path)} is no Python: line {error.lineno}: {short(error.msg)}")
+        refuse(True, f"{flag} {shown(path)} is not Python: line {error.lineno}: {short(error.msg)}")
     except (OSError, ValueError, RecursionError, MemoryError) as error:
         refuse(True, f"{flag} {shown(path)} cannot be read: {short(str(error))}")
     raise AssertionError  # `refuse` has ended the run
@@ -107,9 +107,7 @@ def _outcome(process: subprocess.Popen, reader: int, errors, what: str) -> str:
     try:
         process.wait(TIMEOUT)
     except subprocess.TimeoutExpired:
-        print(
-            f"openrlhf_sagc: {what} has not been imported within {TIMEOUT} s, so that it is not known whether it works"
-        )
+        print(f"openrlhf_sagc: {what} was not imported within {TIMEOUT} s, so it may not work")
         return ""
     os.set_blocking(reader, False)  # what it has started may still hold the other end
     try:
@@ -122,7 +120,7 @@ def _outcome(process: subprocess.Popen, reader: int, errors, what: str) -> str:
         return f"cannot be imported: its process ended with {process.returncode}: {short(said[-1])}"
     problem = short(result["problem"], 500)
     if problem and result["of_gpu"]:
-        print(f"openrlhf_sagc: {what} {problem}: not so where an engine has a GPU, perhaps")
+        print(f"openrlhf_sagc: {what} {problem}: an engine with a GPU may import it")
         return ""
     return problem
 

@@ -25,7 +25,7 @@ def check_template(args: Settings) -> None:
     if data.apply_chat_template:
         if data.input_template or data.dropped_template:
             print(
-                "openrlhf_sagc: --data.input_template does nothing with --data.apply_chat_template: drop one of them"
+                "openrlhf_sagc: --data.input_template has no effect with --data.apply_chat_template: drop one of them"
             )
         return
     template = data.input_template or data.dropped_template

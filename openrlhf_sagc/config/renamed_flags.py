@@ -57,8 +57,10 @@ def explain(name: str, flags: Iterable[str]) -> str:
         return renamed.describe(name)
     closest = closest_flag(name, flags)
     if not closest:
-        return f"{name} is no flag of OpenRLHF 0.11.2 or of this package: drop it, or look for another one in --help"
-    known = f"{name} is no flag; the closest one is "
+        return (
+            f"{name} is not a flag of OpenRLHF 0.11.2 or of this package: drop it, or look for another one in --help"
+        )
+    known = f"{name} is not a flag; the closest one is "
     return known + (
         renamed_flags()[closest].describe().replace(" ", ", which ", 1) if closest in renamed_flags() else closest
     )

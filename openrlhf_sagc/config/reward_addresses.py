@@ -34,14 +34,16 @@ def check_addresses(args: Settings) -> None:
             f"{FLAG} {_shown(url)}: OpenRLHF takes no such ending: rename the file to {_shown(url.strip()[:-3])}.py",
         )
         is_file = os.path.exists(url) and not url.endswith(".py")
-        refuse(is_file, f"{FLAG} {_shown(url)} is no .py file: give a Python file that has reward_func, or an address")
+        refuse(
+            is_file, f"{FLAG} {_shown(url)} is not a .py file: give a Python file that has reward_func, or an address"
+        )
     right = list(filter(None, map(_corrected, urls)))
     files = [url for url in right if url.endswith(".py") and not _ADDRESS.match(url)]
     refuse(not right, f"{FLAG} {','.join(urls)!r} is empty: give a .py file or an address")
     refuse(
         files and len(right) > 1,
-        f"{FLAG} {_shown(','.join(urls))} has a .py file and more: use one file alone, {_shown(files[0] if files else '')}, or "
-        "addresses alone",
+        f"{FLAG} {_shown(','.join(urls))} has a .py file and something else: use only one file, {_shown(files[0] if files else '')}, or "
+        "only addresses",
     )
     for url in right:
         refuse(

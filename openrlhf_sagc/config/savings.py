@@ -69,8 +69,9 @@ def why_not_streamed(args: SimpleNamespace) -> str:
     forward = why_forward(args)
     reasons = {
         f"{STREAM} {train.stream} asks for it": train.stream == "off",
-        "--train.colocate_all puts engines on the actors' devices": train.colocate_all,
-        "--vllm.enable_sleep and --ds.enable_sleep take turns": args.vllm.enable_sleep or ds.enable_sleep,
+        "--train.colocate_all puts the engines on the actors' devices": train.colocate_all,
+        "--vllm.enable_sleep and --ds.enable_sleep let engines and actors take turns": args.vllm.enable_sleep
+        or ds.enable_sleep,
         "--train.async_enable trains beside the rollouts already": train.async_enable,
         forward: bool(forward),
         "--ds.packing_samples plans its micro-batches with all samples": ds.packing_samples,
@@ -78,8 +79,9 @@ def why_not_streamed(args: SimpleNamespace) -> str:
         "--algo.advantage.estimator reinforce_baseline whitens over all samples": args.algo.advantage.estimator
         == "reinforce_baseline",
         f"--actor.aux_loss_coef {actor.aux_loss_coef:g} is a loss of each micro-batch": actor.aux_loss_coef > 0,
-        f"--actor.loss_agg_mode {actor.loss_agg_mode} is no mean over tokens": actor.loss_agg_mode != "token-mean",
-        f"--actor.policy_loss_type {actor.policy_loss_type} is no mean over tokens": actor.policy_loss_type == "gspo",
+        f"--actor.loss_agg_mode {actor.loss_agg_mode} is not a mean over tokens": actor.loss_agg_mode != "token-mean",
+        f"--actor.policy_loss_type {actor.policy_loss_type} is not a mean over tokens": actor.policy_loss_type
+        == "gspo",
         "--train.enable_ema counts micro-batches": train.enable_ema,
         f"--actor.optim {actor.optim} has no loss scale": actor.optim != "adam",
         "--ds.param_dtype fp16 has a loss scale of its own": ds.param_dtype == "fp16",
@@ -89,7 +91,7 @@ def why_not_streamed(args: SimpleNamespace) -> str:
         and ds.grad_accum_dtype == "fp32",
         "ranks of a ring or of tensor parallelism share their samples": max(ds.ring_attn_size, ds.tensor_parallel_size)
         > 1,
-        "the reference or the reward model has ranks that are no divisor of the actor's": any(
+        "the reference or the reward model has a number of ranks that does not divide the actor's": any(
             data_parallel_actors(args) % ranks for ranks in forward_ranks(args).values()
         ),
         "--train.colocate_actor_ref puts the reference model on the actors' devices": train.colocate_actor_ref
@@ -101,7 +103,7 @@ def why_not_streamed(args: SimpleNamespace) -> str:
 
 
 def describe_savings(args: SimpleNamespace) -> str:
-    """All in words, for the start of a run."""
+    """The start-up line: for each saving, whether it applies, or why not."""
     forward, shuffled, not_streamed = why_forward(args), why_shuffled(args), why_not_streamed(args)
     log_probs = f"a forward pass makes the old log-probabilities ({forward})"
     micro_batches = f"micro-batches are shuffled ({shuffled})"

@@ -79,14 +79,14 @@ def _of_micro_batches(args: Settings) -> str:
 
 def _of_packing(args: Settings) -> str:
     given = "--train.dynamic_batch_enable" if args.train.dynamic_batch_enable else "--ds.packing_samples"
-    return f"{given} packs samples, which works with vLLM alone: use --vllm.num_engines 1 or more"
+    return f"{given} packs samples, which works only with vLLM: use --vllm.num_engines 1 or more"
 
 
 # What an assertion says -> the line instead of it.
 LINES: dict[str, Callable[[Settings], str]] = {
     r"is_correction_threshold takes": lambda args: (
         f"--algo.advantage.is_correction_threshold {words(args.algo.advantage.is_correction_threshold)}: use LOW HIGH, as "
-        "0.5 5, or HIGH alone"
+        "0.5 5, or only HIGH"
     ),
     r"requires n_samples_per_prompt > 1|n_samples_per_prompt must be greater than 1": _of_group,
     r"VLM training does not support critic": _of_images,

@@ -57,7 +57,7 @@ class StepPlanner:
         signal: a rollout's length as the controller sees it, "tokens" or "seconds".
         num_engines: engines to place rollouts on.
         step_model: expects a step's seconds at each size, for a controller whose objective is throughput.
-        token_weights: says what a step counts as; None for a loss that is no mean over tokens.
+        token_weights: says what a step counts as; None for a loss that is not a mean over tokens.
 
     `flight` is what is in flight, `steps` the number of steps that are closed.
     """

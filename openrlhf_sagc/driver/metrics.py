@@ -114,14 +114,14 @@ def control_warnings(
     if not controller.feasible:
         warnings["infeasible"] = (
             f"--rollout.sagc.max_straggler_rate {controller.max_straggler_rate} is out of reach: even groups of "
-            f"{controller.group_sizes[0]} are seen to exceed it (hazard {controller.hazard:.3f}); raise the limit or "
+            f"{controller.group_sizes[0]} exceed it (hazard {controller.hazard:.3f}); raise the limit or "
             "--rollout.sagc.straggler_ratio"
         )
     headroom = metrics.get("sagc/length_headroom", math.inf)
     if signal == "tokens" and headroom < controller.straggler_ratio:
         warnings["censored"] = (
-            f"the longest response allowed, {longest} tokens, is {headroom:.2f} times the median one, so that hardly a "
-            f"response can reach --rollout.sagc.straggler_ratio {controller.straggler_ratio}: stragglers are cut off "
-            "before they count; allow longer responses or lower the ratio"
+            f"the longest response allowed, {longest} tokens, is {headroom:.2f} times the median one, so truncation "
+            f"hides stragglers at --rollout.sagc.straggler_ratio {controller.straggler_ratio} and the limit has no effect: "
+            "allow longer responses or lower the ratio"
         )
     return warnings

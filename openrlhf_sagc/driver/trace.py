@@ -184,7 +184,7 @@ def held_trace(args: Settings) -> Iterator[None]:
 
 def _opened_trace(path: str) -> BinaryIO:
     refuse(os.path.isdir(path or "."), f"{TRACE} {path} is a folder: give a file")
-    not_plain = f"{TRACE} {path} is no plain file: give one, or drop the flag for no trace"
+    not_plain = f"{TRACE} {path} is not a plain file: give one, or drop the flag for no trace"
     refuse(os.path.exists(path) and not os.path.isfile(path), not_plain)
     try:
         Path(path).parent.mkdir(parents=True, exist_ok=True)
@@ -199,7 +199,7 @@ def _hold(file: BinaryIO, path: str) -> None:
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        refuse(True, f"{TRACE} {path} is written by another run: wait for its end, or give this run a file of its own")
+        refuse(True, f"{TRACE} {path} is written by another run: wait for its end, or give this run a separate file")
     except OSError as error:  # some network file systems have no locks
         print(f"openrlhf_sagc: {TRACE} {path} cannot be locked ({error.strerror}): let no second run write it")
 
@@ -221,6 +221,6 @@ def _check_rows(file: BinaryIO, args: Settings) -> None:
     )
     refuse(
         not args.ckpt.load_enable,
-        f"{TRACE} {path} has the rows of another run: give a file of its own, or --ckpt.load_enable to go on with that "
+        f"{TRACE} {path} has the rows of another run: give a separate file, or --ckpt.load_enable to go on with that "
         "run",
     )

@@ -97,7 +97,7 @@ def read(script: Path) -> bytes:
     except OSError as error:
         fail(f"{script} cannot be read: {error.strerror}")
     if b"\0" in source:
-        fail(f"{script} is no text: give a bash script")
+        fail(f"{script} is not a text: give a bash script")
     return source
 
 

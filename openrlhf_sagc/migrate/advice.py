@@ -91,7 +91,7 @@ def _given(conversion: Conversion) -> dict[str, list[str]]:
 def _entry_point(name: str) -> str:
     if name == "train_ppo":
         return "openrlhf.cli.train_ppo stays: it trained without Ray, which OpenRLHF gave up in 0.6.1; write for train_ppo_ray"
-    return f"openrlhf.cli.{name} stays: this converts openrlhf.cli.train_ppo_ray alone"
+    return f"openrlhf.cli.{name} stays: this converts only openrlhf.cli.train_ppo_ray"
 
 
 def _number(version: str) -> tuple[int, ...]:

@@ -60,7 +60,7 @@ def convert(source: bytes, today: Iterable[str]) -> Conversion:
         edits += [edit for flag in words for edit in converter.edits(flag)]
     notes = []
     if training.broken_line:
-        notes = [f"from line {training.broken_line} on bash could not be read wholly: look at the diff"]
+        notes = [f"bash could not be read completely from line {training.broken_line} on: look at the diff"]
     script, flags = _apply(source, edits), [flag for words in converter.flags for flag in words]
     old = sum(flag.renamed is not None for flag in flags)
     return Conversion(

@@ -61,10 +61,10 @@ def choose_checkpoint(args: Settings) -> Path | None:
             if not _problem(path, args, ranks=0):
                 _refuse_other_layout(path, args)
         raise SystemExit(
-            f"openrlhf_sagc: --ckpt.load_enable finds no whole checkpoint in {folder} (`latest`: {problem}): drop "
+            f"openrlhf_sagc: --ckpt.load_enable finds no complete checkpoint in {folder} (`latest`: {problem}): drop "
             "--ckpt.load_enable to begin anew, or give --ckpt.path of another one"
         )
-    print(f"openrlhf_sagc: {latest} does not lead to a whole checkpoint ({problem}): going on from {newest.name}")
+    print(f"openrlhf_sagc: {latest} does not lead to a complete checkpoint ({problem}): going on from {newest.name}")
     _refuse_other_layout(newest, args)
     _write(latest, newest.name)
     return newest
@@ -98,7 +98,7 @@ def _named(latest: Path) -> tuple[str, str]:
         return "", "it names none"
     text = small_text(latest)
     if text is None:
-        return "", "it is no short text"
+        return "", "it is not a short text"
     name = text.strip()
     if not name:
         return "", "it names none"
@@ -130,7 +130,7 @@ def _step(checkpoint: Path) -> int:
 
 
 def _problem(checkpoint: Path, args: Settings, ranks: int | None = None) -> str:
-    """Why this is no whole checkpoint of so many ranks (else the run's), for a message; empty if it is one."""
+    """Why this is no complete checkpoint of so many ranks (else the run's), for a message; empty if it is one."""
     name = checkpoint.name
     try:
         if not checkpoint.is_dir():
@@ -160,7 +160,7 @@ def _file_problem(path: Path) -> str:
     except OSError:
         return "is a link to nothing"
     if not stat.S_ISREG(status.st_mode):
-        return "is no file"
+        return "is not a file"
     with path.open("rb") as file:
         start = file.read(1)
     return "" if start == LEGACY_PICKLE or zipfile.is_zipfile(path) else "was cut short"
@@ -199,20 +199,20 @@ def _refuse_other_layout(checkpoint: Path, args: Settings) -> None:
     was_3 = any(ZERO.match(kind) and kind.endswith(MODEL) for kind in kinds)
     refuse(
         was_3 != (stage == 3),
-        f"{where} {'with' if was_3 else 'without'} --ds.zero_stage 3, and this run has {stage}: use the stage of then, or "
+        f"{where} {'with' if was_3 else 'without'} --ds.zero_stage 3, and this run has {stage}: use the same stage, or "
         "start from its model",
     )
     optimizers = [kind for kind in kinds if ZERO.match(kind) and kind.endswith(OPTIMIZER)]
     was_bf16 = any(kind.startswith("bf16_") for kind in optimizers)
     refuse(
         optimizers and was_bf16 != (dtype == "bf16"),
-        f"{where} {'with' if was_bf16 else 'without'} --ds.param_dtype bf16, and this run has {dtype}: use the type of then, "
+        f"{where} {'with' if was_bf16 else 'without'} --ds.param_dtype bf16, and this run has {dtype}: use the same type, "
         "or start from its model",
     )
     refuse(
         saved and ranks and saved != ranks and stage > 0,
         f"{where} by {saved} ranks, and --actor.num_nodes {args.actor.num_nodes} x --actor.num_gpus_per_node "
-        f"{args.actor.num_gpus_per_node} makes {ranks}: use as many as then, or start from its model",
+        f"{args.actor.num_gpus_per_node} makes {ranks}: use the same number, or start from its model",
     )
 
 

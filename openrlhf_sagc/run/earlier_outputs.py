@@ -107,7 +107,7 @@ def _immovable(flag: str, folder: Path, what: str, error: OSError, left: Path | 
     partly = f", a part of it is in {left} now" if left else ""
     return refusal(
         f"{flag} {folder} has the {what} of an earlier run, which cannot be moved aside ({error.strerror}){partly}: give "
-        "this run a folder of its own"
+        "this run a separate folder"
     )
 
 

@@ -113,7 +113,7 @@ def held(flag: str, folder: str) -> Iterator[None]:
         SystemExit: another process holds it, or it cannot be written to; the message is one line with the flag.
     """
     lock = os.path.join(folder, LOCK)
-    not_plain = f"{flag} {folder} cannot be held, since its {LOCK} is no plain file: delete that"
+    not_plain = f"{flag} {folder} cannot be held, since its {LOCK} is not a plain file: delete that"
     with ExitStack() as stack:
         try:
             itself = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
@@ -125,7 +125,7 @@ def held(flag: str, folder: str) -> Iterator[None]:
             refuse(
                 isinstance(error, PermissionError) and os.path.lexists(lock) and os.access(folder, os.W_OK),
                 f"{flag} {folder} cannot be held, since its {LOCK} is of another user's run: delete that if the run has ended, "
-                "or give this run a folder of its own",
+                "or give this run a separate folder",
             )
             raise _unusable(flag, folder, error) from None
         status = os.fstat(file)
@@ -134,7 +134,7 @@ def held(flag: str, folder: str) -> Iterator[None]:
             refuse(
                 not _lock(descriptor, f"{flag} {folder}"),
                 f"{flag} {folder} is in use by another run, {_holder(file) or 'which begins just now'}: wait for its end, "
-                "or give this run a folder of its own",
+                "or give this run a separate folder",
             )
         with suppress(OSError):  # a full disk: the lock is held, and names nobody
             os.ftruncate(file, 0)

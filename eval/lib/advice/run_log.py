@@ -54,7 +54,7 @@ def bound_of(folder: Path) -> Bound:
     steps = read_run(runs[0])
     missing = [name for name in ["timing/step_total", *PARTS.values()] if name not in steps]
     if missing:
-        raise ValueError(f"--log {folder} has no {', '.join(missing)}: it is no log of OpenRLHF's PPO trainer")
+        raise ValueError(f"--log {folder} has no {', '.join(missing)}: it is not a log of OpenRLHF's PPO trainer")
     steps = steps.iloc[1:]
     if len(steps) < LEAST_STEPS:
         raise ValueError(f"--log {folder} has {len(steps)} steps behind its first: too few, {LEAST_STEPS} would do")

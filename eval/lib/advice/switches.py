@@ -51,13 +51,13 @@ def switches_of(arguments: Namespace, sizes: list[int], can_filter: bool) -> lis
     ways += [(f"groups of {size}", f"fixed:{size}", _size_flags(arguments, size), filtered) for size in others]
     if len(sizes) > 1:
         ways.append(("group control", "sagc", control, filtered))
-    ways.append(("length-aware dispatch", f"fixed:{n}+lengths", LENGTH_AWARE, filtered))
+    ways.append(("placed rollouts", f"fixed:{n}+lengths", LENGTH_AWARE, filtered))
     if can_filter and not filtered:
         ways.append(("dynamic sampling", f"fixed:{n}", filtering, True))
     found = []
     for name, policy, flags, filters in ways:
         found.append(Switch(name or "as it is", policy + BATCHED * has_tail, flags, filters))
-        if name == "length-aware dispatch" or (has_tail and filters > filtered):
+        if name == "placed rollouts" or (has_tail and filters > filtered):
             continue
         if has_tail:
             other = f"{name} without tail batching" if name else "no tail batching"

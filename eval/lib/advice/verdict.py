@@ -35,11 +35,11 @@ def verdict(rows: pd.DataFrame, calibration: Calibration) -> Verdict:
         fewest = as_good["flags"].str.count("--")
         best = as_good.loc[as_good["low"].where(fewest == fewest.min()).idxmax()]
         return Verdict(best["switch"], best["flags"], f"It gains {interval(best)}")
-    found = f"the surest switch is {best['switch']}, {interval(best)}"
+    found = f"the best candidate is {best['switch']}, {interval(best)}"
     if best["low"] <= 0:
-        return Verdict(None, "", f"No gain is told from 0, {found}")
-    why = "not worth a flag" if floor == LEAST_GAIN else "no more than the simulator's own error"
-    return Verdict(None, "", f"The gain may be {why}, {100 * floor:.0f} %: {found}")
+        return Verdict(None, "", f"No gain is significant: {found}")
+    why = "too small for a flag, below" if floor == LEAST_GAIN else "within the simulator's own error,"
+    return Verdict(None, "", f"The gain may be {why} {100 * floor:.0f} %: {found}")
 
 
 def floor_of(calibration: Calibration) -> float:

@@ -235,7 +235,7 @@ def whole_or_dash(number: float) -> str:
 
 
 def verdict(rows: list[dict], target: float) -> str:
-    """One sentence for each policy that `best_fixed` was not chosen from: sooner, later, or neither for certain.
+    """One sentence for each policy that `best_fixed` was not chosen from: sooner, later, or no significant difference.
 
     It is about the mean time to the rewards up to the target. A further one says what more seeds would tell apart.
     """
@@ -252,7 +252,7 @@ def verdict(rows: list[dict], target: float) -> str:
         elif not np.isfinite(mean_times[best]):
             what = f"reached {target} on average, which no fixed size did"
         elif sooner["low"] is None or sooner["low"] <= 1 <= sooner["high"]:
-            what = f"against the best fixed size ({best}): no certain difference in the time to the rewards up to {target}"
+            what = f"against the best fixed size ({best}): no significant difference in the time to the rewards up to {target}"
         elif sooner["low"] > 1:
             what = f"reached the rewards up to {target} sooner than the best fixed size ({best})"
         else:

@@ -1,7 +1,7 @@
 """Simulated seconds of a synchronous step, with each part of a faster step and without it, and with tail batching.
 
 Actors and engines have GPUs of their own, and all runs have as many in total. Parts are added one by one, and each is left
-out of all: the flags `old_log_probs`, `micro_batches` and `stream` of training, `lengths` for length-aware dispatch and
+out of all: the flags `old_log_probs`, `micro_batches` and `stream` of training, `lengths` for placed rollouts and
 `tail` for tail batching. Runs `in turns` have actors and engines on all GPUs, where nothing is streamed. Samples are padded,
 or packed, which leaves nothing to micro-batches by length and cannot be streamed. A run with a forward pass cannot be either.
 

@@ -9,7 +9,5 @@ def test_an_optimizer_without_a_loss_scale_is_one_line():
     class Adam:
         pass
 
-    with pytest.raises(
-        RuntimeError, match="^--train.stream auto needs a DeepSpeed optimizer with a loss scale, which Adam"
-    ):
+    with pytest.raises(RuntimeError, match="^--train.stream auto needs .*Adam.*: use --train.stream off"):
         check_loss_scale(Adam())

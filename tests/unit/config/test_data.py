@@ -164,7 +164,7 @@ def test_missing_labels_are_counted(look, capsys):
     assert not look([GOOD | {"label": label} for label in (0, False, "", 1.5)])  # of many types
     assert "has no label" not in capsys.readouterr().out
     said = look([GOOD | {"label": None}] * 3)
-    assert "--data.label_key label: no row of " in said and "drop it if the reward needs none" in said
+    assert "--data.label_key label: no row of " in said and "drop it if the reward needs no labels" in said
     mixed = [GOOD | {"label": label} for label in (1, "x", None, [2])]
     assert not look(mixed)
     assert "row 3 has no label (1 such rows of 4" in capsys.readouterr().out
@@ -176,4 +176,4 @@ def test_missing_labels_are_counted(look, capsys):
 def test_bytes_that_are_no_text(look, tmp_path, row, what):
     (tmp_path / "latin.jsonl").write_bytes(b'{"prompt": "a", "label": "1"}\n' * 2 + row)
     said = look([GOOD], "--data.prompt_dataset", tmp_path / "latin.jsonl")
-    assert f"latin.jsonl: row 3 (counted from 1): the {what} is no UTF-8" in said
+    assert f"latin.jsonl: row 3 (counted from 1): the {what} is not UTF-8" in said

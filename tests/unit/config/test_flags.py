@@ -89,11 +89,16 @@ def test_values_are_those_that_openrlhfs_parser_returns():
         (["--pretrain=m"], ["--pretrain is --actor.model_name_or_path since 0.10.2"]),
         (["--perf"], ["--perf has no successor since 0.10.2 (it had lost its effect): drop it"]),
         (["--l2", "0"], ["--l2 is --actor.adam.weight_decay and --critic.adam.weight_decay since 0.10.2"]),
-        (["--train.batchsize", "4"], ["--train.batchsize is no flag; the closest one is --train.batch_size"]),
-        (["--rollout.sagc.enabled"], ["--rollout.sagc.enabled is no flag; the closest one is --rollout.sagc.enable"]),
+        (["--train.batchsize", "4"], ["--train.batchsize is not a flag; the closest one is --train.batch_size"]),
+        (
+            ["--rollout.sagc.enabled"],
+            ["--rollout.sagc.enabled is not a flag; the closest one is --rollout.sagc.enable"],
+        ),
         (
             ["--qwerty", "4"],
-            ["--qwerty is no flag of OpenRLHF 0.11.2 or of this package: drop it, or look for another one in --help"],
+            [
+                "--qwerty is not a flag of OpenRLHF 0.11.2 or of this package: drop it, or look for another one in --help"
+            ],
         ),
         (
             ["--pretrain", "m", "--zero_stage", "3", "--pretrain", "n"],
@@ -111,10 +116,10 @@ def test_values_are_those_that_openrlhfs_parser_returns():
         ),
         (
             ["--ds.packing_samples=True"],
-            ["--ds.packing_samples: ignored explicit argument 'True': the flag takes no value, write it alone"],
+            ["--ds.packing_samples: ignored explicit argument 'True': the flag takes no value: write only the flag"],
         ),
-        (["word\nword"], ["word word is no flag: drop it, or look for the flag in --help"]),
-        (["-x"], ["-x is no flag: drop it, or look for the flag in --help"]),
+        (["word\nword"], ["word word is not a flag: drop it, or look for the flag in --help"]),
+        (["-x"], ["-x is not a flag: drop it, or look for the flag in --help"]),
     ],
 )
 def test_what_is_not_taken_is_said_in_a_line_each(words, lines):

@@ -45,7 +45,7 @@ def test_a_model_without_a_tokenizer(look, model):
         ([{"q": "a", "label": "1"}], [], "--data.input_key prompt: no such column in --eval.dataset "),
         ([*ROWS, {"prompt": "", "label": "1"}], [], "row 21: the prompt is empty"),
         ("", [], "eval.jsonl is empty"),
-        ("{}\n{", [], "eval.jsonl is no JSON in line 2"),
+        ("{}\n{", [], "eval.jsonl is not JSON in line 2"),
         (ROWS, ["--eval.split", "test"], "--eval.split test: no such split in "),
     ],
 )

@@ -105,7 +105,7 @@ def test_the_defaults_pass(parsed, refused):
     "flags, line",
     [
         (["--eval.dataset", "x.jsonl"], "--eval.dataset is never used without --eval.steps"),
-        (["--eval.steps", "5"], "--eval.steps 5 does nothing without --eval.dataset"),
+        (["--eval.steps", "5"], "--eval.steps 5 has no effect without --eval.dataset"),
         ([], ""),
     ],
 )

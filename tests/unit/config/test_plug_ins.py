@@ -39,7 +39,7 @@ def look(tmp_path, refused):
     [
         (GOOD, ""),
         (None, "is not there (seen from "),
-        ("def reward_func(q, p, l)\n    return 0", "is no Python: line 1: expected ':'"),
+        ("def reward_func(q, p, l)\n    return 0", "is not Python: line 1: expected ':'"),
         ("x = '\0'", "source code"),
         (
             "def compute_score(a, b): ...",
@@ -66,9 +66,9 @@ def test_an_agent_of_old_is_told_what_is_needed(look):
 
 
 def test_a_name_that_is_no_python_file(look, tmp_path):
-    assert "has no name that ends in .py: rename the file to " in look(GOOD, agent=True, name="agent.txt")
+    assert "does not end in .py: rename the file to " in look(GOOD, agent=True, name="agent.txt")
     (tmp_path / "folder.py").mkdir()
-    assert "is no file" in look(None, name="folder.py")
+    assert "give the path of a .py file" in look(None, name="folder.py")
 
 
 def test_what_a_file_prints_and_starts_does_not_matter(look):
@@ -91,7 +91,7 @@ def test_an_import_that_takes_too_long_is_said_and_ended(look, tmp_path, monkeyp
         f"open({str(pids)!r}, 'w').write(f'{{os.getpid()}} {{child.pid}}')\ntime.sleep(600)"
     )
     assert not look(source)
-    assert re.search("has not been imported within 3 s, so that it is not known", capsys.readouterr().out)
+    assert re.search("was not imported within 3 s, so it may not work", capsys.readouterr().out)
     _assert_gone(pids)
 
 
@@ -124,7 +124,7 @@ def _assert_gone(pids):
 
 def test_a_gpu_that_is_not_here_is_no_reason(look, capsys):
     assert not look("raise RuntimeError('No CUDA GPUs are available')")
-    assert "No CUDA GPUs are available: not so where an engine has a GPU, perhaps" in capsys.readouterr().out
+    assert "No CUDA GPUs are available: an engine with a GPU may import it" in capsys.readouterr().out
 
 
 def test_a_timeout_by_signals_is_said(look, capsys):

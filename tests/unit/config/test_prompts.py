@@ -35,7 +35,7 @@ def test_templates_that_fail_or_drop_the_prompt(arguments, refused, template):
 
 def test_a_template_beside_that_of_the_chat_is_said(arguments, capsys):
     check_template(arguments("--data.input_template", "{}", CHAT))
-    assert "--data.input_template does nothing with --data.apply_chat_template" in capsys.readouterr().out
+    assert "--data.input_template has no effect with --data.apply_chat_template" in capsys.readouterr().out
 
 
 @pytest.fixture
@@ -117,4 +117,4 @@ def test_tokenizers(arguments, refused, model, tmp_path, capsys):
 def test_rows_to_check(arguments, capsys, value, line):
     with pytest.raises(SystemExit):
         arguments("--data.check_rows", value)
-    assert f"argument --data.check_rows: {value} is no number of rows: {line}" in capsys.readouterr().err
+    assert f"argument --data.check_rows: {value} is not a number of rows: {line}" in capsys.readouterr().err

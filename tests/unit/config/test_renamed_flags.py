@@ -29,16 +29,16 @@ def test_fixed_values_are_ones_that_the_parser_takes():
         ("--n_samples", "--n_samples is --rollout.n_samples_per_prompt since 0.10.2"),  # argparse took the beginning
         (
             "--pretrian",
-            "--pretrian is no flag; the closest one is --pretrain, which is --actor.model_name_or_path since",
+            "--pretrian is not a flag; the closest one is --pretrain, which is --actor.model_name_or_path since",
         ),
-        ("--max-len", "--max-len is no flag; the closest one is --max_len, which is --data.max_len since 0.10.2"),
-        ("--batch_size", "--batch_size is no flag; the closest one is --"),
+        ("--max-len", "--max-len is not a flag; the closest one is --max_len, which is --data.max_len since 0.10.2"),
+        ("--batch_size", "--batch_size is not a flag; the closest one is --"),
         (
             "--enable_vllm_is_correction",
             "is_correction_level token and --algo.advantage.is_correction_mode clip since",
         ),
         ("--ptx_coef", "--ptx_coef has no successor since 0.10.2 (the pretraining loss was removed): drop it"),
-        ("--zzz", "--zzz is no flag of OpenRLHF 0.11.2 or of this package: drop it"),
+        ("--zzz", "--zzz is not a flag of OpenRLHF 0.11.2 or of this package: drop it"),
     ],
 )
 def test_explain(name, line):

@@ -41,9 +41,9 @@ def test_files(arguments, refused, tmp_path, monkeypatch):
     os.rename("F.PY", "F.py")
     assert not look("F.py") and not look("f.py")
     assert look("f.py ").endswith("use f.py")
-    assert "data.txt is no .py file: give a Python file" in look("data.txt")
-    assert "has a .py file and more: use one file alone, f.py" in look("http://h/get,f.py")
-    assert "has a .py file and more" in look("f.py,F.py")
+    assert "data.txt is not a .py file: give a Python file" in look("data.txt")
+    assert "has a .py file and something else: use only one file, f.py" in look("http://h/get,f.py")
+    assert "has a .py file and something else" in look("f.py,F.py")
     assert not look("http://h/scripts/f.py")
 
 

@@ -42,7 +42,7 @@ CASES = {
     ),
     "packing without engines": (
         ["--ds.packing_samples", "--vllm.num_engines", "0"],
-        "--ds.packing_samples packs samples, which works with vLLM alone: use --vllm.num_engines 1 or more",
+        "--ds.packing_samples packs samples, which works only with vLLM: use --vllm.num_engines 1 or more",
         ["--vllm.num_engines", "1"],
     ),
     "asynchronous engines that sleep": (

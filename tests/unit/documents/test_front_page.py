@@ -16,16 +16,34 @@ from openrlhf_sagc.arguments import add_arguments
 README = (ROOT / "README.md").read_text()
 STUDIES = ROOT / "eval/studies"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("docs/*.md")]
-LINES = 130  # that someone reads before they try it
+COMMAND = "python -m openrlhf_sagc "
+LINES = {"the page": 110, "the first screen": 25}  # the first screen ends with the command
+SOURCES = {"measured", "predicted", "not run"}
 SENTENCE = 60  # characters from which on two equal ones are no chance
+RECOMMENDED = "fixed:8+tail:1"
+EARLIER = {"1.36 [1.09, 1.70]", "1.13 [1.10, 1.16]"}  # of results that commit 74a6728 has
 
 
-def test_the_readme_is_short_and_its_fifth_line_says_what_was_tried():
+def table_of(text: str) -> list[list[str]]:
+    """The cells of the rows of a text's first table, below its head."""
+    rows = re.search(r"^\|.*\|\n\|[-:| ]+\|\n((?:\|.*\|\n)+)", text, re.M)
+    assert rows, "no table"
+    return [[cell.strip() for cell in row.strip("|").split("|")] for row in rows[1].splitlines()]
+
+
+def test_the_first_screen_ends_with_the_command_and_is_short():
     lines = README.splitlines()
-    assert len(lines) <= LINES
-    assert lines[4].startswith("**Status:** measured")
-    status = README.split("\n\n")[2]
-    assert all(word in status for word in ("measured", "simulated", "untested"))
+    command = next(number for number, line in enumerate(lines, 1) if line.startswith(COMMAND))
+    assert command <= LINES["the first screen"] and len(lines) <= LINES["the page"]
+    screen = lines[:command]
+    assert sum(line.startswith("- ") for line in screen) == 5
+    rows = table_of(README)
+    assert len(rows) == 4 and {re.split(", | \\(", row[-1])[0] for row in rows} == SOURCES
+
+
+def test_the_readme_has_whole_numbers_and_no_intervals():
+    assert not re.search(r"\[-?\d[^]]*, ", README)
+    assert not [cell for row in table_of(README) for cell in row[1:] if re.search(r"\d[.,]\d", cell)]
 
 
 def test_every_page_is_linked_from_the_readme():
@@ -50,6 +68,80 @@ def test_no_page_repeats_a_sentence_of_another():
 # --- numbers ---------------------------------------------------------------------------------------------------------
 
 
+def comparison(name: str, policy: str, against: str) -> dict:
+    """How many times as fast a step is, and how many times sooner a reward, with intervals."""
+    rows = json.loads((STUDIES / f"compare/{name}/comparison.json").read_text())["policies"]
+    (row,) = [row for row in rows if row["policy"] == policy]
+    return row["against"][against]
+
+
+def tail_batching_gains() -> list[float]:
+    """How many times as fast a simulated step is with it, for each cap and number of GPUs."""
+    gains = []
+    for file in STUDIES.glob("tail_batching/simulated_*_1.csv"):
+        for _, rows in pd.read_csv(file).set_index("policy").groupby("gpus"):
+            gains.append(rows.loc["fixed:8@samples", "seconds"] / rows.loc["fixed:8+tail@samples", "seconds"])
+    assert len(gains) == 6
+    return gains
+
+
+def test_the_first_screens_numbers_are_those_of_the_studies():
+    everything = comparison("long_tail", RECOMMENDED, "unpatched:8")["step"]
+    tail = comparison("long_tail_parts", RECOMMENDED, "fixed:8")["step"]
+    predicted = tail_batching_gains()
+    shares = [f"{100 / gain:.0f}" for gain in (everything["value"], tail["value"], max(predicted), min(predicted))]
+    numbers = [number for row in table_of(README) for number in re.findall(r"\d+", row[2])]
+    assert numbers == shares
+    sources = [row[-1] for row in table_of(README)]
+    for gain, source in zip((everything, tail), sources):
+        assert ("not significant" in source) == (gain["low"] <= 1 <= gain["high"])
+    reward = comparison("long_tail_32", RECOMMENDED, "unpatched:32")["sooner"]
+    assert reward["low"] > 1 and f" {100 / reward['value']:.0f} % of the" in " ".join(README.split())
+
+
+def intervals(found) -> set[str]:
+    """As documents have them, of everything in a JSON file that has a value, a lower and an upper end."""
+    if isinstance(found, list):
+        return set().union(*map(intervals, found))
+    if not isinstance(found, dict):
+        return set()
+    ends = [found.get(name) for name in ("value", "low", "high")]
+    own = {"{:.2f} [{:.2f}, {:.2f}]".format(*ends)} if None not in ends else set()
+    return own.union(*map(intervals, found.values()))
+
+
+def test_intervals_in_the_documents_are_those_of_the_studies():
+    files = [*STUDIES.rglob("comparison.json"), *STUDIES.rglob("step_time.json")]
+    known = set().union(*(intervals(json.loads(file.read_text())) for file in files)) | EARLIER
+    for page in [*PAGES, ROOT / "RESULTS.md", ROOT / "CHANGELOG.md"]:
+        named = set(re.findall(r"\d\.\d\d \[\d\.\d\d, \d\.\d\d\]", " ".join(page.read_text().split())))
+        assert named <= known, f"{page.name}: no study has {sorted(named - known)}"
+
+
+def numbers_on(study: str) -> set[str]:
+    """The numbers in the claim of RESULTS.md that links to this study."""
+    claims = table_of((ROOT / "RESULTS.md").read_text())
+    linked = [row for row in claims if f"](eval/studies/{study})" in row[2]]
+    assert linked, f"no claim links to {study}"
+    return set(re.findall(r"\d+(?:\.\d+)?", " ".join(cell for row in linked for cell in row)))
+
+
+def test_numbers_of_the_claims_are_those_of_the_studies():
+    sampling = pd.read_csv(STUDIES / "dynamic_sampling/table.csv").set_index(["data", "OpenRLHF"])
+    for data in ("mixed", "real"):
+        seconds = sampling["rollout s a group with a signal"].loc[data]
+        assert {f"{seconds[name]:.3f}" for name in ("patched", "unpatched")} <= numbers_on("dynamic_sampling")
+    gains = tail_batching_gains()
+    assert {f"{min(gains):.2f}", f"{max(gains):.2f}"} <= numbers_on("tail_batching")
+    placed = pd.read_csv(STUDIES / "placement/seconds.csv")["times as fast"]
+    assert {f"{placed.min():.2f}", f"{placed.max():.2f}"} <= numbers_on("placement")
+    control = pd.read_csv(STUDIES / "group_sizes/table.csv").set_index("policy")["share of the best"]
+    shares = {f"{control[f'throughput, limit {limit}']:.3f}" for limit in ("0.95", "0.2")}
+    assert shares <= numbers_on("group_sizes")
+    free = pd.read_csv(STUDIES / "objectives/cells.csv").query("limit == 0.95")["throughput"]
+    assert {str(len(free)), f"{free.mean():.3f}", f"{free.min():.3f}"} <= numbers_on("objectives")
+
+
 def test_the_quickstarts_numbers_are_its_reports():
     text = (ROOT / "docs/quickstart.md").read_text()
     for seed in (0, 1):
@@ -59,44 +151,6 @@ def test_the_quickstarts_numbers_are_its_reports():
         changes = " | ".join(f"{report[before]:.2f} → {report[after]:.2f}" for before, after in pairs)
         figures = f"{report['group_size_mean']:.1f} | {report['straggler_rate']:.3f} | {report['idle_fraction']:.2f}"
         assert f"| {seed} | {report['steps']} | {changes} | {figures} | {report['seconds_per_step']:.1f} |" in text
-        if seed == 0:
-            reward = [f"{report[name]:.3f}" for name in pairs[0]]
-            assert " to ".join(reward) in " ".join(README.split())
-
-
-def test_the_readmes_gains_are_in_the_results():
-    sampling = pd.read_csv(STUDIES / "dynamic_sampling/table.csv").set_index(["data", "OpenRLHF"])
-    seconds = sampling["rollout s a group with a signal"].loc["mixed"]
-    assert f"{seconds['patched']:.2f} s of rollout instead of {seconds['unpatched']:.2f}" in README
-    gains = []
-    for file in STUDIES.glob("tail_batching/simulated_*_1.csv"):
-        for _, rows in pd.read_csv(file).set_index("policy").groupby("gpus"):
-            gains.append(rows.loc["fixed:8@samples", "seconds"] / rows.loc["fixed:8+tail@samples", "seconds"])
-    assert len(gains) == 6 and f"{min(gains):.2f} to {max(gains):.1f} times as fast" in README
-    placed = pd.read_csv(STUDIES / "placement/seconds.csv")
-    times, gpus = placed["times as fast"], placed["gpus"]
-    times, gpus = f"{times.min():.2f} to {times.max():.2f}", f"{gpus.min()} to {gpus.max()}"
-    assert f"{times} times as fast on {gpus} GPUs" in README
-    for algorithm in ("grpo", "dapo"):
-        arms = json.loads((STUDIES / f"step_time/{algorithm}/step_time.json").read_text())["arms"]
-        (ours,) = [arm for arm in arms if arm["arm"] == "without stream"]
-        gain = ours["speedup"]
-        times = f"{gain['value']:.2f} [{gain['low']:.2f}, {gain['high']:.2f}] times"
-        assert f"a {algorithm.upper()} step {times}" in README
-    ours = {}
-    for name in ("long_tail", "long_tail_32", "long_tail_dapo_sizes"):
-        policies = json.loads((STUDIES / f"compare/{name}/comparison.json").read_text())["policies"]
-        (ours[name],) = [row for row in policies if row["policy"] == "fixed:8+tail:1"]
-    for gain, words in (
-        (ours["long_tail"]["against"]["unpatched:8"]["step"], "times as fast as OpenRLHF's at groups of 8"),
-        (ours["long_tail_32"]["sooner"]["0.62"], "times sooner than OpenRLHF at groups of 32"),
-        (ours["long_tail_dapo_sizes"]["against"]["unpatched:8"]["step"], "times. Most of the gain"),
-        (ours["long_tail_dapo_sizes"]["sooner"]["0.65"], "times sooner than at its best size"),
-    ):
-        assert f"{gain['value']:.2f} [{gain['low']:.2f}, {gain['high']:.2f}] {words}" in README
-    control = pd.read_csv(STUDIES / "group_sizes/table.csv").set_index("policy")["share of the best"]
-    free, limited = control["throughput, limit 0.95"], control["throughput, limit 0.2"]
-    assert f"{free:.2f} without a limit, {limited:.2f} at a limit of 0.2" in README
 
 
 # --- flags -----------------------------------------------------------------------------------------------------------
@@ -130,19 +184,18 @@ def test_a_flag_that_does_not_exist_is_found(options):
 
 
 def flags_of_the_readme() -> list[list[str]]:
-    """The words of each snippet, and of each row that says which switch."""
-    rows, snippets = (README[README.index(f"## {title}") :] for title in ("Which switch?", "Add it to your script"))
-    rows, snippets = (text[: text.index("\n## ", 1)] for text in (rows, snippets))
-    found = re.findall(r"^```bash\n(.*?)^```", snippets, re.M | re.S) + re.findall(r"`(--[^`]*)`", rows)
-    return [shlex.split(text, comments=True) for text in found]
+    """The words behind the command, and those of each row that says which switch."""
+    commands = re.findall(rf"^{COMMAND}(--.*)", README, re.M)
+    rows = table_of(README[README.index("## Which switch?") :])
+    return [shlex.split(text) for text in [*commands, *(row[-1].strip("`") for row in rows)]]
 
 
 @pytest.mark.parametrize("flags", flags_of_the_readme(), ids=" ".join)
-def test_the_snippets_of_the_readme_start_a_run(flags, run_trainer, tmp_path, monkeypatch):
+def test_the_flags_of_the_readme_start_a_run(flags, run_trainer, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # a run may write a file
     with pytest.raises(RayStarted):
         run_trainer(*flags)
 
 
-def test_the_readme_has_snippets_and_rules_to_add():
-    assert len(flags_of_the_readme()) >= 6
+def test_the_readme_has_a_command_and_rules_to_add():
+    assert len(flags_of_the_readme()) == 6

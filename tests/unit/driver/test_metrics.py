@@ -43,7 +43,7 @@ def test_signal_in_seconds_leaves_the_queue_out(make_generator):
 @pytest.mark.parametrize(
     "lengths, words",
     [
-        ((10, 99), "--rollout.sagc.max_straggler_rate 0.2 is out of reach: even groups of 4 are seen to exceed it"),
+        ((10, 99), "--rollout.sagc.max_straggler_rate 0.2 is out of reach: even groups of 4 exceed it"),
         ((60, 100), "the longest response allowed, 100 tokens, is 1.67 times the median one"),
     ],
     ids=["limit out of reach", "stragglers cut off"],

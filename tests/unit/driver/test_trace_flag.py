@@ -60,7 +60,7 @@ def test_a_trace_is_a_plain_file(tmp_path, kind):
         os.mkfifo(path)
     with pytest.raises(
         SystemExit,
-        match=f"^openrlhf_sagc: --rollout.trace {path} is no plain file: give one, or drop the flag for no trace$",
+        match=f"^openrlhf_sagc: --rollout.trace {path} is not a plain file: give one, or drop the flag for no trace$",
     ):
         check_trace(arguments(path))
 
@@ -74,7 +74,7 @@ def test_a_trace_is_a_plain_file(tmp_path, kind):
             "run.csv",
             HEADER + b"a,0-0,7,1,0,1,4,1,0\n",
             False,
-            "{} has the rows of another run: give a file of its own, or --ckpt.load_enable",
+            "{} has the rows of another run: give a separate file, or --ckpt.load_enable",
         ),
         ("run.csv", b"prompt_id,tokens\n", True, "{} is not the trace of a run, its first line is 'prompt_id,tokens'"),
     ],

@@ -113,7 +113,7 @@ def test_a_log_without_a_trace_gives_a_bound(monkeypatch, tmp_path, capsys):
 @pytest.mark.parametrize(
     "flags, message",
     [
-        (["--gpus", "0"], "--gpus 0 is no multiple of the 1 GPUs of an engine"),
+        (["--gpus", "0"], "--gpus 0 is not a multiple of the 1 GPUs of an engine"),
         (["--draws", "3"], "--draws must be at least 4, got 3"),
         (["--dynamic_sampling"], "--dynamic_sampling needs a --trace with the column correct: drop one of them"),
         (["--engine", "none.json"], "none.json is not a JSON file that can be read"),

@@ -103,7 +103,7 @@ def test_a_file_at_the_default_output_is_named(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(sys, "argv", ["compare.py", "--quick"])
     with pytest.raises(SystemExit):
         compare.main()
-    assert f"argument --output: {tmp_path}/build is no folder: give one" in capsys.readouterr().err
+    assert f"argument --output: {tmp_path}/build is not a folder: give one" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("room, at_once", [(5, 5), (0, 1)])

@@ -185,7 +185,7 @@ def test_models_on_different_problems_are_not_compared(monkeypatch, tmp_path):
         (["--models", "a", "--dataset", "set.jsonl", "--samples", "0"], "--samples must be from 1 to 1024, got 0"),
         (
             ["--models", "a", "--dataset", "set.jsonl", "--input_key", "chat"],
-            "prompt_id 0 is no text: give --apply_chat",
+            "prompt_id 0 is not a text: give --apply_chat",
         ),
         (["--models", "a", "--dataset", "set.jsonl", "--top_p", "0"], "--top_p must be from 1e-09 to 1, got 0.0"),
         (["--models", "a", "--dataset", "set.jsonl", "--temperature", "0"], "--samples 8 at --temperature 0"),

@@ -84,7 +84,7 @@ def test_a_policy_names_what_its_steps_keep(command):
         ),
         (["--policies", "sagc", "--max_straggler_rate", "2"], "--max_straggler_rate must lie between 0 and 1, got 2"),
         (["--max_gen_batches", "0"], "--max_gen_batches must be at least 1, got 0"),
-        (["--gpus", "0"], "--gpus 0 is no multiple of the 1 GPUs of an engine"),
+        (["--gpus", "0"], "--gpus 0 is not a multiple of the 1 GPUs of an engine"),
         (["--steps", "0"], "--steps must be at least 1, got 0"),
         (["--csv", "no/out.csv"], "--csv no/out.csv: there is no folder no"),
         *((["--" + name, "."], f"--{name} .: it is a folder: give a file") for name in ("json", "csv", "plot")),

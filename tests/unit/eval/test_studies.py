@@ -36,7 +36,9 @@ def task(tmp_path):
 
 
 def test_a_name_that_is_none_is_answered_with_all(study, capsys):
-    with pytest.raises(SystemExit, match=f"^eval/studies: prompt_sizes is no study: give one of {', '.join(NAMES)}$"):
+    with pytest.raises(
+        SystemExit, match=f"^eval/studies: prompt_sizes is not a study: give one of {', '.join(NAMES)}$"
+    ):
         study("prompt_sizes")
     study("--help")
     assert capsys.readouterr().out.endswith(f"{', '.join(NAMES)}\n")

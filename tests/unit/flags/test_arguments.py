@@ -58,8 +58,8 @@ CASES = {
             "--actor.num_gpus_per_node",
             "8",
         ],
-        f"--rollout.batch_size 4 and the smallest of {SIZES}, 4, can give 4 samples to 8 data-parallel actors",
-        "raise either until there is one each",
+        f"--rollout.batch_size 4 and the smallest of {SIZES}, 4, can give only 4 samples to 8 data-parallel actors",
+        "raise either until each actor has a sample",
     ),
     "fewer samples than actors": (
         [
@@ -72,8 +72,8 @@ CASES = {
             "--actor.num_gpus_per_node",
             "8",
         ],
-        f"--rollout.batch_size 1 and the smallest of {SIZES}, 4, can give 4 samples to 8 data-parallel actors",
-        "raise either until there is one each",
+        f"--rollout.batch_size 1 and the smallest of {SIZES}, 4, can give only 4 samples to 8 data-parallel actors",
+        "raise either until each actor has a sample",
     ),
     "training batch that actors cannot share": (
         ["--actor.num_gpus_per_node", "3"],
@@ -128,8 +128,8 @@ CASES = {
     ),
     "time for an agent that is not there": (
         ["--rollout.agent_timeout", "60"],
-        "--rollout.agent_timeout 60 does nothing without --train.agent_func_path",
-        "a reward function or server has --reward.timeout",
+        "--rollout.agent_timeout 60 has no effect without --train.agent_func_path",
+        "use --reward.timeout for a reward function or server",
     ),
     "address without a scheme": (
         ["--reward.remote_url", "user:secret@host:5000/get?secret"],
@@ -265,7 +265,7 @@ def test_good_flags_get_as_far_as_ray(run_trainer, flags):
         (["--rollout.sagc.signal", "seconds"], ["2.5 times the group's median seconds"]),
         (
             ["--rollout.tail_batching.enable", "--rollout.tail_batching.response_ratio", "1.25"],
-            ["dispatch 1.25 times the prompts and 1.25 times the rollouts per prompt", "with 1 they count"],
+            ["dispatch 1.25 times the prompts and 1.25 times the rollouts per prompt", "response_ratio 1.25", "use 1"],
         ),
         (
             ["--rollout.tail_batching.enable"],
@@ -346,7 +346,7 @@ AS_THEY_ARE = {
         ["--train.async_enable", "--rollout.vllm_generate_batch_size", "16"],
         "does not work with --rollout.vllm_generate_batch_size 16, as it requests what a step needs",
     ),
-    "frozen at first": (["--critic.freezing_steps", "5"], "group_norm has none: drop it, or start"),
+    "frozen at first": (["--critic.freezing_steps", "5"], "group_norm has no critic: drop it, or start"),
     "rollouts of a part of a training batch": (["--train.batch_size", "128"], "use 64 or a divisor of it, or start"),
     "a dataset of less than a step": (
         ["--data.max_samples", "6"],
@@ -392,7 +392,7 @@ def test_the_packages_estimator_is_of_no_use_without_the_scheduler(run_trainer):
 def test_a_gamma_without_effect_is_said(run_trainer, capsys):
     with pytest.raises(RayStarted):
         run_trainer("--rollout.sagc.enable", "--algo.advantage.gamma", "0.9")
-    assert "openrlhf_sagc: --algo.advantage.gamma 0.9 is 1 for group_norm" in capsys.readouterr().out
+    assert "openrlhf_sagc: --algo.advantage.gamma 0.9 has no effect: group_norm uses 1" in capsys.readouterr().out
 
 
 def test_flags_are_in_the_help(run_trainer, capsys):

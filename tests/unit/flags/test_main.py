@@ -83,7 +83,7 @@ def test_a_resumed_run_chooses_its_checkpoint(run_main, tmp_path):
     checkpoint.mkdir(parents=True)
     (checkpoint / "metric.json").write_text("{}")
     training, resumed = mock.Mock(), ["--ckpt.load_enable"]
-    with pytest.raises(SystemExit, match="--ckpt.load_enable finds no whole checkpoint in .*saved/_actor"):
+    with pytest.raises(SystemExit, match="--ckpt.load_enable finds no complete checkpoint in .*saved/_actor"):
         run_main(training, *resumed)
     run_main(training)
     training.assert_called_once()

@@ -41,7 +41,7 @@ def test_trainer_and_arguments_are_those_of_unpatched_openrlhf(start_run, flags,
             "--rollout.tail_ba --train.stream are flags of",
         ),  # shortened
         (["--algo.advantage.estimator", "median"], "'median' (choose from"),
-        (["--no_flag"], "--no_flag is no flag of OpenRLHF"),
+        (["--no_flag"], "--no_flag is not a flag of OpenRLHF"),
         (["--pretrain", "m"], "--pretrain is --actor.model_name_or_path since 0.10.2"),
         (
             ["--rollout.n_samples_per_prompt", "1"],

@@ -43,7 +43,7 @@ def test_released_openrlhf_runs_as_its_own_command(openrlhf_of, started):
     "flags, said",
     [
         (["--rollout.sagc.enable"], "--rollout.sagc.enable is a flag of python -m openrlhf_sagc, not of"),
-        (["--no_flag"], "--no_flag is no flag of OpenRLHF"),
+        (["--no_flag"], "--no_flag is not a flag of OpenRLHF"),
         (["--train.batch_size", "x"], "invalid int value: 'x': use a whole number"),
     ],
 )

@@ -109,6 +109,6 @@ def test_other_entry_points_are_said_to_stay():
         "\npython -m openrlhf.cli.train_ppo --seed 1\npython -m openrlhf.cli.serve_rm",
     )
     assert lines == [
-        "openrlhf.cli.serve_rm stays: this converts openrlhf.cli.train_ppo_ray alone",
+        "openrlhf.cli.serve_rm stays: this converts only openrlhf.cli.train_ppo_ray",
         "openrlhf.cli.train_ppo stays: it trained without Ray, which OpenRLHF gave up in 0.6.1; write for train_ppo_ray",
     ]

@@ -88,7 +88,7 @@ def test_a_key_in_a_script_is_not_printed(migrate):
     "text, line",
     [
         (None, "run.sh cannot be read: No such file or directory"),
-        (b"\0ELF", "run.sh is no text: give a bash script"),
+        (b"\0ELF", "run.sh is not a text: give a bash script"),
         (b"#" * 1_000_001, "run.sh has more than 1,000,000 bytes, which no launch script has"),
         (
             b"python -m openrlhf.cli.train_sft --pretrain m",

@@ -81,7 +81,7 @@ def test_another_number_of_ranks_is_one_line(tmp_path, noted):
         choose_checkpoint(checkpoints.args)
     assert str(refused.value) == (
         f"openrlhf_sagc: --ckpt.path {tmp_path}: global_step1 was saved by 2 ranks, and --actor.num_nodes 1 x "
-        "--actor.num_gpus_per_node 4 makes 4: use as many as then, or start from its model"
+        "--actor.num_gpus_per_node 4 makes 4: use the same number, or start from its model"
     )
     checkpoints.args.actor.num_gpus_per_node = 2
     assert checkpoints.step_to_go_on_from() == 1
@@ -90,10 +90,10 @@ def test_another_number_of_ranks_is_one_line(tmp_path, noted):
 @pytest.mark.parametrize(
     "changes, line",
     [
-        ({"zero_stage": 3}, "was saved without --ds.zero_stage 3, and this run has 3: use the stage of then, or"),
+        ({"zero_stage": 3}, "was saved without --ds.zero_stage 3, and this run has 3: use the same stage, or"),
         (
             {"param_dtype": "bf16"},
-            "was saved without --ds.param_dtype bf16, and this run has bf16: use the type of then",
+            "was saved without --ds.param_dtype bf16, and this run has bf16: use the same type",
         ),
     ],
 )

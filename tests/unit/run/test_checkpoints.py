@@ -91,7 +91,7 @@ def test_a_run_goes_on_from_the_newest_whole_checkpoint(tmp_path, capsys, rng, n
         capsys.readouterr()
         assert checkpoints.step_to_go_on_from() == 2
         assert capsys.readouterr().out == (
-            f"openrlhf_sagc: {checkpoints.folder}/latest does not lead to a whole checkpoint ({problem}): going on from "
+            f"openrlhf_sagc: {checkpoints.folder}/latest does not lead to a complete checkpoint ({problem}): going on from "
             f"{newest}\n"
         )
         assert checkpoints.step_to_go_on_from() == 2 and not capsys.readouterr().out
@@ -101,7 +101,9 @@ def test_no_whole_checkpoint_is_one_line(tmp_path):
     checkpoints = Checkpoints(tmp_path)
     checkpoints.save(1)
     os.truncate(checkpoints.folder / "global_step1" / "mp_rank_00_model_states.pt", 100)
-    with pytest.raises(SystemExit, match="^openrlhf_sagc: --ckpt.load_enable finds no whole checkpoint in .*_actor"):
+    with pytest.raises(
+        SystemExit, match="^openrlhf_sagc: --ckpt.load_enable finds no complete checkpoint in .*_actor"
+    ):
         choose_checkpoint(checkpoints.args)
     checkpoints.args.ckpt.load_enable = False
     assert choose_checkpoint(checkpoints.args) is None
@@ -159,9 +161,9 @@ def test_latest_is_mended_through_no_link(tmp_path):
 @pytest.mark.parametrize(
     "content, problem",
     [
-        (b"global_step1\xff", "it is no short text"),
+        (b"global_step1\xff", "it is not a short text"),
         (b"x" * 5000, "it names no folder beside it: '" + "x" * 79),
-        (b"x" * 70_000, "it is no short text"),
+        (b"x" * 70_000, "it is not a short text"),
         (b"../elsewhere/global_step1", "it names no folder beside it: '../elsewhere/global_step1')"),
         (b"{absolute}", "it names no folder beside it: '{absolute}"),
         (b"..", "it names no folder beside it: '..')"),
@@ -205,9 +207,9 @@ def test_a_latest_that_is_a_pipe_waits_for_nobody(tmp_path):
 @pytest.mark.parametrize(
     "kind, problem",
     [
-        ("folder", "is no file"),
-        ("pipe", "is no file"),
-        ("device", "is no file"),
+        ("folder", "is not a file"),
+        ("pipe", "is not a file"),
+        ("device", "is not a file"),
         ("dangling", "is a link to nothing"),
         ("circle", "is a link to nothing"),
         ("empty", "was cut short"),

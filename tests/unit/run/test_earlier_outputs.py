@@ -113,7 +113,7 @@ def test_what_cannot_be_moved_is_one_line(tmp_path, args):
 
     assert as_nobody(move) == (
         f"openrlhf_sagc: --ckpt.output_dir {tmp_path}/trained has the model of an earlier run, which cannot be moved aside "
-        "(Operation not permitted): give this run a folder of its own"
+        "(Operation not permitted): give this run a separate folder"
     )
     assert set(SAVED) <= files(tmp_path / "trained")
 

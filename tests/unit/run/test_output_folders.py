@@ -43,7 +43,7 @@ def test_a_second_run_is_refused_until_the_first_one_is_dead(tmp_path):
             pass
         assert str(refused.value) == (
             f"openrlhf_sagc: {flag} {folder} is in use by another run, process {process} on {socket.gethostname()}: wait "
-            "for its end, or give this run a folder of its own"
+            "for its end, or give this run a separate folder"
         )
     with held_folders(args_for(tmp_path, output="other", save_steps=-1, load=False)):  # no checkpoints to share
         pass
@@ -77,7 +77,7 @@ def test_a_folder_that_cannot_be_written_to_or_locked(tmp_path, monkeypatch, cap
 def test_a_read_only_checkpoint_that_is_only_loaded(tmp_path, monkeypatch):
     (tmp_path / LOCK).mkdir()  # no file can be made there
     loads = {"save_steps": -1, "best": "none"}
-    cannot = "--ckpt.path .* cannot be held, since its openrlhf_sagc.lock is no plain file: delete that"
+    cannot = "--ckpt.path .* cannot be held, since its openrlhf_sagc.lock is not a plain file: delete that"
     with pytest.raises(SystemExit, match=cannot), held_folders(args_for(tmp_path)):
         pass
     monkeypatch.setattr(os, "access", lambda path, mode: path != str(tmp_path))
@@ -102,7 +102,7 @@ def test_another_users_folder_is_one_line(tmp_path):
         pass  # and leaves a lock that another user may not write to
     assert as_nobody(hold) == (
         f"openrlhf_sagc: --ckpt.output_dir {tmp_path}/trained cannot be held, since its {LOCK} is of another user's run: "
-        "delete that if the run has ended, or give this run a folder of its own"
+        "delete that if the run has ended, or give this run a separate folder"
     )
     (tmp_path / "trained" / LOCK).unlink()
     assert as_nobody(hold) != line  # it goes on to the next folder
@@ -158,7 +158,7 @@ def test_a_lock_that_is_no_plain_file_is_left_alone(tmp_path, kind):
     with pytest.raises(SystemExit) as refused, held_folders(args_for(tmp_path)):
         pass
     assert str(refused.value) == (
-        f"openrlhf_sagc: --ckpt.output_dir {tmp_path}/trained cannot be held, since its {LOCK} is no plain file: delete that"
+        f"openrlhf_sagc: --ckpt.output_dir {tmp_path}/trained cannot be held, since its {LOCK} is not a plain file: delete that"
     )
     assert precious.read_text() == "a thesis" and not (tmp_path / "new").exists()
     lock.rmdir() if kind == "folder" else lock.unlink()  # the line's advice

@@ -172,7 +172,7 @@ def test_a_cluster_that_runs_here_is_not_joined_by_chance(preflight, monkeypatch
 @pytest.mark.parametrize(
     ("flags", "line"),
     [
-        (["--rollout.sagc.enabled"], "--rollout.sagc.enabled is no flag; the closest one is --rollout.sagc.enable"),
+        (["--rollout.sagc.enabled"], "--rollout.sagc.enabled is not a flag; the closest one is --rollout.sagc.enable"),
         (
             [],
             "--algo.advantage.estimator gae has no groups for the scheduler: use --algo.advantage.estimator group_norm, or start",

@@ -23,7 +23,7 @@ def test_a_file_in_the_way_of_results_is_named_before_any_work(module, below, mo
     monkeypatch.setattr(sys, "argv", [f"{module}.py", "--output", f"{tmp_path}/file{below}"])
     with pytest.raises(SystemExit):
         importlib.import_module(module).main()
-    assert f"argument --output: {tmp_path}/file is no folder: give one" in capsys.readouterr().err
+    assert f"argument --output: {tmp_path}/file is not a folder: give one" in capsys.readouterr().err
 
 
 def test_a_path_that_the_system_refuses_is_named(tmp_path):

@@ -51,7 +51,9 @@ def test_too_little_or_no_log_is_refused(tmp_path):
     with pytest.raises(ValueError, match="has 4 steps behind its first: too few, 10 would do"):
         bound_of(log(tmp_path / "short", steps=5))
     write_run(tmp_path / "other", [], [(1.0, {"loss": 1.0})])
-    with pytest.raises(ValueError, match="has no timing/step_total, timing/generation, .*: it is no log of OpenRLHF"):
+    with pytest.raises(
+        ValueError, match="has no timing/step_total, timing/generation, .*: it is not a log of OpenRLHF"
+    ):
         bound_of(tmp_path / "other" / "tensorboard")
     with pytest.raises(ValueError, match="has the TensorBoard files of 2 runs"):
         bound_of(tmp_path)

@@ -68,7 +68,7 @@ def test_the_run_as_it_is_comes_first_and_every_switch_once(arguments):
     assert "dynamic sampling" not in [switch.name for switch in switches_of(arguments, [4, 8], can_filter=False)]
     arguments.dynamic_sampling = True  # the run has it already
     filtered = switches_of(arguments, [8], can_filter=True)
-    assert [switch.name for switch in filtered] == ["as it is", "tail batching", "length-aware dispatch"]
+    assert [switch.name for switch in filtered] == ["as it is", "tail batching", "placed rollouts"]
     assert all(switch.dynamic_sampling for switch in filtered)
 
 
@@ -76,7 +76,7 @@ def test_a_run_that_has_tail_batching_keeps_or_drops_it(arguments):
     arguments.tail_batching = True
     switches = switches_of(arguments, [4, 8], can_filter=True)
     assert switches[0] == ("as it is", "fixed:8+tail:1", "", False)
-    kept = ["groups of 4", "group control", "length-aware dispatch", "dynamic sampling"]
+    kept = ["groups of 4", "group control", "placed rollouts", "dynamic sampling"]
     dropped = ["no tail batching", "groups of 4 without tail batching", "group control without tail batching"]
     assert sorted(switch.name for switch in switches[1:]) == sorted(kept + dropped)
     for switch in switches:

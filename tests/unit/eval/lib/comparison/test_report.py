@@ -163,5 +163,7 @@ def test_runs_that_begin_above_the_target_are_not_told_apart(tmp_path, monkeypat
         evaluations.loc[evaluations["step"] == 0, "right"] = evaluations["right"].iloc[-1]
     text, rows = report_of(tmp_path, *arms)
     assert (
-        rows["sagc"]["mean_time"]["value"] == 0 and "no certain difference" in text and "no fixed size did" not in text
+        rows["sagc"]["mean_time"]["value"] == 0
+        and "no significant difference" in text
+        and "no fixed size did" not in text
     )
