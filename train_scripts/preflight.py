@@ -69,8 +69,8 @@ def value(settings: dict[str, list[str]], flag: str, default: str = "") -> str:
 def module_problems(settings: dict[str, list[str]]) -> Iterator[str]:
     """What cannot be imported. Only looked for, as importing it all takes a minute."""
     needed = dict.fromkeys(["ray", "vllm", "openrlhf_sagc"], "it with all else that a GPU node needs: bash install.sh")
-    if "--ds.packing_samples" in settings:
-        needed["flash_attn"] = "flash-attn, which --ds.packing_samples needs"
+    if os.environ.get("DS_ACCELERATOR") != "cpu":
+        needed["flash_attn"] = "flash-attn, which OpenRLHF imports: pip install flash-attn==2.8.3 --no-build-isolation"
     if "--logger.wandb.key" in settings:
         needed["wandb"] = "W&B, which WANDB_API_KEY switches on: pip install wandb, or unset WANDB_API_KEY"
     for name, what in needed.items():

@@ -18,6 +18,7 @@ PATCHED, RELEASED = "patched", "base"
 GIVEN = "OPENRLHF_SAGC_TREE"  # to Ray's workers: the tree's name, and a digest of the code
 NOTICE = b"# This file of OpenRLHF"  # begins the line that patches/trees.py adds to a changed file
 PACKAGE = Path(__file__).parents[1]
+FLASH_ATTENTION = "pip install flash-attn==2.8.3 --no-build-isolation"
 STACK = ("deepspeed", "peft", "ray", "torch", "transformers", "vllm")  # what a run imports besides, if not only these
 
 
@@ -50,6 +51,10 @@ def check_stack() -> None:
     missing = [name for name in STACK if importlib.util.find_spec(name) is None]
     refuse(
         missing, f"no module {' '.join(missing)}: install this package with [gpu] behind its name, or bash install.sh"
+    )
+    refuse(
+        os.environ.get("DS_ACCELERATOR") != "cpu" and importlib.util.find_spec("flash_attn") is None,
+        f"no module flash_attn, which OpenRLHF {VERSION} imports: {FLASH_ATTENTION}",
     )
 
 

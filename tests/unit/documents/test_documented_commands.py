@@ -47,6 +47,7 @@ READ = {
 # Those that cannot run here, and why; within three lines the document says on what they run, in words of MARK.
 NEEDS_GPUS = {
     "bash install.sh": "the CUDA builds",
+    "pip install flash-attn": "CUDA",
     "pip install dist/openrlhf_sagc-": "the CUDA builds; tests/unit/documents/test_package.py installs the wheel alone",
     "bash train_scripts/dapo_qwen2.5_7b.sh": "test_launch_scripts.py runs it up to the command that it starts",
     "bash train_scripts/dapo.sh": "the same with other group sizes",

@@ -72,10 +72,11 @@ def test_the_last_three_quarters_of_whole_lives_count():
         helper=lambda step: 9.0 * step if step > 60 else None,
         ended=lambda step: 9.0 * step if step < 60 else None,
         gcs_server=lambda step: 2.0 * step,
+        **{"VLLM::EngineCore 7": lambda step: 3.0 * step},
     )
     found = soak.growth(samples)
-    assert found["process"].tolist() == ["gcs_server", "grows", "starts"]
-    assert found["MB a step"].tolist() == pytest.approx([2.0, 0.05, 0.0], abs=1e-9)
+    assert found["process"].tolist() == ["VLLM::EngineCore 7", "gcs_server", "grows", "starts"]
+    assert found["MB a step"].tolist() == pytest.approx([3.0, 2.0, 0.05, 0.0], abs=1e-9)
     assert soak.too_fast(found)["process"].tolist() == ["grows"]
 
 

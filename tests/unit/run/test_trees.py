@@ -160,6 +160,15 @@ def test_what_a_run_needs_besides_is_looked_for(monkeypatch):
         trees.check_stack()
 
 
+def test_flash_attn_is_needed_off_the_cpu_stack(monkeypatch):
+    find = importlib.util.find_spec
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "flash_attn" else find(name))
+    trees.check_stack()
+    monkeypatch.setenv("DS_ACCELERATOR", "cuda")
+    with pytest.raises(SystemExit, match="^openrlhf_sagc: no module flash_attn, .*: pip install flash-attn=="):
+        trees.check_stack()
+
+
 @pytest.fixture
 def ray_init(monkeypatch):
     """What Ray was started with."""
