@@ -14,8 +14,8 @@ unset PYTHONDONTWRITEBYTECODE # some images set it; then every process would com
 . train_scripts/clock.sh
 
 DISK_GB=5
-CUDA_DISK_GB=10 # with PyPI's torch
-CUDA_SIZE="2.5 GB to fetch, 6 GB on the disk"
+CUDA_DISK_GB=8 # with PyPI's torch
+CUDA_SIZE="2.5 GB to fetch, 4 GB on the disk"
 AFTER=${AFTER:-0}
 log=build/setup.log
 inputs=(requirements.txt requirements-cpu.txt requirements-cpu.lock pyproject.toml)

@@ -40,6 +40,7 @@ RUN = {
 READ = {
     "bash tests/oracles/run.sh": "an environment of 1.7 GB",
     "pip install .[reports]": "packages from an index",
+    "bash train_scripts/lock.sh": "versions of an index, which change",
     "bash tests/fresh_machine.sh": "root, debootstrap and half an hour",
 }
 # Those that cannot run here, and why; within three lines the document says on what they run, in words of MARK.
