@@ -45,20 +45,21 @@ def assert_fails(result, code: int, *words: str) -> None:
     assert all(word in last for word in words), result.stderr
 
 
+VERSIONS = ["3.11", "3.12", "3.13"]
+
+
 @pytest.fixture(scope="module")
 def interpreters():
-    """This Python and a 3.12, if the machine has one; OpenRLHF has wheels for both."""
-    roots = [Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))]
-    candidates = [
-        shutil.which("python3.12"),
-        *(path for root in roots for path in root.glob("versions/3.12*/bin/python")),
-    ]
-    found = {"3.11": sys.executable}
-    for candidate in filter(None, candidates):
-        result = subprocess.run([candidate, "-m", "pip", "--version"], capture_output=True, text=True)
-        if "(python 3.12)" in result.stdout:
-            found["3.12"] = candidate
-    return found
+    """This Python, and those of the other versions that the machine has."""
+    root = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
+    found = {}
+    for version in VERSIONS:
+        candidates = [shutil.which(f"python{version}"), *root.glob(f"versions/{version}*/bin/python")]
+        for candidate in filter(None, candidates):
+            result = subprocess.run([candidate, "-m", "pip", "--version"], capture_output=True, text=True)
+            if f"(python {version})" in result.stdout:
+                found[version] = candidate
+    return {**found, ".".join(map(str, sys.version_info[:2])): sys.executable}
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +75,7 @@ def wheel(tmp_path_factory):
     return path
 
 
-@pytest.mark.parametrize("version", ["3.11", "3.12"])
+@pytest.mark.parametrize("version", VERSIONS)
 def test_wheel_is_installed_and_imported(wheel, interpreters, tmp_path, version):
     if version not in interpreters:
         pytest.skip(f"needs a Python {version} with pip")
