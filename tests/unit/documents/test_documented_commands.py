@@ -42,6 +42,7 @@ READ = {
     "pip install .[reports]": "packages from an index",
     "pip wheel --no-deps": "OpenRLHF's wheel from an index",
     "pip uninstall": "undone by hand",
+    "bash train_scripts/lock.sh": "versions of an index, which change",
     "bash tests/fresh_machine.sh": "root, debootstrap and half an hour",
 }
 # Those that cannot run here, and why; within three lines the document says on what they run, in words of MARK.

@@ -39,10 +39,13 @@ def test_a_machine_is_measured_once():
     assert int(measured) > 5
 
 
-def test_a_machine_on_which_the_work_takes_twice_as_long_is_twice_as_slow():
-    """The clock is a stub: it is read twice, and the work between the readings takes no time of its own."""
-    work = 'unset SLOWNESS; EPOCHREALTIME=100.000000; wait() { builtin wait "$@"; EPOCHREALTIME=101.000000; }; '
-    assert clock("unset EPOCHREALTIME; " + work + "measure_machine; echo $SLOWNESS") == "200"
+@pytest.mark.parametrize(
+    "real, cpu, percent",
+    [("0.5", "1.0", 100), ("1.0", "2.0", 200), ("0.25", "0.5", 50), ("2.0", "1.0", 200)],
+    ids=["the machine of the seconds", "half as fast", "twice as fast", "four programs for each core"],
+)
+def test_the_seconds_follow_the_speed_and_the_root_of_the_load(real, cpu, percent):
+    assert int(clock(f"slowness {real} {cpu}")) == percent
 
 
 def said_left(script: str) -> list[str]:
