@@ -86,7 +86,7 @@ def test_what_is_kept_has_a_reason(flags, forward, shuffled):
         ({}, ""),
         ({**KL, "algo.kl.use_loss": True}, ""),
         ({"train.stream": "off"}, "--train.stream off asks for it"),
-        ({"train.colocate_all": True}, "--train.colocate_all puts engines on the actors' devices"),
+        ({"train.colocate_all": True}, "--train.colocate_all"),
         ({"vllm.enable_sleep": True}, "--vllm.enable_sleep and --ds.enable_sleep let engines and actors take turns"),
         ({"ds.enable_sleep": True}, "--vllm.enable_sleep and --ds.enable_sleep let engines and actors take turns"),
         ({"train.async_enable": True}, "--train.async_enable trains beside the rollouts already"),
