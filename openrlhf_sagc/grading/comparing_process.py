@@ -31,6 +31,7 @@ from openrlhf_sagc.grading.sandbox import INPUT, OUTPUT, check, confine, seccomp
 FIRST_SECONDS = 1.0  # of the first try, by the clock: most comparisons take hundredths
 OWN_SECONDS = 5  # of the second try, of the processor's time
 LATEST_SECONDS = 120.0  # of the second try, by the clock
+KILLS = 2  # from outside that cost a comparison nothing: the child that was ready for its retry may be killed as well
 QUESTION_BYTES = 1 << 15  # what a pipe takes at once, and more than the answers that need algebra have
 MOST_SECONDS = 10.0  # without a look whether the process that started this one is still there
 VERDICTS = {b"1": True, b"0": False}
@@ -158,7 +159,7 @@ class Comparisons:
             self._say({"id": comparison.id, "verdict": VERDICTS.get(verdict, "failed")})
         elif own_seconds >= 0.9 * OWN_SECONDS:
             self._say({"id": comparison.id, "verdict": "stopped"})
-        elif os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL and not comparison.killed:
+        elif os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL and comparison.killed < KILLS:
             comparison.killed += 1  # from outside
             self._first.append(comparison)
         else:

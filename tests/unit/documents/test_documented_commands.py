@@ -18,6 +18,8 @@ import pytest
 from cpu_stack import ROOT
 from ray.scripts.scripts import cli as ray_commands
 
+import openrlhf_sagc
+
 FILES = [*ROOT.glob("*.md"), ROOT / "patches/README.md", *ROOT.glob("docs/*.md"), *ROOT.glob("eval/studies/**/*.md")]
 DOCUMENTS = sorted(str(file.relative_to(ROOT)) for file in FILES)
 # How to change a patch, from cp on, is a reader's work: patches/check.sh tells whether the result fits.
@@ -150,7 +152,7 @@ def check_call(words: list[str], monkeypatch) -> None:
         command.make_parser(click.Context(command)).parse_args(rest[1:])
     elif name == "ray":
         modules = json.loads(rest[rest.index("--runtime-env-json") + 1])["py_modules"]
-        assert all((ROOT / module / "__init__.py").exists() for module in modules)
+        assert modules == [f"dist/openrlhf_sagc-{openrlhf_sagc.__version__}-py3-none-any.whl"]
         check_call(rest[rest.index("--") + 1 :], monkeypatch)
     else:
         assert name in ("head", "pip"), f"nothing checks {name}"

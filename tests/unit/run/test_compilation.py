@@ -17,7 +17,7 @@ def test_compilation_is_off_on_cpus_alone(monkeypatch, accelerator, disabled):
 
 
 @pytest.mark.parametrize("command", ["__main__", "off", "unpatched"])
-def test_every_command_sees_to_it_before_it_reads_flags(monkeypatch, command):
+def test_every_command_sees_to_it_before_anything_else(monkeypatch, command):
     module = importlib.import_module(f"openrlhf_sagc.{command}")
     seen = []
 
@@ -25,7 +25,7 @@ def test_every_command_sees_to_it_before_it_reads_flags(monkeypatch, command):
         seen.append(os.environ["TORCHDYNAMO_DISABLE"])
         raise SystemExit
 
-    monkeypatch.setattr(module, "check_flags" if command == "unpatched" else "read_arguments", read)
+    monkeypatch.setattr(module, "use_tree", read)
     monkeypatch.setenv("DS_ACCELERATOR", "cpu")
     monkeypatch.setenv("TORCHDYNAMO_DISABLE", "0")
     with pytest.raises(SystemExit):

@@ -152,6 +152,7 @@ def test_an_openrlhf_that_was_imported_already_is_refused(tmp_path, monkeypatch)
 
 def test_what_a_run_needs_besides_is_looked_for(monkeypatch):
     find = importlib.util.find_spec
+    monkeypatch.setenv("DS_ACCELERATOR", "cpu")
     trees.check_stack()
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name in ("ray", "vllm") else find(name))
     with pytest.raises(
@@ -163,6 +164,7 @@ def test_what_a_run_needs_besides_is_looked_for(monkeypatch):
 def test_flash_attn_is_needed_off_the_cpu_stack(monkeypatch):
     find = importlib.util.find_spec
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "flash_attn" else find(name))
+    monkeypatch.setenv("DS_ACCELERATOR", "cpu")
     trees.check_stack()
     monkeypatch.setenv("DS_ACCELERATOR", "cuda")
     with pytest.raises(SystemExit, match="^openrlhf_sagc: no module flash_attn, .*: pip install flash-attn=="):
