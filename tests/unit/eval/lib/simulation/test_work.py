@@ -46,7 +46,10 @@ def test_two_optimizer_steps_are_trained_one_by_one_where_samples_are_padded():
 @pytest.mark.parametrize(
     "words, reason",
     [
-        ("--old_log_probs auto --micro_batches length", "--train.colocate_all puts the engines on the actors' devices"),
+        (
+            "--old_log_probs auto --micro_batches length",
+            "--train.colocate_all puts the engines on the actors' devices",
+        ),
         ("--old_log_probs auto --actor_gpus 4", "--ds.packing_samples plans its micro-batches with all samples"),
         ("--micro_batches length --actor_gpus 4", "--train.old_log_probs forward asks for it"),
     ],
