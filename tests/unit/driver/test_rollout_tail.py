@@ -144,7 +144,7 @@ def test_without_group_control_nothing_is_said_of_its_flags(make_generator, monk
     make_generator(40, respond, enable=False, **tail()).generate_samples()
     assert not warnings
     make_generator(40, respond, **tail()).generate_samples()
-    assert "stragglers are cut off" in warnings[0]
+    assert "--rollout.sagc.straggler_ratio" in warnings[0]
 
 
 def test_a_reward_model_has_no_url_to_name(make_generator):
