@@ -31,7 +31,6 @@ from openrlhf_sagc.config.reward_addresses import check_addresses
 from openrlhf_sagc.config.savings import LOG_PROBS, MICRO_BATCHES, STREAM, describe_savings
 from openrlhf_sagc.config.settings import Settings, settled
 from openrlhf_sagc.decisions.objectives import OBJECTIVES
-from openrlhf_sagc.policies import build_batcher, build_controller, build_sampler
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -246,6 +245,12 @@ def checked_settings(args: SimpleNamespace) -> Settings:
     check_late_flags(args)
     check_group(args, off)
     check_addresses(args)
+    from openrlhf_sagc.policies import (  # needs numpy, as --help does not
+        build_batcher,
+        build_controller,
+        build_sampler,
+    )
+
     builds = ((PREFIX, build_controller), (FILTER, build_sampler), (TAIL, build_batcher), (REWARD, check_reward))
     for prefix, build in builds:
         try:

@@ -15,7 +15,6 @@ from ray._private.authentication_test_utils import reset_auth_token_state
 from ray.util.state import list_nodes
 from real_runs import TIMEOUT, kill
 
-PYTHON_PATHS = [ROOT / "build/cpu-patched/openrlhf", ROOT / "openrlhf_sagc"]
 AGENT_PORTS = (
     "dashboard-agent-listen-port",
     "dashboard-agent-grpc-port",
@@ -34,6 +33,25 @@ def free_ports(count: int) -> list[int]:
     return ports
 
 
+def built_wheel(folder: Path) -> Path:
+    """This package's wheel, with OpenRLHF's trees."""
+    make = [
+        sys.executable,
+        "-m",
+        "pip",
+        "--quiet",
+        "wheel",
+        "--no-deps",
+        "--no-build-isolation",
+        "--wheel-dir",
+        folder,
+        ROOT,
+    ]
+    subprocess.run(make, check=True)
+    (wheel,) = folder.glob("*.whl")
+    return wheel
+
+
 class Cluster:
     """A head and nodes of one pretended GPU each, without OpenRLHF in their path, in processes of their own.
 
@@ -42,6 +60,7 @@ class Cluster:
 
     def __init__(self, folder, python):
         self._folder, self._nodes = folder, []
+        self.wheel = built_wheel(folder)
         self.token = folder / "token"
         self.token.write_text(secrets.token_hex(32))
         self.token.chmod(0o600)
@@ -84,7 +103,7 @@ class Cluster:
             time.sleep(1)
 
     def submit(self, log, command: list) -> psutil.Popen:
-        environment = {"py_modules": list(map(str, PYTHON_PATHS))}
+        environment = {"py_modules": [str(self.wheel)]}
         submit = ["job", "submit", "--address", self.dashboard, "--runtime-env-json", json.dumps(environment)]
         return self.run([*self._ray, *submit, "--", *command], log)
 
