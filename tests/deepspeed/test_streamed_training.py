@@ -46,7 +46,7 @@ def trained(tmp_path_factory, python):
 @pytest.mark.parametrize("case", CASES)
 def test_weights_moments_and_log_are_those_of_the_step_at_once(trained, case, partition, ranks):
     streamed, at_once = trained[ranks][f"{case}, {partition}"], trained[ranks][f"{case}, off"]
-    assert_same_training(streamed, at_once, steps=6 if "two steps" in case else 3)
+    assert_same_training(streamed, at_once, steps=6 if "two steps" in case else 3, rate=1e-3)
     assert min(step["streamed"] for step in streamed["steps"]) > 0
     for ours, theirs in zip(streamed["steps"], at_once["steps"]):
         assert theirs["actor_grad_norm"] > 0.05

@@ -4,7 +4,7 @@ import random
 
 import pytest
 import torch
-from trained_weights import run_package_loop
+from trained_weights import rounding, run_package_loop
 
 pytestmark = pytest.mark.xdist_group("token weights")  # one worker trains
 PROMPTS, SIZE = 24, 4
@@ -69,7 +69,8 @@ def test_the_update_is_that_of_all_samples_at_once(trained, case, ranks):
     counts = run["actor"]["counts"]
     assert len(counts) == 6 * CASES[case][1] and max(counts) > 1.05 and min(counts) < 0.95
     expected = mean_update(at_once)
-    torch.testing.assert_close(mean_update(run), expected, rtol=1e-6, atol=1e-6 * expected.abs().max().item())
+    allowed = rounding(PROMPTS * SIZE * 24) * expected.abs().max().item()  # a sum over the tokens of all samples
+    torch.testing.assert_close(mean_update(run), expected, rtol=0, atol=allowed)
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
