@@ -37,7 +37,9 @@ def test_a_trace_has_one_writer_whatever_name_it_is_given_by(tmp_path, name):
     with held_trace(arguments(str(tmp_path / "run.csv"))):
         with pytest.raises(SystemExit) as refused:
             check_trace(arguments(f"{tmp_path}/{name}"))
-    assert str(refused.value).startswith(f"openrlhf_sagc: --rollout.trace {tmp_path}/{name} is written by another run: ")
+    assert str(refused.value).startswith(
+        f"openrlhf_sagc: --rollout.trace {tmp_path}/{name} is written by another run: "
+    )
     check_trace(arguments(f"{tmp_path}/{name}"))
 
 
