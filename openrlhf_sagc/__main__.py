@@ -4,12 +4,12 @@ import sys
 from collections.abc import Sequence
 
 from openrlhf_sagc.arguments import add_arguments, checked_settings
+from openrlhf_sagc.config.compilation import compile_nothing_on_cpus
 from openrlhf_sagc.config.flags import parse_flags
 from openrlhf_sagc.config.settings import Settings
 from openrlhf_sagc.config.upstream_checks import validated
 from openrlhf_sagc.redaction import redact_output
 from openrlhf_sagc.run.checkpoints import choose_checkpoint
-from openrlhf_sagc.run.compilation import compile_nothing_on_cpus
 from openrlhf_sagc.run.data import check_data
 from openrlhf_sagc.run.earlier_outputs import set_earlier_outputs_aside
 from openrlhf_sagc.run.output_folders import held_folders

@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 
 from openrlhf_sagc.arguments import add_arguments
+from openrlhf_sagc.config.compilation import compile_nothing_on_cpus
 from openrlhf_sagc.config.flags import openrlhf_parser, parse_plain_flags
 from openrlhf_sagc.config.refusal import OFF
 from openrlhf_sagc.config.settings import with_hidden_key
 from openrlhf_sagc.config.upstream_checks import validated
 from openrlhf_sagc.redaction import redact_output
-from openrlhf_sagc.run.compilation import compile_nothing_on_cpus
 from openrlhf_sagc.run.trees import PATCHED, bring_tree, check_stack, use_tree
 
 

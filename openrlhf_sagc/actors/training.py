@@ -86,7 +86,7 @@ class GroupActorTrainer(ActorPPOTrainer):
         self._by_length = not why_shuffled(self.args)
         if self._by_length:
             self.replay_buffer = LengthBuffer(self.replay_buffer)
-        if get_accelerator().device_name() == "cpu":  # as run/compilation.py, in a Ray that was started before
+        if get_accelerator().device_name() == "cpu":  # as config/compilation.py, in a Ray that was started before
             torch._dynamo.config.disable = True
 
     def receive(self, step: StepShare, rewards: RolloutRewards) -> None:

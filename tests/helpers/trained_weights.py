@@ -30,9 +30,7 @@ def rounding(summands: int) -> float:
 
 
 STEP_ROUNDING = rounding(32 * 24)  # tokens of the largest step: a gradient is a sum over them
-AMPLIFIED = (
-    200  # Adam divides a gradient's rounding by the gradient, of at least 0.5 % of the largest where it matters
-)
+AMPLIFIED = 200  # Adam divides a gradient's rounding by the gradient: so, where that is 0.5 % of the largest
 
 
 def assert_same_training(ours: dict, theirs: dict, steps: int, rate: float) -> None:

@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from openrlhf_sagc.run.compilation import compile_nothing_on_cpus
+from openrlhf_sagc.config.compilation import compile_nothing_on_cpus
 
 
 @pytest.mark.parametrize("accelerator, disabled", [("cpu", "1"), ("cuda", "0"), ("", "0")])
