@@ -3,6 +3,7 @@
 import json
 import os
 import secrets
+import shutil
 import socket
 import subprocess
 import sys
@@ -33,8 +34,11 @@ def free_ports(count: int) -> list[int]:
     return ports
 
 
-def built_wheel(folder: Path) -> Path:
-    """This package's wheel, with OpenRLHF's trees."""
+def unpacked_wheel(folder: Path) -> Path:
+    """The package of this project's wheel, with OpenRLHF's trees.
+
+    A folder, since Ray's agents of two nodes on one machine would install a wheel into one place at the same time.
+    """
     make = [
         sys.executable,
         "-m",
@@ -45,11 +49,11 @@ def built_wheel(folder: Path) -> Path:
         "--no-build-isolation",
         "--wheel-dir",
         folder,
-        ROOT,
     ]
-    subprocess.run(make, check=True)
+    subprocess.run([*make, ROOT], check=True)
     (wheel,) = folder.glob("*.whl")
-    return wheel
+    shutil.unpack_archive(wheel, folder / "unpacked", "zip")
+    return folder / "unpacked/openrlhf_sagc"
 
 
 class Cluster:
@@ -60,7 +64,7 @@ class Cluster:
 
     def __init__(self, folder, python):
         self._folder, self._nodes = folder, []
-        self.wheel = built_wheel(folder)
+        self.package = unpacked_wheel(folder)
         self.token = folder / "token"
         self.token.write_text(secrets.token_hex(32))
         self.token.chmod(0o600)
@@ -103,7 +107,7 @@ class Cluster:
             time.sleep(1)
 
     def submit(self, log, command: list) -> psutil.Popen:
-        environment = {"py_modules": [str(self.wheel)]}
+        environment = {"py_modules": [str(self.package)]}
         submit = ["job", "submit", "--address", self.dashboard, "--runtime-env-json", json.dumps(environment)]
         return self.run([*self._ray, *submit, "--", *command], log)
 

@@ -1,4 +1,4 @@
-"""Two Ray nodes on one machine: Ray's runtime_env brings the wheel to both, and a run goes on after a node was lost."""
+"""Two Ray nodes on one machine: Ray's runtime_env brings the wheel's package to both, and a run goes on after a node was lost."""
 
 import os
 import re
