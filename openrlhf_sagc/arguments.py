@@ -241,16 +241,13 @@ def checked_settings(args: SimpleNamespace) -> Settings:
     Raises:
         SystemExit: a flag cannot work; the message is one line.
     """
+    # Not at the top: it needs numpy, as --help does not.
+    from openrlhf_sagc.policies import build_batcher, build_controller, build_sampler
+
     off, args = off_command(args), settled(args)
     check_late_flags(args)
     check_group(args, off)
     check_addresses(args)
-    from openrlhf_sagc.policies import (  # needs numpy, as --help does not
-        build_batcher,
-        build_controller,
-        build_sampler,
-    )
-
     builds = ((PREFIX, build_controller), (FILTER, build_sampler), (TAIL, build_batcher), (REWARD, check_reward))
     for prefix, build in builds:
         try:

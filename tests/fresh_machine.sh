@@ -18,7 +18,7 @@ command -v debootstrap >/dev/null || fail "debootstrap is missing: apt-get insta
 stage "a minimal Debian"
 mkdir -p "$root"
 debootstrap --variant=minbase "$suite" "$root" >"$root.log" 2>&1 || fail "no $suite, see $root.log"
-git clone --quiet . "$root/root/project"
+git clone --quiet . "$root/project"
 mapfile -t settings < <(env | grep -E '^(PIP_|UV_|SSL_CERT_|REQUESTS_CA_BUNDLE=|(https?|no)_proxy=)' || true)
 
 # inside COMMAND...: in the chroot, with its own /proc, /dev and /dev/shm, which go with the command.
@@ -28,7 +28,7 @@ inside() {
         mount -t tmpfs tmpfs "$0/dev/shm" && exec chroot "$0" "$@"' "$root" \
         env -i HOME=/root PATH=/usr/sbin:/usr/bin:/sbin:/bin LANG=C.UTF-8 DEBIAN_FRONTEND=noninteractive "${settings[@]}" "$@"
 }
-project() { inside env --chdir=/root/project "$@"; }
+project() { inside env --chdir=/project "$@"; }
 
 stage "what it lacks"
 line=$(project bash train_scripts/setup.sh 2>&1) && fail "the set-up finds nothing missing on a minimal Debian"
