@@ -21,11 +21,11 @@ debootstrap --variant=minbase "$suite" "$root" >"$root.log" 2>&1 || fail "no $su
 git clone --quiet . "$root/project"
 mapfile -t settings < <(env | grep -E '^(PIP_|UV_|SSL_CERT_|REQUESTS_CA_BUNDLE=|(https?|no)_proxy=)' || true)
 
-# inside COMMAND...: in the chroot, with its own /proc, /dev and /dev/shm, which go with the command.
+# inside COMMAND...: in the chroot, with its own /proc, /dev, /dev/shm and /sys (which vLLM reads), which go with the command.
 inside() {
     # shellcheck disable=SC2016 # expanded in there
     unshare --mount --pid --fork --kill-child bash -c 'mount -t proc proc "$0/proc" && mount --rbind /dev "$0/dev" &&
-        mount -t tmpfs tmpfs "$0/dev/shm" && exec chroot "$0" "$@"' "$root" \
+        mount -t sysfs -o ro sysfs "$0/sys" && mount -t tmpfs tmpfs "$0/dev/shm" && exec chroot "$0" "$@"' "$root" \
         env -i HOME=/root PATH=/usr/sbin:/usr/bin:/sbin:/bin LANG=C.UTF-8 DEBIAN_FRONTEND=noninteractive "${settings[@]}" "$@"
 }
 project() { inside env --chdir=/project "$@"; }
