@@ -6,12 +6,13 @@ from types import SimpleNamespace
 
 import torch
 from openrlhf.trainer.ppo_trainer import compute_eval_metrics
-from openrlhf.trainer.ppo_utils.experience import Experience
+
+from openrlhf_sagc.driver.samples import Sample
 
 FAILED = "eval_failed_rewards"  # the metric that counts the samples without a reward
 
 
-def evaluation_metrics(samples: Sequence[Experience | None], prompts: Iterable, size: int) -> dict[str, float]:
+def evaluation_metrics(samples: Sequence[Sample | None], prompts: Iterable, size: int) -> dict[str, float]:
     """OpenRLHF's metrics of an evaluation, and FAILED.
 
     OpenRLHF takes a prompt's text for its name, so that one in two evaluation sets would count for the last of them alone.
@@ -24,12 +25,13 @@ def evaluation_metrics(samples: Sequence[Experience | None], prompts: Iterable, 
     """
     places = itertools.count()
     named = [(sources, [next(places) for _ in texts], labels, images) for sources, texts, labels, images in prompts]
-    worst = torch.tensor([min([0.0, *(sample.rewards.item() for sample in samples if sample is not None)])])
-    missing = SimpleNamespace(rewards=worst, response_length=None, truncated=None)
+    worst = min([0.0, *(sample.reward or 0.0 for sample in samples if sample is not None)])
     counted = []
     for number, sample in enumerate(samples):
-        known = missing if sample is None else sample
-        fields = {name: getattr(known, name) for name in ("rewards", "response_length", "truncated")}
+        fields = {"rewards": worst, "response_length": None, "truncated": None}
+        if sample is not None:
+            length, truncated = torch.tensor(sample.response_length), torch.tensor(sample.truncated)
+            fields = {"rewards": sample.reward, "response_length": length, "truncated": truncated}
         counted.append(SimpleNamespace(prompts=[number // size], **fields))
     metrics = compute_eval_metrics(named, counted, size)
     return {**metrics, FAILED: float(sum(sample is None for sample in samples))} if metrics else {}

@@ -3,7 +3,7 @@
 It sends the policy's actors a reward for every sample, and they make the tokens' advantages.
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
 
 import ray
@@ -13,6 +13,7 @@ from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
 from openrlhf.trainer.ppo_utils.length_penalty import apply_length_penalties
 from openrlhf.utils.logging_utils import init_logger
 
+from openrlhf_sagc.actors.batches import Batch
 from openrlhf_sagc.actors.rollout_rewards import RolloutRewards, numbered
 from openrlhf_sagc.actors.training import StepShare, receive_rollout, uses_dropout
 from openrlhf_sagc.advantages.closed_form import group_advantages, token_advantages
@@ -20,23 +21,23 @@ from openrlhf_sagc.config.layout import data_parallel_actors
 from openrlhf_sagc.config.savings import why_forward, why_shuffled
 from openrlhf_sagc.decisions.micro_batches import deal
 from openrlhf_sagc.decisions.records import Group
+from openrlhf_sagc.driver.samples import Sample, batch_of
 
 logger = init_logger(__name__)
 
-# OpenRLHF's info of a rollout. Actors reduce every key over all ranks, so no sample may have others.
-ROLLOUT_INFO = ("response_clip_ratio", "reward", "score")
 
-
-@dataclass(kw_only=True)
-class GroupSample(Experience):
-    """A sample as `GroupExperienceMaker` wants it. OpenRLHF's batches of samples are Experiences, without these fields.
+@dataclass(frozen=True, slots=True)
+class GroupSample:
+    """A sample as `GroupExperienceMaker` wants it.
 
     Attributes:
+        sample: tokens, reward and so on.
         group: number of its group.
         group_size: samples of the group.
         step: that it is of.
     """
 
+    sample: Sample
     group: int
     group_size: int
     step: StepShare
@@ -64,19 +65,19 @@ class GroupExperienceMaker(RemoteExperienceMaker):
         self._step = rollout_samples[0].step
         return super().make_experience_batch(rollout_samples)
 
-    def split_rollout_samples(self, rollout_samples: list[Experience]) -> list[Experience]:
+    def split_rollout_samples(self, rollout_samples: list[GroupSample]) -> list[Batch]:
         """OpenRLHF's batches for the forward passes and the actors, of samples of like lengths where they are padded."""
-        if why_shuffled(self.args):
-            batches = super().split_rollout_samples(rollout_samples)
-        else:
-            lengths_N = [int(sample.total_length) for sample in rollout_samples]
-            order_N = deal(lengths_N, data_parallel_actors(self.args))
-            batches = super().split_rollout_samples([rollout_samples[place] for place in order_N])
-            for batch in batches:
-                batch.index = [order_N[place] for place in batch.index]
-        for sample in rollout_samples:  # the trainer keeps them through the training, beside the batches
-            sample.sequences = sample.attention_mask = sample.action_mask = sample.rollout_log_probs = None
-        return batches
+        samples = [of_group.sample for of_group in rollout_samples]
+        order_N = list(range(len(samples)))
+        if not why_shuffled(self.args):
+            order_N = deal([len(sample.tokens_T) for sample in samples], data_parallel_actors(self.args))
+        lengths_N = torch.tensor([float(len(samples[place].tokens_T)) for place in order_N])
+        cut = super().split_rollout_samples([Experience(total_length=length_1) for length_1 in lengths_N.split(1)])
+        batches_of_places = [[order_N[place] for place in batch.index] for batch in cut]
+        return [
+            batch_of([samples[place] for place in places], places, self.tokenizer.pad_token_id)
+            for places in batches_of_places
+        ]
 
     @cached_property
     def actors_make_old_log_probs(self) -> bool:
@@ -98,7 +99,16 @@ class GroupExperienceMaker(RemoteExperienceMaker):
         return ray.put([[torch.zeros(mask.shape)] for mask in kwargs["action_mask"] for _ in copies])
 
     def make_experience(self, samples_list: list[Experience]) -> list[Experience]:
-        """OpenRLHF's experiences; without old log-probabilities where training makes them."""
+        """OpenRLHF's experiences; without old log-probabilities where training makes them.
+
+        If no other model has to see the samples either, nobody reads their tokens before they are with the actors.
+        """
+        others = self.initial_model_group or self.critic_model_group or samples_list[0].rewards is None
+        if self.actors_make_old_log_probs and not others:
+            logger.info(f"the actors get {sum(len(batch.index) for batch in samples_list)} samples as they are")
+            for batch in samples_list:
+                batch.info |= {name: torch.zeros(len(batch.index)) for name in ("kl", "logprobs_diff")}
+            return samples_list
         experiences = super().make_experience(samples_list)
         if self.actors_make_old_log_probs:
             for experience in experiences:
@@ -133,8 +143,10 @@ class GroupExperienceMaker(RemoteExperienceMaker):
             earlier_N, earlier_sizes = rewards_N[:0], []
         for experience in experiences:
             numbered(experience, len(earlier_N))
-            experience.info["return"] = advantages_N[experience.index] - kl_coef * experience.kl.sum(dim=-1)
-            if not kl_coef:
+            experience.info["return"] = advantages_N[experience.index]
+            if kl_coef:
+                experience.info["return"] = experience.info["return"] - kl_coef * experience.kl.sum(dim=-1)
+            else:
                 experience.kl = None
         shift, scale = 0.0, 1.0
         if self.advantage_estimator == "reinforce_baseline":
@@ -172,14 +184,10 @@ class GroupExperienceMaker(RemoteExperienceMaker):
 
 
 def stamped(groups: list[Group], step: StepShare) -> list[GroupSample]:
-    """The groups' samples as the experience maker wants them; `info` has what the training needs of it."""
-    samples = []
-    for group in groups:
-        for sample in group.samples:
-            values = {field.name: getattr(sample, field.name) for field in fields(Experience)}
-            values["info"] = {name: sample.info[name] for name in ROLLOUT_INFO if name in sample.info}
-            samples.append(GroupSample(**values, group=group.number, group_size=len(group.samples), step=step))
-    return samples
+    """The groups' samples as the experience maker wants them."""
+    return [
+        GroupSample(sample, group.number, len(group.samples), step) for group in groups for sample in group.samples
+    ]
 
 
 def group_sizes_of(samples: list[GroupSample]) -> list[int]:

@@ -4,11 +4,9 @@ from collections import defaultdict
 from collections.abc import Iterable
 from statistics import fmean
 
-from openrlhf.trainer.ppo_utils.experience import Experience
-
 from openrlhf_sagc.actors.extra_logs import LOGS, MOST_NAMES
+from openrlhf_sagc.driver.samples import Sample
 
-SAMPLE_LOGS = "sagc/logs"  # info key by which a sample carries its logs, until its step is logged
 OWN_NAMES = frozenset(  # of OpenRLHF's log and of this package's
     "response_clip_ratio reward score return kl logprobs_diff group_reward_std advantage_kernel response_length truncated "
     "total_length policy_loss entropy_loss actor_lr actor_grad_norm actor_optimizer_seconds ppo_clip_ratio ppo_kl vllm_kl "
@@ -20,7 +18,7 @@ OWN_FOLDERS = frozenset(
 )
 
 
-def step_logs(samples: Iterable[Experience]) -> tuple[dict[str, float], dict[str, str]]:
+def step_logs(samples: Iterable[Sample]) -> tuple[dict[str, float], dict[str, str]]:
     """What the step's log says of its samples' logs, and warnings by kind.
 
     Each name's mean is over the samples that have it. Names of OpenRLHF's log or of this package's are below `extra_logs/`.
@@ -28,7 +26,7 @@ def step_logs(samples: Iterable[Experience]) -> tuple[dict[str, float], dict[str
     """
     numbers: dict[str, list[float]] = defaultdict(list)
     for sample in samples:
-        for name, number in sample.info.get(SAMPLE_LOGS, {}).items():
+        for name, number in sample.logs.items():
             numbers[name].append(number)
     names = sorted(numbers, key=lambda name: (-len(numbers[name]), name))
     warnings = {}

@@ -88,17 +88,6 @@ def rollout_metrics(groups: Sequence[Sequence[Rollout]], longest: int) -> dict[s
     }
 
 
-def equal_rewards_warning(rewards: Sequence[float]) -> str:
-    """What a user is told whose first step has these rewards, all equal: the usual reasons."""
-    return (
-        f"all {len(rewards)} rewards of the first step are {rewards[0]:g}, so there is nothing to learn from them; the usual "
-        "reasons: (1) the reward function runs in a thread, where signal.alarm and math-verify's timeouts raise an error that "
-        "it takes for a wrong answer (parsing_timeout=None, timeout_seconds=None); (2) --data.label_key or the format of the "
-        "answer is another than the reward looks for; (3) the model does not answer in that format, or responses end before "
-        "their answer (rollout/truncated_rate; --rollout.max_new_tokens)"
-    )
-
-
 def control_warnings(
     controller: StragglerAwareGroupController, signal: str, metrics: dict[str, float], longest: int
 ) -> dict[str, str]:

@@ -5,42 +5,35 @@ others still run. It closes with exactly the groups that it needs. The rest is s
 """
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import ray
 import torch
-from openrlhf.trainer.ppo_utils.experience import Experience
 from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator, _collect_prompt_batch
 from openrlhf.utils.logging_utils import init_logger
 from tqdm import tqdm
 
-from openrlhf_sagc.actors.extra_logs import LEFT_OUT, LOGS
+from openrlhf_sagc.actors.extra_logs import LEFT_OUT
 from openrlhf_sagc.actors.training import StepShare
 from openrlhf_sagc.config.layout import fewest_batches, forward_ranks, uneven_share
 from openrlhf_sagc.config.settings import Settings
 from openrlhf_sagc.decisions.loop import roll_out, stop
 from openrlhf_sagc.decisions.prompt_queue import PromptQueue
 from openrlhf_sagc.decisions.records import ROLLOUT, Back, Fate, Group
-from openrlhf_sagc.decisions.step import MOST_STOPS, Step
+from openrlhf_sagc.decisions.step import Step
 from openrlhf_sagc.driver.engines import WAIT, Engines
 from openrlhf_sagc.driver.evaluation import evaluation_metrics
-from openrlhf_sagc.driver.experience import stamped
-from openrlhf_sagc.driver.extra_logs import SAMPLE_LOGS, step_logs
-from openrlhf_sagc.driver.metrics import (
-    control_metrics,
-    control_warnings,
-    equal_rewards_warning,
-    rollout_metrics,
-    sampling_metrics,
-)
-from openrlhf_sagc.driver.prompt_excerpt import excerpt
+from openrlhf_sagc.driver.experience import GroupSample, stamped
+from openrlhf_sagc.driver.extra_logs import step_logs
+from openrlhf_sagc.driver.messages import equal_rewards_warning, given_up_warning, shortfall, silence_warning
+from openrlhf_sagc.driver.metrics import control_metrics, control_warnings, rollout_metrics, sampling_metrics
 from openrlhf_sagc.driver.prompts import DataloaderPrompts
 from openrlhf_sagc.driver.reward_failures import RewardFailures
-from openrlhf_sagc.driver.samples import sample_of
+from openrlhf_sagc.driver.samples import Sample, loss_tokens, sample_of
 from openrlhf_sagc.driver.saved_state import FORMAT, check_saved_state, resumed_state
 from openrlhf_sagc.driver.step_seconds import IDLE_TAIL, StepClock
-from openrlhf_sagc.driver.streaming import Stream
+from openrlhf_sagc.driver.streaming import StepSamples, Stream
 from openrlhf_sagc.driver.trace import RunTrace
 from openrlhf_sagc.policies import build_planner
 
@@ -49,24 +42,6 @@ logger = init_logger(__name__)
 WAITS_BEFORE_WARNING = 60  # waits in a row without a group
 LEAST_PATIENCE = 1800.0  # seconds without a group or a request before all that runs is stopped, and rolled out again
 PATIENCE = 3.0  # times the longest that the flags let a rollout be outside of the engine, if that is more
-
-
-class StepSamples(list[Experience]):
-    """The samples of a step that are still to be trained, with the scalars that its log is to have.
-
-    `stream` has sent the others to the actors; None if there are none. In an asynchronous run `weights` counts the weight
-    syncs before the end of their step, at which the ages in `metrics` are taken; otherwise it is None.
-    """
-
-    def __init__(
-        self,
-        samples: Iterable[Experience],
-        metrics: dict[str, float],
-        stream: Stream | None = None,
-        weights: int | None = None,
-    ):
-        super().__init__(samples)
-        self.metrics, self.stream, self.weights = metrics, stream, weights
 
 
 class StragglerAwareSamplesGenerator(SamplesGenerator):
@@ -101,7 +76,7 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
         self._first_rewards: list[float] | None = []  # of the first step, until it is closed
 
     @torch.no_grad()
-    def generate_samples(self, **generate_kwargs) -> tuple[list[Experience], float | None, int, bool]:
+    def generate_samples(self, **generate_kwargs) -> tuple[list[GroupSample], float | None, int, bool]:
         """One step's rollouts: (samples, pass rate of the dynamic filter in % or None, prompts consumed, exhausted).
 
         `exhausted` ends the episode: each of its prompts was trained or dropped. A step that takes the last ones fills
@@ -168,7 +143,7 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
         return evaluation_metrics(samples, self.eval_dataloader, generate_kwargs["n_samples_per_prompt"])
 
     @torch.no_grad()
-    def generate_eval_samples(self, **generate_kwargs) -> list[Experience | None]:
+    def generate_eval_samples(self, **generate_kwargs) -> list[Sample | None]:
         """Samples of the evaluation prompts, in the order of these; None where the reward failed.
 
         Raises:
@@ -213,7 +188,9 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
         if not self._is_saved(self.planner.steps):
             return {}
         planner = self.planner.state_dict()
-        planner["accepted"] = [[*group, [dict(vars(s)) for s in samples]] for *group, samples in planner["accepted"]]
+        planner["accepted"] = [
+            [*group, [sample.state_dict() for sample in samples]] for *group, samples in planner["accepted"]
+        ]
         state = {
             "format": FORMAT,
             **self.queue.state_dict(self.flight.running_prompts),
@@ -246,7 +223,7 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
         state = resumed_state(state, self.settings, len(self.prompts_dataloader))
         if not state["drained"]:
             self.prompts_dataloader.load_state_dict(checkpoint_states["data_loader_state_dict"])
-        accepted = [[*group, [Experience(**fields) for fields in samples]] for *group, samples in state["accepted"]]
+        accepted = [[*group, [Sample.of_state(saved) for saved in samples]] for *group, samples in state["accepted"]]
         self.planner.load_state_dict({**state, "accepted": accepted})
         self.queue.load_state_dict(state)
         self.trace.load_state_dict(state)
@@ -267,7 +244,7 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
     def wait_on(self, step: Step) -> None:
         """Nothing has come back for WAIT seconds: warn, or stop what nobody decodes any more; called by the loop."""
         if self.engines.silent_waits == WAITS_BEFORE_WARNING:
-            self._warn_of_silence(step)
+            logger.warning(silence_warning(step, WAIT * WAITS_BEFORE_WARNING))
         if self.engines.idle_waits * WAIT > self._patience:
             stop(step, self.engines, self)
             self.engines.silent_waits = self.engines.idle_waits = 0
@@ -279,18 +256,18 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
             if rollout.failure:
                 self.failures.observe(rollout.failure, back.group.number if place in back.members else None)
         if back.fate is Fate.GIVEN_UP:
-            self._warn_of_given_up(back.group)
+            logger.warning(given_up_warning(back.group))
         if back.fate is not None:
             return
         samples = [self._sample_of(back.responses[place], **self._generate_kwargs) for place in back.members]
         if self._first_rewards is not None:
-            rewards = [sample.rewards for sample in samples if sample is not None]
-            self._first_rewards += [reward.item() for reward in rewards if reward is not None]
-        step.judge(back, [raw_score(sample) for sample in samples], samples)
+            rewards = [sample.reward for sample in samples if sample is not None]
+            self._first_rewards += [reward for reward in rewards if reward is not None]
+        step.judge(back, [None if sample is None else sample.raw_score for sample in samples], samples)
         self.failures.check(step.groups_rolled_out)
 
-    def _sample_of(self, response: dict, **generate_kwargs) -> Experience | None:
-        """OpenRLHF's sample with its logs, or None if the reward failed."""
+    def _sample_of(self, response: dict, **generate_kwargs) -> Sample | None:
+        """The sample of a response, or None if the reward failed."""
         if response[ROLLOUT].failure or not response[ROLLOUT].finished:
             return None
         if response.get(LEFT_OUT):
@@ -298,31 +275,17 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
                 "left out",
                 f"{response[LEFT_OUT]}: of extra_logs only finite numbers under names are logged; no reward is lost",
             )
-        sample = sample_of(response, generate_kwargs.get("max_len", 2048))  # OpenRLHF's default
-        sample.info[SAMPLE_LOGS] = response[LOGS]
-        return sample
+        return sample_of(response, generate_kwargs.get("max_len", 2048))  # OpenRLHF's default
 
     def _check_shortfall(self, step: Step) -> None:
         """End the run if the step has too few groups to be trained."""
-        settings, accepted = self.settings, len(self.flight.accepted)
-        if accepted >= step.num_groups:
+        settings, accepted = self.settings, self.flight.accepted
+        if len(accepted) >= step.num_groups:
             return
-        batches = fewest_batches(settings, sum(group.size for group in self.flight.accepted))
+        batches = fewest_batches(settings, sum(group.size for group in accepted))
         enough = accepted and not any(uneven_share(settings, batches, n) for n in forward_ranks(settings).values())
-        algo = settings.algo
-        if algo.dynamic_filtering_at_cap == "fail" or not enough:
-            raise RuntimeError(
-                f"--algo.dynamic_filtering_max_gen_batches {algo.dynamic_filtering_max_gen_batches} reached: "
-                f"{step.shortfall()}: {self._advice(step)}"
-            )
-
-    def _advice(self, step: Step) -> str:
-        """What would fill a step like this one."""
-        if step.dropped["reward_missing"] * 2 > step.dropped.total():
-            return f"repair the reward, {self.failures.first}"
-        at_cap = self.settings.algo.dynamic_filtering_at_cap
-        keep = "" if at_cap == "keep" else ", or --algo.dynamic_filtering_at_cap keep"
-        return f"use prompts that are solved sometimes{keep}"
+        if settings.algo.dynamic_filtering_at_cap == "fail" or not enough:
+            raise RuntimeError(shortfall(step, settings.algo, self.failures))
 
     def _log(self, step: Step) -> None:
         """Make the step's metrics, and warn once of what keeps the controller from doing its work."""
@@ -355,38 +318,11 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
             return [step.number - group.step for group in step.trained]
         return [self.weights - self._weights_at.get(group.step, 0) for group in step.trained]
 
-    def _warn_of_silence(self, step: Step) -> None:
-        running = self.flight.running
-        logger.warning(
-            f"no group of step {step.number + 1} has come back for {WAIT * WAITS_BEFORE_WARNING / 60:.0f} minutes, "
-            f"{len(running)} are waited for: very long responses, or an agent or tool that hangs, which --rollout.agent_timeout "
-            f"would end; the first prompt is {excerpt(running[min(running)].group.prompt.text)}"
-        )
-
     def _warn_of_equal_rewards(self) -> None:
         """Once, after the first step: a reward that says the same of every response is mostly a mistake."""
         rewards, self._first_rewards = self._first_rewards, None
         if rewards and len(rewards) > 1 and min(rewards) == max(rewards):
             logger.warning(equal_rewards_warning(rewards))
-
-    def _warn_of_given_up(self, group: Group) -> None:
-        logger.warning(
-            f"a prompt is given up and not trained, since its group did not come back in {MOST_STOPS + 1} attempts: an agent "
-            f"or tool that hangs on it; the prompt is {excerpt(group.prompt.text)}"
-        )
-
-
-def loss_tokens(group: Group) -> int:
-    """Tokens of a group that is trained, over which its loss is a mean."""
-    return sum(int(sample.action_mask.sum()) for sample in group.samples)
-
-
-def raw_score(sample: Experience | None) -> float | None:
-    """What dynamic sampling judges: the score before any shaping, 0 if a reward model gives it later; None if missing."""
-    if sample is None:
-        return None
-    score = sample.rewards if sample.scores is None else sample.scores
-    return 0.0 if score is None else score.item()
 
 
 def longest_response(args: Settings) -> int:

@@ -8,8 +8,12 @@ from openrlhf_sagc.decisions.records import Prompt
 from openrlhf_sagc.run.data import is_described, other_data, refusal_of
 
 # Add 1 whenever the entries of a `state_dict` of the scheduler or its parts change, or those of a record in it.
-FORMAT = 4
-LOADED = (3, FORMAT)  # 3 has neither the digest of the trace nor `data`
+FORMAT = 5
+LOADED = (
+    3,
+    4,
+    FORMAT,
+)  # 3 has neither the digest of the trace nor `data`; groups that 3 and 4 keep are rolled out again
 
 
 def check_saved_state(state: dict, path: str) -> None:
@@ -96,5 +100,7 @@ def _with_fitting_groups(state: dict[str, Any], args: Settings) -> dict[str, Any
 
 def _is_like_new(sample: dict[str, Any], needs_log_probs: bool) -> bool:
     """Whether a saved sample has what the samples of this run have; a micro-batch of both cannot be made else."""
-    has_scores = (sample["scores"] is None) == (sample["rewards"] is None)
-    return has_scores and (sample["rollout_log_probs"] is not None) == needs_log_probs
+    if "tokens_T" not in sample:  # of an earlier format
+        return False
+    has_score = (sample["score"] is None) == (sample["reward"] is None)
+    return has_score and (sample["log_probs_T"] is not None) == needs_log_probs

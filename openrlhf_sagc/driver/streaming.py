@@ -2,6 +2,7 @@
 
 import math
 import time
+from collections.abc import Iterable
 from types import SimpleNamespace
 
 import ray
@@ -14,7 +15,7 @@ from openrlhf_sagc.config.savings import optimizer_steps
 from openrlhf_sagc.decisions.buckets import BucketPlan
 from openrlhf_sagc.decisions.records import Group
 from openrlhf_sagc.decisions.step import Step
-from openrlhf_sagc.driver.experience import GroupExperienceMaker, stamped
+from openrlhf_sagc.driver.experience import GroupExperienceMaker, GroupSample, stamped
 
 
 class Stream:
@@ -102,3 +103,21 @@ class Stream:
         start = time.perf_counter()
         ray.get([*self._others, *(ref for refs in self._trainings for ref in refs)])
         return time.perf_counter() - start
+
+
+class StepSamples(list[GroupSample]):
+    """The samples of a step that are still to be trained, with the scalars that its log is to have.
+
+    `stream` has sent the others to the actors; None if there are none. In an asynchronous run `weights` counts the weight
+    syncs before the end of their step, at which the ages in `metrics` are taken; otherwise it is None.
+    """
+
+    def __init__(
+        self,
+        samples: Iterable[GroupSample],
+        metrics: dict[str, float],
+        stream: Stream | None = None,
+        weights: int | None = None,
+    ):
+        super().__init__(samples)
+        self.metrics, self.stream, self.weights = metrics, stream, weights

@@ -19,9 +19,9 @@ from openrlhf_sagc.config.settings import Settings
 from openrlhf_sagc.driver.evaluation import FAILED
 from openrlhf_sagc.driver.experience import GroupExperienceMaker
 from openrlhf_sagc.driver.metrics import aged
-from openrlhf_sagc.driver.rollout import StepSamples, StragglerAwareSamplesGenerator
+from openrlhf_sagc.driver.rollout import StragglerAwareSamplesGenerator
 from openrlhf_sagc.driver.step_seconds import OTHER, step_seconds
-from openrlhf_sagc.driver.streaming import Stream
+from openrlhf_sagc.driver.streaming import StepSamples, Stream
 from openrlhf_sagc.run.notes import write_notes
 
 logger = init_logger(__name__)

@@ -2,8 +2,13 @@
 
 from types import SimpleNamespace
 
+import numpy as np
 import torch
 from openrlhf.trainer.ppo_utils.experience import Experience
+
+from openrlhf_sagc.actors.training import StepShare
+from openrlhf_sagc.driver.experience import GroupSample
+from openrlhf_sagc.driver.samples import Sample
 
 
 def experience_maker(cls, estimator="group_norm", kl_coef=0.0, group_sizes=(8,) * 4, clip_range=(-10, 10)):
@@ -47,3 +52,11 @@ def experiences_of(rewards: torch.Tensor, order: list[int], batch: int) -> list[
     return [
         Experience(index=pick, rewards=rewards[pick], action_mask=mask[pick], kl=kl[pick], info={}) for pick in picks
     ]
+
+
+def samples_of(lengths: list[int], size: int = 1, step: StepShare | None = None) -> list[GroupSample]:
+    """Samples of so many tokens, in groups of `size`."""
+    texts = dict(prompt="", label="", images=None, mm_train_inputs=None, logs={})
+    numbers = dict(log_probs_T=None, reward=1.0, score=1.0, truncated=False, clipped=False)
+    samples = [Sample(tokens_T=np.ones(n, np.int32), ranges=[(0, n - 1)], **texts, **numbers) for n in lengths]
+    return [GroupSample(sample, number // size, size, step) for number, sample in enumerate(samples)]

@@ -257,7 +257,7 @@ def on_close(generator, note):
 
 def prompts_of(samples):
     """Numbers of the prompts whose groups of four a step trains."""
-    return [int(sample.prompts[0]) for sample in samples[::4]]
+    return [int(made.sample.prompt) for made in samples[::4]]
 
 
 def run_episode(generator):

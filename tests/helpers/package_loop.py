@@ -11,6 +11,7 @@ samples. Two ranks have every other sample there. So cases can be compared.
 
 import contextlib
 import math
+import pickle
 import random
 from types import SimpleNamespace
 from unittest import mock
@@ -21,6 +22,7 @@ import ppo_loop  # first: it stands in for Ray, vLLM and the data sets
 import deepspeed  # isort: skip
 import torch  # isort: skip
 from openrlhf.trainer import ppo_trainer  # isort: skip
+from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator  # isort: skip
 
 from openrlhf_sagc.actors import streamed_training, training  # isort: skip
 from openrlhf_sagc.actors.mini_batches import deal_at_random  # isort: skip
@@ -30,8 +32,8 @@ from openrlhf_sagc.decisions.records import Group, Prompt  # isort: skip
 from openrlhf_sagc.decisions.token_weights import PlainSteps  # isort: skip
 from openrlhf_sagc.driver import experience  # isort: skip
 from openrlhf_sagc.driver.experience import stamped  # isort: skip
-from openrlhf_sagc.driver.rollout import StepSamples  # isort: skip
-from openrlhf_sagc.driver.streaming import Stream  # isort: skip
+from openrlhf_sagc.driver.samples import sample_of  # isort: skip
+from openrlhf_sagc.driver.streaming import StepSamples, Stream  # isort: skip
 from openrlhf_sagc.driver.trainers import GroupTraining  # isort: skip
 
 OWN = ("train.old_log_probs", "train.micro_batches", "train.stream")
@@ -66,6 +68,14 @@ class HalvesSampler(torch.utils.data.Sampler):
     def __iter__(self):
         order = np.random.default_rng(0).permutation(len(self.items)).tolist()
         return iter(sorted(order, key=lambda place: half_of(self.items[place])))
+
+
+def own_sample(generator, response, max_len=2048, **generate_kwargs):
+    """In the place of OpenRLHF's sample: this package's."""
+    arrays = {"observation_tokens": np.array(response["observation_tokens"], np.int32)}
+    if response["rollout_log_probs"] is not None:
+        arrays["rollout_log_probs"] = np.array(response["rollout_log_probs"], np.float32)
+    return sample_of({"extra_logs": {}, **response, **arrays}, max_len)
 
 
 class Trainer(GroupTraining, ppo_trainer.PPOTrainer):
@@ -115,6 +125,9 @@ class Trainer(GroupTraining, ppo_trainer.PPOTrainer):
 
 class ModelActors(ppo_loop.ModelActors):
     """With Ray's way to run a function inside an actor; what comes of it is this rank's."""
+
+    def async_run_method_batch(self, method_name, **kwargs):
+        return super().async_run_method_batch(method_name, **pickle.loads(pickle.dumps(kwargs)))  # as Ray sends it
 
     def handle(self, mine):
         theirs = super().handle(mine)
@@ -187,6 +200,7 @@ if __name__ == "__main__":
         mock.patch.object(ppo_loop, "parse", parse),
         mock.patch.object(ppo_loop, "describe", describe),
         mock.patch.object(training, "as_plain_steps", recorded),
+        mock.patch.object(SamplesGenerator, "_process_response_into_experience", own_sample),
         mock.patch.object(streamed_training, "deal_at_random", deal_halves),
         mock.patch.object(torch.utils.data, "RandomSampler", HalvesSampler),
     ):

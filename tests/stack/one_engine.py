@@ -120,9 +120,9 @@ def take_step(scheduler, **settings):
     result = scheduler.generate_samples(**settings)
     samples, start, prompts = result[0], 0, []
     for size in group_sizes_of(samples):
-        prompts.append(scheduler.numbers[samples[start].prompts[0]])
+        prompts.append(scheduler.numbers[samples[start].sample.prompt])
         start += size
-    lengths = [int(sample.action_mask.sum()) for sample in samples]
+    lengths = [made.sample.num_trained for made in samples]
     metrics = {name.removeprefix("dynamic_filtering/"): value for name, value in scheduler.metrics.items()}
     return prompts, lengths, metrics, result
 

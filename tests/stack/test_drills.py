@@ -30,7 +30,7 @@ FAULTS = {  # what is killed: its Ray actor, and the line that the run ends with
 # When: what has been printed after a step, or begun to be saved.
 MOMENTS = {
     "rollouts": "Generate samples",
-    "streaming": "Starting experience making",  # the first bucket of a step, while its other groups are rolled out
+    "streaming": "the actors get",  # the first bucket of a step, while its other groups are rolled out
     "a sync": "update weight:",
     "an evaluation": "Evaluation start",
     "a save": None,

@@ -170,7 +170,7 @@ def test_reward_function_that_fails(make_scheduler, tmp_path, word, failure):
     scheduler = make_scheduler(["0 fine", f"0 {word}"] + ["0 fine"] * 46, *flags, reward=reward)
     scheduler.args.reward.max_failure_share = 0.25
     prompts, _, metrics, (samples, *_) = take_step(scheduler, max_new_tokens=8)
-    assert prompts == [0, 2, 3, 4] and all(sample.rewards.tolist() == [1.0] for sample in samples)
+    assert prompts == [0, 2, 3, 4] and all(made.sample.reward == 1.0 for made in samples)
     assert (metrics["dropped_reward_missing"], metrics["rollout/reward_failures"]) == (1, 4)
     scheduler = make_scheduler([f"0 {word}"] * 48, *flags, reward=reward)
     with pytest.raises(RuntimeError, match=r"of \d+ groups lack a reward after at most 2 attempts, first: ") as error:
@@ -226,7 +226,7 @@ def test_reward_server_that_fails_hangs_or_goes_away_for_seconds(make_scheduler,
 
     prompts, _, metrics, (samples, *_) = take_step(make("fine", 30), max_new_tokens=8)
     assert (len(samples), metrics["rollout/reward_failures"]) == (16, 0)  # the 503 was asked again
-    assert all(sample.rewards.tolist() == sample.scores.tolist() == [0.5] for sample in samples)
+    assert all(made.sample.reward == made.sample.score == 0.5 for made in samples)
     for word, timeout, failure in (("error", 30, "400"), ("hang", 0.5, "did not answer within 0.5 s")):
         with pytest.raises(RuntimeError, match="groups lack a reward after at most 2 attempts, first: ") as error:
             take_step(make(word, timeout), max_new_tokens=8)

@@ -5,6 +5,7 @@ import inspect
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pandas as pd
@@ -19,6 +20,7 @@ from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
 from rich.console import Console
 from rich.progress import track
 
+from openrlhf_sagc.actors.batches import Batch, Tokens
 from openrlhf_sagc.actors.rollout_rewards import SAMPLE, RolloutRewards, rollout_advantages
 from openrlhf_sagc.advantages import group_advantages
 
@@ -98,29 +100,28 @@ def sent_bytes(samples: int, tokens: int, micro_batch: int) -> pd.DataFrame:
     """Bytes of a step's experiences on their way from the driver to the training actors, pickled as Ray does."""
     batch = draw_batch(micro_batch, tokens, torch.Generator().manual_seed(0))
     number, ids = torch.zeros(micro_batch), torch.zeros(micro_batch, tokens + 1, dtype=torch.long)
+    theirs = dict(sequences=ids, attention_mask=ids.clone(), action_mask=batch["mask"])
+    theirs["rollout_log_probs"] = batch["kl"].clone()
+    arrays = [row.numpy() for row in ids.int()], [[(0, tokens)]] * micro_batch, [row.numpy() for row in batch["kl"]]
+    ours = partial(Batch, Tokens(*arrays, pad_token_id=0))
 
-    def size(info: dict[str, torch.Tensor], **fields: torch.Tensor) -> int:
+    def size(made: Callable, info: dict[str, torch.Tensor], **fields: torch.Tensor) -> int:
         info = dict(info, reward=number.clone(), kl=number.clone(), logprobs_diff=number.clone(), **{"return": number})
         per_sample = {name: number.clone() for name in ("rewards", "response_length", "truncated", "total_length")}
-        per_token = {name: batch["kl"].clone() for name in ("action_log_probs", "rollout_log_probs")}
+        fields |= {"action_log_probs": token.clone()}  # if a forward pass made them
         lists = dict(index=list(range(micro_batch)), prompts=[""] * micro_batch, labels=[""] * micro_batch)
-        experience = Experience(
-            sequences=ids,
-            attention_mask=ids.clone(),
-            action_mask=batch["mask"],
-            info=info,
-            **per_sample,
-            **per_token,
-            **lists,
-            **fields,
-        )
-        return len(ray.cloudpickle.dumps(experience))
+        return len(ray.cloudpickle.dumps(made(info=info, **per_sample, **lists, **fields)))
 
     token = batch["kl"]
     sizes = {
-        "OpenRLHF": size({"group_reward_std": number.clone()}, advantages=token.clone(), returns=token.clone()),
-        "a reward a sample": size({SAMPLE: number.long()}),
-        "a reward a sample, and the KL": size({SAMPLE: number.long()}, kl=token.clone()),
+        "OpenRLHF": size(
+            partial(Experience, **theirs),
+            {"group_reward_std": number.clone()},
+            advantages=token.clone(),
+            returns=token.clone(),
+        ),
+        "a reward a sample": size(ours, {SAMPLE: number.long()}),
+        "a reward a sample, and the KL": size(ours, {SAMPLE: number.long()}, kl=token.clone()),
     }
     rows = [
         {

@@ -1,9 +1,9 @@
 """What a step costs the driver, as it grows: CPU seconds of each part, ours and unpatched OpenRLHF's, on stub engines.
 
 The functions are real: sending, taking back and judging groups of which every second one is dropped, making samples and
-experiences. Engines and policy actors are stubs in this process that answer at once. What is sent and answered is pickled
-as Ray does it, and each call counts for CALL_SECONDS, which is what Ray itself costs the driver. The trees are in
-build/: cpu-base is unpatched.
+experiences, sending these to the policy's actors. Engines and actors are stubs in this process that answer at once. What is
+sent and answered is pickled and copied as Ray does it, and each call counts for CALL_SECONDS, which is what Ray itself costs
+the driver. The trees are in build/: cpu-base is unpatched.
 """
 
 import argparse
@@ -29,7 +29,8 @@ SIZE, PROMPT_TOKENS, VOCABULARY = 8, 200, 150_000
 TREES = {"ours": "cpu-patched", "unpatched": "cpu-base"}
 BUDGET = 0.05 * 60.0  # seconds: 5 % of a step of a minute
 CALL_SECONDS = 2e-4  # of a call through Ray and its answer
-ROLLOUTS = {"ours": (1024, 4096, 8192), "unpatched": (64, 256, 512)}  # trained in a step
+ROLLOUTS = {"ours": (2048, 8192, 32768), "unpatched": (64, 256, 512)}  # trained in a step
+STORE = memoryview(bytearray(1 << 20))  # stands for Ray's, whose memory is used again and again
 TITLE = "CPU seconds of the driver for a step, responses of 4,096 tokens"
 
 
@@ -58,8 +59,12 @@ class Meter:
         return call
 
     def send(self, message) -> None:
-        """A call through Ray: the message is pickled."""
-        pickle.dumps(message, 5, buffer_callback=lambda buffer: None)
+        """A call through Ray: the message is pickled, and copied to Ray's store."""
+        buffers: list[pickle.PickleBuffer] = []
+        sent = [pickle.dumps(message, 5, buffer_callback=buffers.append), *(buffer.raw() for buffer in buffers)]
+        for part in sent:
+            for start in range(0, len(part), len(STORE)):
+                STORE[: len(part) - start] = part[start : start + len(STORE)]
         self.seconds["ray's calls"] += CALL_SECONDS
 
     def _close(self) -> None:
@@ -212,12 +217,14 @@ def parts_of(name: str, rollouts: int, engines: int, tokens: int) -> dict[str, f
             meter.send((args, kwargs))
         return [False] * args_ranks
 
-    def forward(method_name, **kwargs):
-        meter.send(kwargs)
-        return [[torch.zeros(mask.shape)] for mask in kwargs["action_mask"]]
+    def to_actors(method_name, **kwargs):
+        for rank in range(args_ranks):
+            bounds = [len(next(iter(kwargs.values()))) * place // args_ranks for place in (rank, rank + 1)]
+            meter.send({name: values[slice(*bounds)] for name, values in kwargs.items()})
+        return [[torch.zeros(mask.shape)] for mask in kwargs.get("action_mask", [])]
 
     args_ranks, numbers = args.actor.num_gpus_per_node, itertools.count()
-    actors = SimpleNamespace(async_run_method=on_actors, async_run_method_batch=forward)
+    actors = SimpleNamespace(async_run_method=on_actors, async_run_method_batch=to_actors)
     with (
         mock.patch.object(ray, "get", meter.timed("answers", fetched)),
         mock.patch.object(ray, "put", Put),
@@ -244,7 +251,9 @@ def parts_of(name: str, rollouts: int, engines: int, tokens: int) -> dict[str, f
         tokenizer, kl_ctl = SimpleNamespace(pad_token_id=0), SimpleNamespace(value=0.0)
         maker = maker_cls(actors, None, None, None, kl_ctl, strategy, tokenizer)
         with meter.part("experience"):
-            maker.make_experience_batch(samples)
+            experiences = maker.make_experience_batch(samples)
+        with meter.part("handover"):
+            actors.async_run_method_batch("append", experience=experiences)
     del meter.seconds["stopped"]
     return dict(meter.seconds)
 

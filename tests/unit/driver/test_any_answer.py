@@ -12,12 +12,13 @@ from engine_actor import VOCABULARY, Actor, run
 from fake_engines import ONE_SIZE
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from openrlhf.trainer.ppo_utils.experience import Experience, make_experience_batch, split_experience_batch
+from openrlhf.trainer.ppo_utils.experience import make_experience_batch, split_experience_batch
 from openrlhf.utils.agent import SingleTurnAgentExecutor
 
 from openrlhf_sagc.actors.training import StepShare
 from openrlhf_sagc.decisions.records import ROLLOUT, Group, Prompt
-from openrlhf_sagc.driver.experience import ROLLOUT_INFO, stamped
+from openrlhf_sagc.driver.experience import stamped
+from openrlhf_sagc.driver.samples import batch_of
 
 MAX_LEN = 9
 
@@ -126,12 +127,11 @@ def assert_trained_together(generator, responses):
     if not samples:
         return
     group = Group(0, 0, Prompt("", "", None, 1), len(samples), len(samples), samples=samples)
-    made = stamped([group], StepShare(0.0, len(samples)))
-    for sample in made:
-        assert set(sample.info) == set(ROLLOUT_INFO)  # the same on every rank
-        assert sample.action_mask.any() and torch.isfinite(sample.rewards).all()
-        assert sample.sequences.min() >= 0 and sample.sequences.max() < VOCABULARY
-    batch = make_experience_batch(split_experience_batch(Experience.concat_experiences(made, 0)))
+    made = batch_of([of_group.sample for of_group in stamped([group], StepShare(0.0, len(samples)))], [], 0)
+    assert set(made.info) == {"response_clip_ratio", "reward", "score"}  # the same on every rank
+    assert made.action_mask.any(dim=1).all() and torch.isfinite(made.rewards).all()
+    assert made.sequences.min() >= 0 and made.sequences.max() < VOCABULARY
+    batch = make_experience_batch(split_experience_batch(pickle.loads(pickle.dumps(made))))
     assert len(batch.rewards) == len(batch.scores) == len(batch.truncated) == len(samples)
 
 

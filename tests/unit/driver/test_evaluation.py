@@ -3,7 +3,6 @@
 from types import SimpleNamespace
 
 import pytest
-import torch
 from fake_engines import ONE_SIZE
 from openrlhf.trainer import ppo_trainer, ppo_trainer_async
 
@@ -14,12 +13,7 @@ from openrlhf_sagc.driver.trainers import GroupGenerator, GroupTrainer, GroupTra
 
 
 def sample(reward, length=10.0):
-    return SimpleNamespace(
-        prompts=["what its agent calls it"],
-        rewards=torch.tensor([reward]),
-        response_length=torch.tensor([length]),
-        truncated=torch.tensor([False]),
-    )
+    return SimpleNamespace(prompt="what its agent calls it", reward=reward, response_length=length, truncated=False)
 
 
 def rows(*sources_of_texts):

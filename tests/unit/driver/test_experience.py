@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from experiences import experience_maker, experiences_of, padded_batches_flags
+from experiences import experience_maker, experiences_of, padded_batches_flags, samples_of
 from flags import arguments_with
 from hypothesis import given
 from hypothesis import strategies as st
@@ -134,7 +134,7 @@ def test_actors_have_the_rewards_of_a_steps_earlier_buckets(monkeypatch):
 
 
 def sample(size, group):
-    return GroupSample(prompts=[group], group_size=size, group=group, step=None)
+    return GroupSample(None, group=group, group_size=size, step=None)
 
 
 def test_group_sizes_are_read_off_whole_groups():
@@ -177,17 +177,12 @@ def test_batches_are_those_of_openrlhf_with_every_sample_at_its_place(samples, r
     parts = {}
     for order in ("length", "shuffled"):
         maker.args = arguments_with(flags | {"train.micro_batches": order})
-        rollout = [
-            Experience(sequences=torch.ones(1, 3 + i % 7), total_length=torch.tensor([3 + i % 7]), info={})
-            for i in range(samples)
-        ]
-        batches = maker.split_rollout_samples(rollout)
+        batches = maker.split_rollout_samples(samples_of([3 + i % 7 for i in range(samples)]))
         per_rank = len(batches) // ranks
         parts[order] = [
             sum(len(batch.index) for batch in batches[rank * per_rank : (rank + 1) * per_rank])
             for rank in range(ranks)
         ]
-        assert all(sample.sequences is None for sample in rollout)  # which would stay beside the batches
         for batch in batches:
             assert batch.total_length.tolist() == [3 + place % 7 for place in batch.index]
         assert sorted(place for batch in batches for place in batch.index) == list(range(samples))
@@ -203,9 +198,35 @@ def test_an_actor_that_could_not_take_the_rewards_ends_a_streamed_step_too(monke
     monkeypatch.setattr(RemoteExperienceMaker, "make_experience_batch", theirs)
     fetched = []
     monkeypatch.setattr(driver_experience.ray, "get", fetched.append)
-    samples = [Experience(info={}) for _ in range(32)]
-    groups = [Group(n, 0, Prompt("", "", None, 1), 8, 8, samples=samples[8 * n : 8 * n + 8]) for n in range(4)]
+    groups = [Group(n, 0, Prompt("", "", None, 1), 8, 8, samples=[None] * 8) for n in range(4)]
     maker.make_experience_batch(stamped(groups, StepShare(0.0, 64, divisor=64.0)))
     assert fetched == [["an actor's error"]]
     maker.make_bucket(stamped(groups, StepShare(0.0, 64, divisor=64.0)))
-    assert len(fetched) == 1 and all(sample.info == {} for sample in samples)  # the actors may still train
+    assert len(fetched) == 1  # the actors may still train
+
+
+COLOCATED = {"algo.kl.use_loss": False, "train.colocate_all": False, "train.colocate_actor_ref": False}
+
+
+def test_nobody_reads_a_token_in_the_driver_where_training_makes_the_log_probabilities(monkeypatch):
+    """As OpenRLHF's forward pass of zeros leaves them, without any of it."""
+    monkeypatch.setattr(driver_experience.ray, "get", lambda value: value)
+    maker, sent = experience_maker(GroupExperienceMaker), []
+    maker.args = maker.strategy.args = arguments_with(padded_batches_flags(2, 4) | COLOCATED)
+    maker.args.reward = SimpleNamespace(clip_range=None, overlong_buffer_len=None, stop_properly_penalty_coef=None)
+    maker.tokenizer, maker.actors_make_old_log_probs = SimpleNamespace(pad_token_id=0), True
+    maker.critic_model_group = maker.reward_model_group = None
+    maker.actor_model_group = SimpleNamespace(async_run_method=lambda *args: sent.append(args))
+    makers = {"ours": GroupExperienceMaker.make_experience, "theirs": RemoteExperienceMaker.make_experience}
+    made = {}
+    for name, make in makers.items():
+        monkeypatch.setattr(GroupExperienceMaker, "make_experience", make)
+        made[name] = maker.make_experience_batch(samples_of([3 + i % 7 for i in range(32)], 8, StepShare(0.0, 32)))
+    for ours, theirs in zip(*made.values(), strict=True):
+        assert not {"sequences", "attention_mask", "action_mask"} & vars(ours).keys()
+        assert {"sequences", "attention_mask", "action_mask"} <= vars(theirs).keys()
+        assert ours.info.keys() == theirs.info.keys() >= {"kl", "logprobs_diff", "return", "reward"}
+        for key, value in ours.info.items():
+            assert value.dtype == theirs.info[key].dtype and torch.equal(value, theirs.info[key])
+        assert (ours.action_log_probs, ours.kl, ours.values, ours.base_action_log_probs) == (None, None, None, None)
+        assert (theirs.kl, theirs.values) == (None, None)

@@ -5,15 +5,17 @@ import itertools
 import json
 import math
 from contextlib import suppress
+from dataclasses import fields
 
+import numpy as np
 import pytest
 import torch
 from fake_engines import ONE_SIZE, run_episode
-from openrlhf.trainer.ppo_utils.experience import Experience
 from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 
 import openrlhf_sagc.driver.rollout as rollout_module
-from openrlhf_sagc.driver.experience import ROLLOUT_INFO, group_sizes_of
+from openrlhf_sagc.driver.experience import group_sizes_of
+from openrlhf_sagc.driver.samples import Sample
 from openrlhf_sagc.driver.step_seconds import StepClock
 
 
@@ -121,7 +123,6 @@ def test_a_rewards_own_logs_keep_their_names_and_stay_out_of_the_training(make_g
     change_responses(generator, lambda response: {"extra_logs": {"group_size": 99.0, "progress": 7.0}})
     samples = generator.generate_samples()[0]
     assert group_sizes_of(samples) == [4] * 4
-    assert {name for sample in samples for name in sample.info} == set(ROLLOUT_INFO)
     assert (generator.metrics["group_size"], generator.metrics["progress"]) == (99, 7)
 
 
@@ -187,14 +188,15 @@ def test_state_is_plain_data_that_is_read_without_this_package(make_generator):
     json.dumps(state, default=torch.Tensor.tolist)
     resumed.load_state_dict(state)
     kept = [
-        [
-            (group.number, group.prompt, [sample.rewards.item() for sample in group.samples])
-            for group in run.flight.accepted
-        ]
+        [(group.number, group.prompt, [sample.reward for sample in group.samples]) for group in run.flight.accepted]
         for run in (killed, resumed)
     ]
     assert kept[0] == kept[1]
-    assert all(type(sample) is Experience for group in resumed.flight.accepted for sample in group.samples)
+    samples = [[s for group in run.flight.accepted for s in group.samples] for run in (killed, resumed)]
+    for saved, loaded in zip(*samples, strict=True):
+        assert loaded.tokens_T.dtype == np.int32
+        for field in fields(Sample):
+            np.testing.assert_array_equal(getattr(loaded, field.name), getattr(saved, field.name))
 
 
 def test_state_is_made_of_those_steps_alone_that_are_saved(make_generator):

@@ -45,7 +45,7 @@ def test_the_first_rollouts_of_a_prompt_are_its_group(make_generator):
     generator = make_generator(40, respond, **tail(prompt_ratio=1.0))
     samples, *_ = generator.generate_samples()
     assert generator.ray.clock == 13 and prompts_of(samples) == [0, 1, 2, 3]
-    assert sorted(sample.response_length.item() for sample in samples) == sorted([10, 11, 12, 13] * 4)
+    assert sorted(made.sample.response_length for made in samples) == sorted([10, 11, 12, 13] * 4)
     assert generator.metrics["dynamic_filtering/aborted_tokens"] == 4 * 13
     assert generator.metrics["dynamic_filtering/queued_prompts"] == 0
 

@@ -1,43 +1,58 @@
-"""Samples are those that OpenRLHF makes of the same responses."""
-
-import io
+"""Batches of samples are those that OpenRLHF makes of the same responses."""
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from openrlhf.trainer.ppo_utils.experience import Experience
 from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 
-from openrlhf_sagc.driver.samples import sample_of
+from openrlhf_sagc.driver.samples import batch_of, sample_of
 
 
 @st.composite
-def responses(draw):
-    count = draw(st.integers(1, 30))
-    bounds = sorted(draw(st.lists(st.integers(0, count), max_size=6)))
-    numbers = st.none() | st.floats(-5, 5, width=32)
-    log_probs = draw(st.none() | st.lists(st.floats(-9, 0, width=32), min_size=count, max_size=count))
-    return {
-        "observation_tokens": np.array(draw(st.lists(st.integers(0, 99), min_size=count, max_size=count)), np.int32),
-        "action_ranges": [(start, end) for start, end in zip(bounds[::2], bounds[1::2]) if start < end],
-        "reward": draw(numbers),
-        "scores": draw(numbers),
-        "rollout_log_probs": None if log_probs is None else np.array(log_probs, np.float32),
-        "truncated": draw(st.booleans()),
-        "prompt": "prompt",
-        "label": "label",
-        "images": None,
-        "extra_logs": {},
-    }
+def steps(draw):
+    """Responses of a step: all have a reward or none, and so on."""
+    has_reward, has_score, has_log_probs = (draw(st.booleans()) for _ in range(3))
+    responses = []
+    for number in range(draw(st.integers(1, 4))):
+        count = draw(st.integers(1, 30))
+        bounds = sorted(draw(st.lists(st.integers(0, count), max_size=6)))
+        log_probs = draw(st.lists(st.floats(-9, 0, width=32), min_size=count, max_size=count))
+        tokens = draw(st.lists(st.integers(0, 99), min_size=count, max_size=count))
+        responses.append(
+            {
+                "observation_tokens": np.array(tokens, np.int32),
+                "action_ranges": [(start, end) for start, end in zip(bounds[::2], bounds[1::2]) if start < end],
+                "reward": draw(st.floats(-5, 5)) if has_reward else None,
+                "scores": draw(st.floats(-5, 5)) if has_score else None,
+                "rollout_log_probs": np.array(log_probs, np.float32) if has_log_probs else None,
+                "truncated": draw(st.booleans()),
+                "prompt": f"prompt {number}",
+                "label": number,
+                "images": draw(st.sampled_from([None, ["a.png"]])),
+                "mm_train_inputs": draw(st.sampled_from([None, {"pixels": torch.ones(2)}])),
+                "extra_logs": {},
+            }
+        )
+    return responses
 
 
-@given(responses(), st.integers(1, 40))
-def test_a_sample_is_openrlhfs_bit_for_bit(response, max_len):
-    theirs = SamplesGenerator._process_response_into_experience(None, response, max_len=max_len)
-    ours = sample_of(response, max_len)
+@given(steps(), st.integers(1, 40))
+def test_a_batch_is_openrlhfs_bit_for_bit(responses, max_len):
+    process = SamplesGenerator._process_response_into_experience
+    each = [process(None, response, max_len=max_len) for response in responses]
+    for place, sample in enumerate(each):
+        sample.index = [place]
+    theirs = Experience.concat_experiences(each, 7)
+    samples = [sample_of(response, max_len) for response in responses]
+    ours = batch_of(samples, list(range(len(samples))), 7)
     for name, value in vars(theirs).items():
         check(getattr(ours, name), value)
+    for sample, its in zip(samples, each):
+        assert sample.num_trained == its.action_mask.sum()
+        assert sample.raw_score == next((x.item() for x in (its.scores, its.rewards) if x is not None), 0.0)
 
 
 def check(ours, theirs):
@@ -51,15 +66,11 @@ def check(ours, theirs):
         assert ours == theirs
 
 
-def test_a_sample_shares_nothing_with_its_response_and_is_small_where_it_is_saved():
-    tokens = np.arange(1000, dtype=np.int32)
-    response = {"observation_tokens": tokens, "action_ranges": [(3, 1000)], "reward": 1.0, "scores": 1.0}
+@pytest.mark.parametrize("max_len", [600, 5000])
+def test_a_sample_copies_no_token_of_its_response(max_len):
+    response = {"observation_tokens": np.arange(1000, dtype=np.int32), "action_ranges": [(3, 1000)], "extra_logs": {}}
     response |= {"rollout_log_probs": np.zeros(1000, np.float32), "prompt": "p", "label": "l"}
-    sample = sample_of(response, 5000)
-    tokens[:], response["rollout_log_probs"][:] = 7, 9
-    assert sample.sequences[0, -1] == 999 and not sample.rollout_log_probs.any()
-    file = io.BytesIO()
-    torch.save(sample.attention_mask, file)
-    assert file.tell() < 5000
-    with pytest.raises(RuntimeError, match="more than one element"):
-        sample.attention_mask[:] = 0
+    sample = sample_of(response, max_len)
+    assert np.shares_memory(sample.tokens_T, response["observation_tokens"])
+    assert np.shares_memory(sample.log_probs_T, response["rollout_log_probs"])
+    assert len(sample.tokens_T) == len(sample.log_probs_T) + 1 == min(max_len, 1000)

@@ -46,7 +46,7 @@ def saved_state(make_generator):
 def test_the_number_stands_for_these_entries(make_generator):
     """If this fails, something that is saved has changed: add 1 to FORMAT, and write the new entries here."""
     saved = saved_state(make_generator)["samples_generator"]
-    assert (FORMAT, entries_of(saved), Prompt._fields, Rollout._fields) == (4, ENTRIES, PROMPT, ROLLOUT)
+    assert (FORMAT, entries_of(saved), Prompt._fields, Rollout._fields) == (5, ENTRIES, PROMPT, ROLLOUT)
     assert len(saved["returned"][0]) == len(PROMPT)
 
 
@@ -61,7 +61,7 @@ def test_another_format_is_refused_before_anything_is_loaded(make_generator, num
     with pytest.raises(ValueError) as refused:
         generator.load_state_dict(saved)
     assert "--ckpt.path ckpt holds" in str(refused.value)
-    assert f"samples_generator.format is {shown}, and this version of openrlhf_sagc loads 3 and {FORMAT}" in str(
+    assert f"samples_generator.format is {shown}, and this version of openrlhf_sagc loads 3 and 4 and {FORMAT}" in str(
         refused.value
     )
     assert json.dumps(generator.state_dict()) == before
@@ -202,7 +202,7 @@ def test_kept_groups_of_another_size_are_rolled_out_again(make_generator):
 
 
 def kept_group(prompt, size, **fields):
-    sample = {"rewards": 1.0, "scores": 1.0, "rollout_log_probs": None} | fields
+    sample = {"tokens_T": [1, 2], "reward": 1.0, "score": 1.0, "log_probs_T": None} | fields
     return [100 + size, 1, [str(prompt), "", None, 1, False, 0], [sample] * size]
 
 
@@ -217,9 +217,7 @@ def test_without_a_surplus_kept_groups_have_the_size_of_the_next_step(make_gener
         assert [number for number, *_ in resumed_state(state, args, 20)["accepted"]] == numbers
 
 
-@pytest.mark.parametrize(
-    "level, fields", [("token", {}), ("off", {"rollout_log_probs": [0.5]}), ("off", {"scores": None})]
-)
+@pytest.mark.parametrize("level, fields", [("token", {}), ("off", {"log_probs_T": [0.5]}), ("off", {"score": None})])
 def test_kept_groups_without_what_other_samples_have_are_rolled_out_again(make_generator, level, fields):
     """A checkpoint of another version, or other flags at the resume: no micro-batch can be made of both."""
     saved, _ = saved_after_two_steps(make_generator)

@@ -6,7 +6,6 @@ import pytest
 from fake_engines import ONE_SIZE, prompts_of
 from hypothesis import given
 from hypothesis import strategies as st
-from openrlhf.trainer.ppo_utils.experience import Experience
 
 import openrlhf_sagc.driver.streaming as streaming
 from openrlhf_sagc.actors.streamed_training import train_bucket
@@ -44,10 +43,7 @@ class Maker:
 
 
 def groups_of(numbers, size):
-    return [
-        Group(n, 0, Prompt("", "", None, 1), size, size, samples=[Experience(info={}) for _ in range(size)])
-        for n in numbers
-    ]
+    return [Group(n, 0, Prompt("", "", None, 1), size, size, samples=[object()] * size) for n in numbers]
 
 
 @given(

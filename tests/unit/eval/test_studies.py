@@ -484,7 +484,7 @@ def test_overheads_are_measured(study, small):
 @pytest.mark.parametrize("name", ["ours", "unpatched"])
 def test_a_step_of_each_driver_has_seconds_in_every_part(name):
     parts = import_module("studies.overhead.driver").measured_apart(name, 64, 4, tokens=32)
-    assert parts.keys() == {"dispatch", "answers", "samples", "decisions", "experience", "ray's calls"}
+    assert parts.keys() == {"dispatch", "answers", "samples", "decisions", "experience", "handover", "ray's calls"}
     assert min(parts.values()) > 0
 
 

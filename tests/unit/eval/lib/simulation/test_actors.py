@@ -7,14 +7,13 @@ import numpy as np
 import pytest
 import torch
 from engine_costs import costs_of
-from experiences import padded_batches_flags
+from experiences import padded_batches_flags, samples_of
 from flags import arguments_with
 from hypothesis import given
 from hypothesis import strategies as st
 from lib.simulation.actors import Actors, SimulatedStream, padded_tokens
 from lib.simulation.training import SimulatedTraining
 from lib.simulation.work import Work
-from openrlhf.trainer.ppo_utils.experience import Experience
 from openrlhf.trainer.ppo_utils.replay_buffer import NaiveReplayBuffer
 
 import openrlhf_sagc.driver.streaming as streaming
@@ -46,10 +45,6 @@ def group_of(lengths, number=0):
 # --- against training ------------------------------------------------------------------------------------------------
 
 
-def experiences_of(lengths):
-    return [Experience(sequences=torch.ones(1, n), total_length=torch.tensor([n]), info={}) for n in lengths]
-
-
 @given(
     ranks_and_lengths=st.integers(1, 5).flatmap(
         lambda ranks: st.tuples(st.just(ranks), st.lists(st.integers(1, 99), min_size=ranks, max_size=60))
@@ -62,7 +57,7 @@ def test_batches_of_the_forward_pass_are_those_of_the_experience_maker(ranks_and
     maker = GroupExperienceMaker.__new__(GroupExperienceMaker)
     maker.tokenizer = SimpleNamespace(pad_token_id=0)
     maker.args = arguments_with(padded_batches_flags(ranks, size) | {"train.micro_batches": micro_batches})
-    theirs = [batch.total_length.tolist() for batch in maker.split_rollout_samples(experiences_of(lengths))]
+    theirs = [batch.total_length.tolist() for batch in maker.split_rollout_samples(samples_of(lengths))]
     actors = actors_of(ranks, micro_batches=micro_batches, micro_batch_size=size)
     order = deal(lengths, ranks) if actors.work.by_length else range(len(lengths))
     ours = actors.forward_batches([lengths[place] for place in order])

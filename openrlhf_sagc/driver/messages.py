@@ -1,0 +1,54 @@
+"""What the scheduler tells its user: warnings of single events, and why a run ends whose step has too few groups."""
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+
+from openrlhf_sagc.decisions.records import Group
+from openrlhf_sagc.decisions.step import MOST_STOPS, Step
+from openrlhf_sagc.driver.prompt_excerpt import excerpt
+from openrlhf_sagc.driver.reward_failures import RewardFailures
+
+
+def shortfall(step: Step, algo: SimpleNamespace, failures: RewardFailures) -> str:
+    """Why a run ends whose step has too few groups when it may dispatch no more, and what would fill it.
+
+    Args:
+        step: that is short of groups.
+        algo: the settings of this name.
+        failures: rewards that failed in it.
+    """
+    keep = "" if algo.dynamic_filtering_at_cap == "keep" else ", or --algo.dynamic_filtering_at_cap keep"
+    advice = f"use prompts that are solved sometimes{keep}"
+    if step.dropped["reward_missing"] * 2 > step.dropped.total():
+        advice = f"repair the reward, {failures.first}"
+    most = f"--algo.dynamic_filtering_max_gen_batches {algo.dynamic_filtering_max_gen_batches}"
+    return f"{most} reached: {step.shortfall()}: {advice}"
+
+
+def silence_warning(step: Step, seconds: float) -> str:
+    """No group of the step has come back for so many seconds, though some run."""
+    running = step.flight.running
+    return (
+        f"no group of step {step.number + 1} has come back for {seconds / 60:.0f} minutes, {len(running)} are waited for: "
+        f"very long responses, or an agent or tool that hangs, which --rollout.agent_timeout would end; the first prompt is "
+        f"{excerpt(running[min(running)].group.prompt.text)}"
+    )
+
+
+def given_up_warning(group: Group) -> str:
+    """The group's prompt is not drawn again."""
+    return (
+        f"a prompt is given up and not trained, since its group did not come back in {MOST_STOPS + 1} attempts: an agent "
+        f"or tool that hangs on it; the prompt is {excerpt(group.prompt.text)}"
+    )
+
+
+def equal_rewards_warning(rewards: Sequence[float]) -> str:
+    """What a user is told whose first step has these rewards, all equal: the usual reasons."""
+    return (
+        f"all {len(rewards)} rewards of the first step are {rewards[0]:g}, so there is nothing to learn from them; the usual "
+        "reasons: (1) the reward function runs in a thread, where signal.alarm and math-verify's timeouts raise an error that "
+        "it takes for a wrong answer (parsing_timeout=None, timeout_seconds=None); (2) --data.label_key or the format of the "
+        "answer is another than the reward looks for; (3) the model does not answer in that format, or responses end before "
+        "their answer (rollout/truncated_rate; --rollout.max_new_tokens)"
+    )

@@ -1,0 +1,42 @@
+"""What a user is told of a step that is short of groups, and of prompts that do not come back."""
+
+from collections import Counter
+from types import SimpleNamespace
+
+import pytest
+
+from openrlhf_sagc.decisions.records import Group, Prompt
+from openrlhf_sagc.driver.messages import equal_rewards_warning, given_up_warning, shortfall, silence_warning
+
+FAILURES = SimpleNamespace(first="--reward.remote_url reward.py failed first with E0")
+CAP = "--algo.dynamic_filtering_max_gen_batches 10 reached: 2 of 4 groups: "
+SOLVED = "use prompts that are solved sometimes"
+
+
+@pytest.mark.parametrize(
+    "at_cap, dropped, advice",
+    [
+        ("fail", {"all_wrong": 3, "reward_missing": 3}, f"{SOLVED}, or --algo.dynamic_filtering_at_cap keep"),
+        ("keep", {"all_wrong": 3}, SOLVED),
+        ("fail", {"all_wrong": 3, "reward_missing": 4}, f"repair the reward, {FAILURES.first}"),
+    ],
+)
+def test_the_advice_follows_what_most_groups_were_dropped_for(at_cap, dropped, advice):
+    step = SimpleNamespace(dropped=Counter(dropped), shortfall=lambda: "2 of 4 groups")
+    algo = SimpleNamespace(dynamic_filtering_at_cap=at_cap, dynamic_filtering_max_gen_batches=10)
+    assert shortfall(step, algo, FAILURES) == CAP + advice
+
+
+def test_prompts_that_do_not_come_back_are_named():
+    first, second = (Group(n, 0, Prompt(text, "", None, 1), 4, 4) for n, text in ((7, "seven"), (9, "nine")))
+    running = {group.number: SimpleNamespace(group=group) for group in (second, first)}
+    step = SimpleNamespace(number=0, flight=SimpleNamespace(running=running))
+    silence = silence_warning(step, 600.0)
+    assert silence.startswith("no group of step 1 has come back for 10 minutes, 2 are waited for")
+    assert silence.endswith("the first prompt is 'seven'") and given_up_warning(second).endswith(
+        "the prompt is 'nine'"
+    )
+
+
+def test_equal_rewards_are_counted():
+    assert equal_rewards_warning([0.0] * 16).startswith("all 16 rewards of the first step are 0, so")
