@@ -6,9 +6,9 @@ import sys
 from pathlib import Path
 
 import pandas as pd
-from lib.logs import read_run
 from lib.paths import output_folder
 from lib.plots import PARTS, plt, save
+from lib.run_logs.read import read_run
 from rich.console import Console
 from rich.table import Table
 

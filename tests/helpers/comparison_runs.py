@@ -20,17 +20,27 @@ SETTINGS = {"target": 0.75, "seconds": 100.0, **CONTROL}
 HELDOUT = ["held 1", "held 2"]
 
 
+def write_events(folder: Path, steps: list[tuple[int, float, dict]], name: str = "") -> Path:
+    """An event file with the scalars of (step, time, tag -> value); its name ends with `name`."""
+    writer = EventFileWriter(str(folder), filename_suffix=name)
+    for step, at, scalars in steps:
+        for tag, value in scalars.items():
+            summary = Summary(value=[Summary.Value(tag=tag, simple_value=value)])
+            writer.add_event(Event(wall_time=at, step=step, summary=summary))
+    writer.close()
+    (file,) = folder.glob(f"*tfevents*{name}")
+    return file
+
+
 def write_run(folder: Path, samples: list[tuple], logs: list[tuple[float, dict]]) -> Path:
     """A run's two logs: samples of (prompt, score, tokens, time), and the scalars of steps with their time."""
     (folder / "tensorboard/run").mkdir(parents=True)
     lines = (f"{checksum(prompt)} {score} {tokens} {at}\n" for prompt, score, tokens, at in samples)
     (folder / "rewards.log").write_text("".join(lines))
-    writer = EventFileWriter(str(folder / "tensorboard/run"))
-    for step, (at, scalars) in enumerate(logs, 1):
-        for name, value in scalars.items():
-            summary = Summary(value=[Summary.Value(tag=f"train/{name}", simple_value=value)])
-            writer.add_event(Event(wall_time=at, step=step, summary=summary))
-    writer.close()
+    steps = [
+        (step, at, {f"train/{name}": value for name, value in log.items()}) for step, (at, log) in enumerate(logs, 1)
+    ]
+    write_events(folder / "tensorboard/run", steps)
     evaluated = folder / "evaluated.jsonl"
     evaluated.write_text("".join(json.dumps({"prompt": prompt}) + "\n" for prompt in HELDOUT))
     return evaluated
