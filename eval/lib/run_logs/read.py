@@ -6,10 +6,12 @@ import pandas as pd
 from lib.run_logs.console import read_console
 from lib.run_logs.event_files import event_files, read_event_file
 from lib.run_logs.exports import read_csv, read_json
+from lib.run_logs.kept import kept_of
 from lib.run_logs.starts import Run, Start, one_run
 
+from openrlhf_sagc.run.kept import LOG
+
 READERS = {".json": read_json, ".jsonl": read_json}
-CONSOLE = "run.log"  # where a run without event files kept its output
 RUN_MARK = "#"  # FILE#RUN names a run of a file that has several
 
 
@@ -26,10 +28,37 @@ def read(source: str) -> Run:
     """
     runs = read_all(source)
     if len(runs) > 1:
-        names = ", ".join(sorted(runs))
-        raise ValueError(f"{source} has the runs {names}: give one as FILE{RUN_MARK}RUN")
+        raise ValueError(_which(source, runs))
     (starts,) = runs.values()
-    return one_run(source, starts)
+    run, path = one_run(source, starts), Path(source)
+    return run._replace(kept=kept_of(path if path.is_dir() else path.parent))
+
+
+def read_runs(sources: list[str]) -> list[Run]:
+    """The run of each source."""
+    return [read(source) for source in sources]
+
+
+def read_charts(sources: list[str]) -> list[Run]:
+    """The runs of CSV files: charts of the same run are put together, as each has one metric."""
+    runs: dict[str, list[tuple[str, list[Start]]]] = {}
+    for source in sources:
+        found = read_all(source)
+        if len(found) > 1:
+            raise ValueError(_which(source, found))
+        ((label, starts),) = found.items()
+        runs.setdefault(label or source, []).append((source, starts))
+    joined = []
+    for parts in runs.values():
+        sources_of, starts = " and ".join(source for source, _ in parts), parts[0][1]
+        if len(parts) > 1:
+            starts = [starts[0]._replace(table=pd.concat([start.table for _, own in parts for start in own]))]
+        joined.append(one_run(sources_of, starts))
+    return joined
+
+
+def _which(source: str, runs: dict) -> str:
+    return f"{source} has the runs {', '.join(sorted(runs))}: give one as FILE{RUN_MARK}RUN"
 
 
 def read_all(source: str) -> dict[str, list[Start]]:
@@ -51,7 +80,7 @@ def _folder(folder: Path) -> list[Start]:
     starts = [read_event_file(file) for file in files]
     if any(len(start.table) for start in starts):
         return starts
-    log = folder / CONSOLE
+    log = folder / LOG
     if log.is_file():
         return read_console(log)
     if files:

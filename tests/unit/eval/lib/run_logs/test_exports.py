@@ -110,7 +110,7 @@ def test_a_chart_is_split_by_runs_whose_names_may_have_a_dash(tmp_path):
             "is a table of runs, with one value",
         ),
         ("a.json", '{"_step": 3, "_wandb": {"runtime": 1}, "train/reward": 0.5}', "has one value a run"),
-        ("a.csv", "Wall time,Step,Value\n1.0,1,0.5\n", "a download of one chart of TensorBoard"),
+        ("a.csv", "Wall time,Step,Value\n1.0,1,0.5\n", "a chart of TensorBoard, which does not say its tag"),
         ("a.csv", "prompt_id,sample_id,tokens\np,0,5\n", "is a trace: give the run's log as NAME=FOLDER"),
         ("a.csv", "a,b\n1,2\n", "is no export that is known: export the run's history"),
         ("a.csv", "", "has no rows"),
