@@ -61,6 +61,7 @@ DECISIONS = {
 # Rooms of eval/lib, each with what it may import besides itself and lib's own modules; these import no room.
 EVAL = {
     "comparison": {"run_logs"},
+    "run_report": {"run_logs"},
     "run_logs": set(),
     "simulation": set(),
     "evaluation": set(),

@@ -5,10 +5,6 @@ import fcntl
 import json
 from pathlib import Path
 
-import lib.comparison.logs
-import lib.comparison.plots
-import lib.comparison.report
-import lib.comparison.statistics
 import lib.comparison.training
 import lib.runs
 import lib.synthetic_reward
