@@ -15,6 +15,7 @@ AXES = {TRAIN: "train/global_step", EVAL: "eval/global_step"}
 TABLE_OF_RUNS = {"Name", "State", "Created", "Runtime"}
 DOWNLOAD = ["Wall time", "Step", "Value"]  # of TensorBoard's page
 BIN_ENDS = ("__MIN", "__MAX")
+MOST_STEPS = 1e9
 TAG = re.compile(r"(.*) - ((?:train|eval)/\S+)")
 
 
@@ -41,12 +42,12 @@ def read_json(path: Path) -> list[Start]:
     text, cut, rows = text_of(path), False, []
     try:
         whole = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         lines = text.splitlines()
         for number, line in enumerate(lines):
             try:
                 rows.append(json.loads(line))
-            except ValueError:
+            except (ValueError, RecursionError):
                 if number + 1 < len(lines) or not rows:
                     raise ValueError(f"{path}: line {number + 1} is no JSON: export {HISTORY}") from None
                 cut = True
@@ -93,6 +94,7 @@ def _frame(path: Path) -> pd.DataFrame:
         raise ValueError(f"{path} has no rows: export {HISTORY}")
     titles, body = rows[0], [row for row in rows[1:] if len(row) == len(rows[0])]  # a last row that is cut is none
     frame = pd.DataFrame(body, columns=titles)
+    frame = frame.loc[:, ~frame.columns.duplicated()]
     if separator != "," and not text.count("."):
         frame = frame.map(lambda cell: cell.replace(",", "."))
     return frame
@@ -102,18 +104,24 @@ def _numbers(column: pd.Series) -> pd.Series:
     return pd.to_numeric(column, errors="coerce")
 
 
+def _step_numbers(column: pd.Series) -> pd.Series:
+    """NaN where there is none."""
+    numbers = _numbers(column)
+    return numbers.where(numbers.between(0, MOST_STEPS))
+
+
 def _starts(path: Path, frame: pd.DataFrame, cut: bool) -> list[Start]:
     """The starts of a history. Rows of tables are in it, and rows of evaluations between those of training."""
     if AXES[TRAIN] not in frame:
         raise ValueError(f"{path} has no column {AXES[TRAIN]}: export {HISTORY}")
     clock = _numbers(frame["_timestamp"]) if "_timestamp" in frame else pd.Series(np.nan, frame.index)
-    step = _numbers(frame[AXES[TRAIN]])
+    step = _step_numbers(frame[AXES[TRAIN]])
     # Rows are in their order: where the number of steps does not grow, a resumed run goes on.
     of_training = step.dropna()
     number = (of_training.diff() <= 0).cumsum().reindex(frame.index).ffill().fillna(0)
     pieces = []
     for prefix, axis in AXES.items():
-        at = _numbers(frame[axis]) if axis in frame else pd.Series(np.nan, frame.index)
+        at = _step_numbers(frame[axis]) if axis in frame else pd.Series(np.nan, frame.index)
         for tag in [name for name in frame if str(name).startswith(prefix) and name != axis]:
             given = (
                 frame[tag].notna()
@@ -173,9 +181,10 @@ def _charts(path: Path, frame: pd.DataFrame) -> dict[str, list[Start]]:
         ]
         if len(ends) == 2 and ((ends[0] < values) & (values < ends[1])).any():
             raise ValueError(f"{path}: its values are means of several steps: export {HISTORY}")
-        given = frame[title].astype(str) != ""
+        at = _step_numbers(frame[titles[0]])
+        given = (frame[title].astype(str) != "") & at.notna()
         rows = {
-            "step": _numbers(frame[titles[0]])[given].astype(int),
+            "step": at[given].astype(int),
             "tag": match[2],
             "value": values[given],
             "wall_time": np.nan,

@@ -94,6 +94,13 @@ def test_a_chart_is_split_by_runs_whose_names_may_have_a_dash(tmp_path):
         read(f"{path}#mine")
 
 
+def test_rows_without_a_number_of_steps_and_columns_that_are_there_twice(tmp_path):
+    rows = [*chart().splitlines()[:-1], '"x","9","9","9","9","9","9"', '"1e300","9","9","9","9","9","9"']
+    rows = [f"{row},{row.partition(',')[2]}" for row in rows]
+    run = read(written(tmp_path / "chart.csv", "\n".join(rows)) + "#plain - seed 0")
+    assert run.steps["timing/generation"].to_dict() == {1: 1, 2: 2}
+
+
 @pytest.mark.parametrize(
     "name, text, message",
     [
@@ -116,6 +123,7 @@ def test_a_chart_is_split_by_runs_whose_names_may_have_a_dash(tmp_path):
         ("a.csv", "", "has no rows"),
         ("a.json", "nothing", "line 1 is no JSON"),
         ("a.json", "[1, 2]", "is no history"),
+        ("a.json", "[" * 100_000, "line 1 is no JSON"),
         ("a.json", '[{"train/reward": 0.5}]', "has no column train/global_step"),
     ],
 )
