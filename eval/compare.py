@@ -1,17 +1,18 @@
 """Unpatched OpenRLHF against this project: same task and seeds, on a machine that the runs of a seed share in turns.
 
-It trains a small task's model on the CPU stack, each run for a number of training seconds, with OpenRLHF's own evaluation
-on held-out problems in between, whose seconds do not count. In each evaluation another run gets its turn, so that
-those of a seed which fit into memory share the machine's fast and slow minutes. A policy is unpatched:N (OpenRLHF with n_samples_per_prompt N and the CPU
-patches alone), fixed:N (this project with N as its only size) or sagc (all sizes). Behind the latter two,
-+tail is tail batching, +tail:R the same with a response_ratio of R, and +lengths placed rollouts; +forward and +shuffled
-switch a part of the faster step off, +stream streams, and +round weighs every round of tail batching the same. @prompts at the end holds the prompts of a step instead of its
-samples. Responses of the task route are as unequal in length as a reasoning model's. Started again, it keeps the runs that
-are finished, and refuses a folder whose runs were made with something else.
+It trains a small task's model on the CPU stack, each run for a number of training seconds, with OpenRLHF's own
+evaluation on held-out problems in between, whose seconds do not count. In each evaluation another run gets its turn,
+so that those of a seed which fit into memory share the machine's fast and slow minutes. A policy is unpatched:N
+(OpenRLHF with n_samples_per_prompt N and the CPU patches alone), fixed:N (this project with N as its only size) or
+sagc (all sizes). Behind the latter two, +tail is tail batching, +tail:R the same with a response_ratio of R, and
++lengths placed rollouts; +forward and +shuffled switch a part of the faster step off, +stream streams, and +round
+weighs every round of tail batching the same. @prompts at the end holds the prompts of a step instead of its samples.
+Responses of the task route are as unequal in length as a reasoning model's. Started again, it keeps the runs that are
+finished, and refuses a folder whose runs were made with something else.
 
     python eval/compare.py --quick
-    python eval/compare.py report FOLDER               # the report of a comparison again, from its CSV files
-    python eval/compare.py report NEW --join A B       # of the runs of A and B, which have other seeds
+    python eval/compare.py report FOLDER --output FOLDER             # the report of a comparison again
+    python eval/compare.py report off=DIR ours=DIR --output FOLDER   # of any runs, by their logs
 """
 
 import argparse
@@ -25,12 +26,15 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from lib.comparison.arms import ALGORITHMS, EVALUATION, MICRO_BATCH_SIZE, SIZES, flags_of
-from lib.comparison.joined import FILES, join
 from lib.comparison.logs import read_evaluations, read_steps
-from lib.comparison.report import write_report
+from lib.comparison.scripts import ARMS, LEAST_TURN, RESUMES, train_arms
 from lib.comparison.tasks import TASKS
 from lib.comparison.training import PolicyRun, make_task, train_in_turns
 from lib.paths import ROOT, output_folder
+from lib.run_report.measured import Arm
+from lib.run_report.named import arms_of
+from lib.run_report.recorded import read_recorded
+from lib.run_report.write import write_report
 from lib.runs import check_not_other, is_done, state_of, turns_of
 from lib.turns import GIGABYTES, room_for_runs
 from rich.console import Console
@@ -158,29 +162,86 @@ def parse_arguments() -> argparse.Namespace:
     return arguments
 
 
-def report_again() -> None:
-    """The command `compare.py report`."""
-    parser = argparse.ArgumentParser(description=report_again.__doc__)
+def report() -> None:
+    """A report of any runs: patched OpenRLHF or not, with this package or not, by their logs or exports.
+
+    A word is NAME=SOURCE: TensorBoard's folder or file, OUTPUT of a launch script, a history or chart of W&B (CSV,
+    JSON), the output of a console. Several of one name are its seeds. The first name is what the others are compared
+    with. FOLDER is a comparison of this command; NAME=FOLDER takes its policy NAME, so that NAME=A NAME=B puts the
+    seeds of both together.
+    """
+    parser = argparse.ArgumentParser(description=report.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("report", choices=["report"], help=argparse.SUPPRESS)
-    parser.add_argument("folder", type=output_folder, help="that compare.py has written, or a new one with --join")
-    parser.add_argument("--target", type=float, help="another held-out reward than the comparison's")
-    parser.add_argument("--join", nargs="+", type=Path, default=[], help="folders whose runs are put together")
-    parser.add_argument("--policies", nargs="+", help="that --join takes; by default all")
+    parser.add_argument("runs", nargs="+", metavar="NAME=SOURCE", help="or the folder of a comparison")
+    parser.add_argument(
+        "--output", type=output_folder, required=True, help="folder for report.html, REPORT.md and plots"
+    )
+    parser.add_argument("--trace", nargs="+", default=[], metavar="NAME=FILE", help="traces of an arm's rollouts")
+    parser.add_argument("--target", type=float, help="another held-out reward than a comparison's")
     arguments = parser.parse_args()
-    if arguments.policies and not arguments.join:
-        raise ValueError("--policies needs --join")
-    for folder in arguments.join or [arguments.folder]:
-        if missing := [name for name in FILES if not (folder / name).is_file()]:
-            raise ValueError(f"there is no {folder / missing[0]}: run eval/compare.py first")
     if arguments.target is not None:
         check_target(arguments.target)
-    if arguments.join:
-        join(arguments.join, arguments.policies, arguments.folder)
-    if arguments.target is not None:
-        settings = arguments.folder / "settings.json"
-        content = json.loads(settings.read_text()) | {"target": arguments.target}
-        settings.write_text(json.dumps(content, indent=2) + "\n")
-    print(write_report(arguments.folder))
+    arms, settings = arms_of(arguments.runs)
+    if arguments.target is not None and not settings:
+        raise ValueError(
+            f"--target {arguments.target} is for comparisons of this command: a report of logs has every reward"
+        )
+    settings |= {} if arguments.target is None else {"target": arguments.target}
+    print(write_report(arms, arguments.output, settings, traces_of(arguments.trace, arms)))
+
+
+def scripts() -> None:
+    """A launch script as several arms on the same GPUs, one after the other or in turns, and their report.
+
+    Flags that this command does not know are for the script, of every arm.
+    """
+    parser = argparse.ArgumentParser(description=scripts.__doc__, allow_abbrev=False)
+    parser.add_argument("scripts", choices=["scripts"], help=argparse.SUPPRESS)
+    parser.add_argument("script", help="of train_scripts/, such as dapo_qwen2.5_7b.sh")
+    parser.add_argument("--arms", nargs="+", choices=ARMS, default=["unpatched", "recommended"], help="values of SAGC")
+    parser.add_argument("--steps", type=int, default=40, help="of each arm")
+    parser.add_argument(
+        "--turns", type=int, help="steps of a turn, by checkpoints; by default one arm after the other"
+    )
+    parser.add_argument("--output", type=output_folder, help="folder for the arms and the report; build/compare-NAME")
+    parser.add_argument("--smoke", action="store_true", help="in small, on a CPU")
+    arguments, flags = parser.parse_known_args()
+    turn = arguments.turns or arguments.steps
+    output = arguments.output or ROOT / "build" / f"compare-{Path(arguments.script).stem}"
+    if not (ROOT / "train_scripts" / arguments.script).is_file():
+        raise ValueError(f"there is no train_scripts/{arguments.script}")
+    if len({*arguments.arms}) < max(len(arguments.arms), 2):
+        raise ValueError(f"--arms {' '.join(arguments.arms)}: give two or more, each once")
+    if arguments.steps < 1 or turn < 1:
+        raise ValueError(f"--steps {arguments.steps} and --turns {turn} must be at least 1")
+    if turn < min(LEAST_TURN, arguments.steps) and not arguments.smoke:
+        raise ValueError(f"--turns {turn}: the first steps of a turn warm up, so {LEAST_TURN} or more")
+    if output.is_dir() and any(output.iterdir()):
+        raise ValueError(f"--output {output} is not empty: give another one, or delete it")
+    say = lambda line: print(f"eval/compare.py: {line}", file=sys.stderr)  # noqa: E731
+    output.mkdir(parents=True, exist_ok=True)
+    with held("--output", str(output)):
+        train_arms(arguments.script, arguments.arms, arguments.steps, turn, output, flags, arguments.smoke, say)
+        arms, _ = arms_of([f"{arm}={output / arm}" for arm in arguments.arms])
+        remarks = [RESUMES] if turn < arguments.steps and "unpatched" in arguments.arms else []
+        print(write_report(arms, output, remarks=remarks))
+
+
+def traces_of(words: list[str], arms: list[Arm]) -> dict[str, list[Path]]:
+    """The files of --trace by arm.
+
+    Raises:
+        ValueError: a word has another form, or there is no such arm or file; the message begins with --trace.
+    """
+    found: dict[str, list[Path]] = {}
+    for word in words:
+        name, equals, file = word.partition("=")
+        if not equals or name not in [arm.name for arm in arms]:
+            raise ValueError(f"--trace {word}: give NAME=FILE, with NAME {' or '.join(arm.name for arm in arms)}")
+        if not Path(file).is_file():
+            raise ValueError(f"--trace {word}: there is no {file}")
+        found.setdefault(name, []).append(Path(file))
+    return found
 
 
 def check_target(target: float) -> None:
@@ -190,14 +251,11 @@ def check_target(target: float) -> None:
 
 
 def main() -> None:
-    if sys.argv[1:2] == ["report"]:
-        try:
-            return report_again()
-        except ValueError as error:
-            sys.exit(f"eval/compare.py: {error}")
     for number in (signal.SIGTERM, signal.SIGHUP):  # the runs end with it
         signal.signal(number, lambda *_: sys.exit("eval/compare.py: stopped"))
     try:
+        if other := {"report": report, "scripts": scripts}.get("".join(sys.argv[1:2])):
+            return other()
         arguments = parse_arguments()
         control = {name: getattr(arguments, name) for name in ("max_straggler_rate", "straggler_ratio", "tradeoff")}
         arguments.output.mkdir(parents=True, exist_ok=True)
@@ -210,7 +268,8 @@ def main() -> None:
     (arguments.output / "settings.json").write_text(json.dumps(settings, indent=2) + "\n")
     steps.to_csv(arguments.output / "steps.csv", index=False, float_format="%.5g")
     evaluations.to_csv(arguments.output / "evaluations.csv", index=False, float_format="%.5g")
-    print(write_report(arguments.output))
+    arms, settings = read_recorded(arguments.output)
+    print(write_report(arms, arguments.output, settings))
 
 
 if __name__ == "__main__":

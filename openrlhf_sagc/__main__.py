@@ -12,6 +12,7 @@ from openrlhf_sagc.redaction import redact_output
 from openrlhf_sagc.run.checkpoints import choose_checkpoint
 from openrlhf_sagc.run.data import check_data
 from openrlhf_sagc.run.earlier_outputs import set_earlier_outputs_aside
+from openrlhf_sagc.run.kept import keep_run
 from openrlhf_sagc.run.output_folders import held_folders
 from openrlhf_sagc.run.trees import PATCHED, bring_tree, check_stack, use_tree
 
@@ -45,6 +46,7 @@ def main() -> None:
         found = {"ckpt.load_enable": checkpoint is not None, "data.described": check_data(settings, checkpoint)}
         settings = settings.with_values(found)
         set_earlier_outputs_aside(settings, held)
+        keep_run("openrlhf_sagc", sys.argv[1:], settings, tree)
         trainer = trainers.GroupTrainerAsync if settings.train.async_enable else trainers.GroupTrainer
         bring_tree(tree)
         with ended_by_deaths(settings):

@@ -11,6 +11,7 @@ from openrlhf_sagc.config.refusal import OFF
 from openrlhf_sagc.config.settings import with_hidden_key
 from openrlhf_sagc.config.upstream_checks import validated
 from openrlhf_sagc.redaction import redact_output
+from openrlhf_sagc.run.kept import keep_run
 from openrlhf_sagc.run.trees import PATCHED, bring_tree, check_stack, use_tree
 
 
@@ -33,6 +34,7 @@ def main() -> None:
     args = read_arguments(sys.argv[1:])
     from openrlhf.cli import train_ppo_ray
 
+    keep_run("openrlhf_sagc.off", sys.argv[1:], args, tree)
     bring_tree(tree)
     train_ppo_ray.train(args)
 

@@ -253,13 +253,20 @@ def _masked(value: Any, in_variables: bool = False) -> Any:
 
 
 class _Redacted:
-    """A text stream that writes no secrets; otherwise the stream it stands for."""
+    """A text stream that writes no secrets, and what it writes to a file as well; otherwise the stream it stands for."""
 
     def __init__(self, stream: TextIO):
         self._stream = stream
+        self.kept: TextIO | None = None
 
     def write(self, text: str) -> int:
-        self._stream.write(without_secrets(text))
+        shown = without_secrets(text)
+        self._stream.write(shown)
+        if self.kept is not None:
+            try:
+                self.kept.write(shown)
+            except OSError:  # a full disk costs the file, not the run
+                self.kept = None
         return len(text)
 
     def writelines(self, lines: Iterable[str]) -> None:
@@ -285,6 +292,19 @@ def redact_output() -> None:
         for handler in getattr(logger, "handlers", ()):  # a place holder has none
             if isinstance(handler, logging.StreamHandler) and id(handler.stream) in new:
                 handler.setStream(new[id(handler.stream)])
+
+
+def keep_output(path: str | os.PathLike) -> None:
+    """Append what this process prints from here on to a file, behind `redact_output`, as it is printed.
+
+    Raises:
+        OSError: the file cannot be opened.
+    """
+    streams = [stream for stream in (sys.stdout, sys.stderr) if isinstance(stream, _Redacted)]
+    if streams:
+        file = open(path, "a", encoding="utf-8", errors="backslashreplace", buffering=1)  # until the process ends
+        for stream in streams:
+            stream.kept = file
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """`python -m openrlhf_sagc.unpatched`: OpenRLHF as released, with its flags alone, which the other commands are compared with."""
 
+import argparse
 import runpy
 import sys
 from collections.abc import Sequence
@@ -8,25 +9,27 @@ from openrlhf_sagc.arguments import add_arguments
 from openrlhf_sagc.config.compilation import compile_nothing_on_cpus
 from openrlhf_sagc.config.flags import parse_plain_flags, released_parser
 from openrlhf_sagc.redaction import redact_output
+from openrlhf_sagc.run.kept import keep_run
 from openrlhf_sagc.run.trees import RELEASED, bring_tree, check_stack, use_tree
 
 COMMAND = "python -m openrlhf_sagc.unpatched"
 
 
-def check_flags(words: Sequence[str]) -> None:
-    """End the run on flags that OpenRLHF as released does not take, without its imports of vLLM and torch.
+def read_flags(words: Sequence[str]) -> argparse.Namespace:
+    """The flags, if OpenRLHF as released takes them, without its imports of vLLM and torch.
 
     Raises:
         SystemExit: a flag or value is not taken; a line each.
     """
-    parse_plain_flags(words, released_parser(), add_arguments, COMMAND)
+    return parse_plain_flags(words, released_parser(), add_arguments, COMMAND)
 
 
 def main() -> None:
     compile_nothing_on_cpus()
     tree = use_tree(RELEASED)
-    check_flags(sys.argv[1:])
+    flags = read_flags(sys.argv[1:])
     check_stack()
+    keep_run("openrlhf_sagc.unpatched", sys.argv[1:], flags, tree)
     bring_tree(tree)
     runpy.run_module("openrlhf.cli.train_ppo_ray", run_name="__main__", alter_sys=True)
 

@@ -6,7 +6,7 @@
 #   SAGC=recommended   dynamic sampling and tail batching (asynchronous: dynamic sampling), always SAMPLES a prompt
 #        all           group control too: SAMPLES in the first step, then one of GROUP_SIZES (more prompts, fewer samples)
 #        off           the same recipe for the patched OpenRLHF alone: no scheduler, no flags of this package
-#        unpatched     the same for OpenRLHF as released
+#        unpatched     the same for OpenRLHF as released; compare.sh trains it beside another
 #   MODEL, DATA, EVAL_DATA (empty: no evaluation), REWARD or AGENT, OUTPUT, RUN_NAME, MAX_NEW_TOKENS, PROMPTS, SAMPLES,
 #   TRAIN_BATCH, GROUP_SIZES; NODES, ACTOR_GPUS (a node), ENGINES, TENSOR_PARALLEL
 #   SAVE_HOURS=2       hours between checkpoints and evaluations; STEP_MINUTES: what a step takes on your machine
@@ -196,6 +196,9 @@ if [ "$DEVICE" = gpu ] && [ "$SUBMIT" != ray ] && [ -z "${RAY_ADDRESS:-}" ]; the
     echo "train_scripts/launch.sh: Ray's folder is $RAY_TMPDIR; for commands such as ray status:" \
         "export RAY_AUTH_MODE=token${RAY_AUTH_TOKEN_PATH:+ RAY_AUTH_TOKEN_PATH=$RAY_AUTH_TOKEN_PATH}" >&2
 fi
-# Without the secrets of addresses, keys and the runtime env.
+[ "$SAGC" != unpatched ] || echo "train_scripts/launch.sh: OpenRLHF as released trains groups of equal rewards with" \
+    "group_norm, accumulates dynamic micro-batches wrongly under ZeRO, leaves samples of a rollout untrained and loses" \
+    "prompts in a resume: patches/README.md has all that is mended with SAGC=off" >&2
+# Without the secrets of addresses, keys and the runtime env. The run keeps this, its flags, versions and log in OUTPUT.
 printf '+ %s\n' "$(printf '%s\0' "${start[@]}" "${flags[@]}" | python3 -I "$here/../openrlhf_sagc/redaction.py")" >&2
 exec "${start[@]}" "${flags[@]}"

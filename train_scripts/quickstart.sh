@@ -69,6 +69,5 @@ bash train_scripts/on_cpu.sh cpu-patched \
     fail "the evaluation failed, see $out/heldout.log"
 
 note "4/4 report"
-python eval/report.py --tensorboard "$out/tensorboard/run" --heldout "$out/heldout.json" \
-    --max_straggler_rate $MAX_STRAGGLER_RATE --output "$out"
+python eval/report.py "$out" --heldout "$out/heldout.json" --output "$out"
 note "finished in $((SECONDS - started)) s; trained model: $out/trained"

@@ -2,7 +2,7 @@
 # A launch script in small, on a machine without a GPU: some 20 steps of the very script with an untrained tiny model.
 #   bash train_scripts/smoke.sh dapo_qwen2.5_7b.sh [FLAG...]   any of the launch scripts; SAGC as for the script itself
 # It shows that the script's flags, evaluation and checkpoints work together; not that its sizes fit your GPUs.
-# STEPS=20; results in build/smoke/NAME. TASK: a folder that warm_start.py has made, else it is made. Not for
+# STEPS=20; results in OUTPUT, by default build/smoke/NAME. TASK: a folder that warm_start.py has made, else it is made. Not for
 # dapo.sh, which has a form for the CPU, nor for slurm_dapo_32b.sh, which starts dapo_qwen2.5_32b_multinode.sh.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -32,11 +32,14 @@ trap 'rm -rf "$problems"' EXIT
 head -n 4 "$task/data/heldout.jsonl" >"$problems/heldout.jsonl"
 
 export DEVICE=cpu MODEL=$task/model DATA=$task/data/train.jsonl EVAL_DATA=$problems/heldout.jsonl
-export OUTPUT=build/smoke/$name RUN_NAME=run PROMPTS=8 SAMPLES=4 TRAIN_BATCH=32 GROUP_SIZES="2 4"
+export OUTPUT=${OUTPUT:-build/smoke/$name} RUN_NAME=run PROMPTS=8 SAMPLES=4 TRAIN_BATCH=32 GROUP_SIZES="2 4"
 export MAX_NEW_TOKENS=64 PROMPT_TOKENS=64 MAX_LEN=128
 export SAVE_HOURS=1 STEP_MINUTES=$((60 / (STEPS < 10 ? STEPS : 10))) DISK_GB=1 MEMORY_GB=0 # a checkpoint each 10 steps
 rewards=$PWD/train_scripts/smoke_reward.py
 if [ "$script" = multi_turn_agent.sh ]; then export AGENT=$rewards; else export REWARD=$rewards; fi
 # A quarter more prompts than the steps train: groups of equal rewards are dropped.
-bash "train_scripts/$script" --data.max_samples $((10 * STEPS)) --train.num_episodes 1 "$@"
-echo "train_scripts/smoke.sh: $script has trained, evaluated and saved; see build/smoke/$name"
+bash "train_scripts/$script" --data.max_samples $((10 * STEPS)) --train.num_episodes 1 "$@" &
+training=$!
+trap 'kill "$training" 2>/dev/null; wait "$training"' INT TERM # it ends with this one
+wait "$training"
+echo "train_scripts/smoke.sh: $script has trained, evaluated and saved; see $OUTPUT"

@@ -69,7 +69,7 @@ def bring_tree(tree: Tree) -> None:
 
     def init_with_tree(*args, runtime_env=None, **settings):
         ray.init = init
-        variables = {**(runtime_env or {}).get("env_vars", {}), GIVEN: f"{tree.name} {_digest(tree.folder)}"}
+        variables = {**(runtime_env or {}).get("env_vars", {}), GIVEN: f"{tree.name} {digest(tree.folder)}"}
         hook = f"{__name__}.{use_given_tree.__name__}"
         runtime_env = {**(runtime_env or {}), "env_vars": variables, "worker_process_setup_hook": hook}
         return init(*args, runtime_env=runtime_env, **settings)
@@ -83,12 +83,12 @@ def use_given_tree() -> None:
     Raises:
         RuntimeError: this node has none, or not the command's; one line. Ray ends the worker with it.
     """
-    name, digest = os.environ[GIVEN].split()
+    name, expected = os.environ[GIVEN].split()
     try:
         folder = _put_first(name, _python_path()).folder
     except SystemExit as refused:
         raise RuntimeError(str(refused)) from None
-    if _digest(folder) != digest:
+    if digest(folder) != expected:
         raise RuntimeError(
             f"openrlhf_sagc: {PACKAGE}, or its OpenRLHF, differs from that of the command: install it anew on every node"
         )
@@ -160,12 +160,12 @@ def _version(folder: Path) -> str | None:
     return installed.name.removeprefix("openrlhf-").removesuffix(".dist-info") if installed else None
 
 
-def _digest(tree: Path) -> str:
+def digest(tree: Path) -> str:
     """Of this package's code and the tree's, without the notices in the files of a wheel."""
-    carried, digest = PACKAGE / "trees", hashlib.sha256()
+    carried, found = PACKAGE / "trees", hashlib.sha256()
     for folder in (PACKAGE, tree / "openrlhf"):
         files = [file for file in folder.rglob("*.py") if folder != PACKAGE or carried not in file.parents]
         for file in sorted(files):
             first, _, rest = (code := file.read_bytes()).partition(b"\n")
-            digest.update(f"{file.relative_to(folder)}\0".encode() + (rest if first.startswith(NOTICE) else code))
-    return digest.hexdigest()[:16]
+            found.update(f"{file.relative_to(folder)}\0".encode() + (rest if first.startswith(NOTICE) else code))
+    return found.hexdigest()[:16]

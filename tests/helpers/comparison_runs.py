@@ -3,13 +3,12 @@
 import json
 from pathlib import Path
 
-import lib.comparison.logs
-import lib.comparison.plots
-import lib.comparison.report
-import lib.comparison.statistics
-import lib.comparison.training
 import numpy as np
 import pandas as pd
+from lib.run_report import heldout
+from lib.run_report.recorded import read_recorded
+from lib.run_report.render import as_markdown
+from lib.run_report.write import plain
 from lib.synthetic_reward import checksum
 from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import Summary
@@ -20,17 +19,27 @@ SETTINGS = {"target": 0.75, "seconds": 100.0, **CONTROL}
 HELDOUT = ["held 1", "held 2"]
 
 
+def write_events(folder: Path, steps: list[tuple[int, float, dict]], name: str = "") -> Path:
+    """An event file with the scalars of (step, time, tag -> value); its name ends with `name`."""
+    writer = EventFileWriter(str(folder), filename_suffix=name)
+    for step, at, scalars in steps:
+        for tag, value in scalars.items():
+            summary = Summary(value=[Summary.Value(tag=tag, simple_value=value)])
+            writer.add_event(Event(wall_time=at, step=step, summary=summary))
+    writer.close()
+    (file,) = folder.glob(f"*tfevents*{name}")
+    return file
+
+
 def write_run(folder: Path, samples: list[tuple], logs: list[tuple[float, dict]]) -> Path:
     """A run's two logs: samples of (prompt, score, tokens, time), and the scalars of steps with their time."""
     (folder / "tensorboard/run").mkdir(parents=True)
     lines = (f"{checksum(prompt)} {score} {tokens} {at}\n" for prompt, score, tokens, at in samples)
     (folder / "rewards.log").write_text("".join(lines))
-    writer = EventFileWriter(str(folder / "tensorboard/run"))
-    for step, (at, scalars) in enumerate(logs, 1):
-        for name, value in scalars.items():
-            summary = Summary(value=[Summary.Value(tag=f"train/{name}", simple_value=value)])
-            writer.add_event(Event(wall_time=at, step=step, summary=summary))
-    writer.close()
+    steps = [
+        (step, at, {f"train/{name}": value for name, value in log.items()}) for step, (at, log) in enumerate(logs, 1)
+    ]
+    write_events(folder / "tensorboard/run", steps)
     evaluated = folder / "evaluated.jsonl"
     evaluated.write_text("".join(json.dumps({"prompt": prompt}) + "\n" for prompt in HELDOUT))
     return evaluated
@@ -61,10 +70,19 @@ def learning(policy: str, reach: float, seeds=(0, 1, 2), problems=32) -> tuple[p
     return pd.DataFrame(steps).assign(**arm), pd.DataFrame(evaluations).assign(**arm)
 
 
-def report_of(folder: Path, *arms) -> tuple[str, dict]:
+def record(folder: Path, *arms) -> None:
+    """A comparison of the arms, as compare.py writes it."""
+    folder.mkdir(exist_ok=True)
     steps, evaluations = (pd.concat(frames) for frames in zip(*arms))
     steps.to_csv(folder / "steps.csv", index=False)
     evaluations.to_csv(folder / "evaluations.csv", index=False)
     (folder / "settings.json").write_text(json.dumps(SETTINGS))
-    text = lib.comparison.report.write_report(folder)
-    return text, {row["policy"]: row for row in json.loads((folder / "comparison.json").read_text())["policies"]}
+
+
+def report_of(folder: Path, *arms) -> tuple[str, dict]:
+    """What the report says of a comparison's held-out problems, and its rows of comparison.json by policy."""
+    record(folder, *arms)
+    found, settings = read_recorded(folder)
+    rows = heldout.summaries(found, settings)
+    text = as_markdown("", heldout.verdict(rows, settings["target"]), [heldout.section(rows, found, settings)])
+    return text, {row["policy"]: plain(row) for row in rows}

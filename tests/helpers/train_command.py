@@ -54,6 +54,7 @@ def start_trainer():
         with contextlib.ExitStack() as stack:
             stack.enter_context(mock.patch("sys.argv", ["train_ppo_ray", *flags]))
             stack.enter_context(mock.patch("openrlhf_sagc.run.output_folders._output_folders", lambda args: {}))
+            stack.enter_context(mock.patch("openrlhf_sagc.run.kept.keep_run"))  # whose default folder is here
             stack.enter_context(mock.patch("openrlhf_sagc.arguments.check_inputs", lambda args: 10**6))
             stack.enter_context(mock.patch.object(argparse.ArgumentParser, "__init__", whole_names))
             stack.enter_context(

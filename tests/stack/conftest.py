@@ -61,7 +61,7 @@ def train(task, tmp_path, run_command, python):
     """
 
     def run(tree: str, *, off=False, kill_at=None, grace=0.0, victim=None, fails: bool = False, **flags) -> Run:
-        from lib.logs import read_run
+        from lib.run_logs.read import read_run
 
         name = f"{tree}-{len(list(tmp_path.iterdir()))}"
         outputs = {"logger__tensorboard_dir": tmp_path / name, "ckpt__output_dir": tmp_path / f"{name}-model"}

@@ -1,11 +1,10 @@
 """What the log of a run without a trace can say: where the seconds of its steps went, and so what no switch can exceed."""
 
-import re
 from pathlib import Path
 from typing import NamedTuple
 
 from lib.advice.verdict import LEAST_GAIN
-from lib.logs import read_run
+from lib.run_logs.read import read_run
 
 LEAST_STEPS = 10
 PARTS = {
@@ -36,22 +35,16 @@ class Bound(NamedTuple):
         return self.seconds / (self.seconds - self.spared) if self.seconds > self.spared else float("inf")
 
 
-EARLIER = re.compile(r"(^|/)earlier-\d+$")  # where a run that begins anew puts the log of the one before
-
-
 def bound_of(folder: Path) -> Bound:
     """Of the run whose TensorBoard files lie below the folder, without its first step, which warms vLLM up.
 
     Raises:
         ValueError: there is no such log, or too little of it; the message is one line.
     """
-    files = [file.relative_to(folder) for file in folder.rglob("events.out.tfevents.*")]
-    runs = sorted({folder / file.parent for file in files if not EARLIER.search(str(file.parent))})
-    if len(runs) != 1:
-        raise ValueError(
-            f"--log {folder} has the TensorBoard files of {len(runs)} runs below it: give a folder of one run"
-        )
-    steps = read_run(runs[0])
+    try:
+        steps = read_run(folder)
+    except ValueError as error:
+        raise ValueError(f"--log: {error}") from None
     missing = [name for name in ["timing/step_total", *PARTS.values()] if name not in steps]
     if missing:
         raise ValueError(f"--log {folder} has no {', '.join(missing)}: it is not a log of OpenRLHF's PPO trainer")

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from lib.logs import PHASES, read_run
+from lib.run_logs.console import PHASES
+from lib.run_logs.read import read_run
 from lib.synthetic_reward import checksum
 
 

@@ -4,7 +4,7 @@ import itertools
 from pathlib import Path
 
 from lib.comparison.arms import SAMPLES
-from lib.group_size_runs import WARM_UP
+from lib.comparison.group_size_runs import WARM_UP
 
 # The parts of a faster step: flags of --train with what they are on and off.
 SWITCHES = {"old_log_probs": ("auto", "forward"), "micro_batches": ("length", "shuffled"), "stream": ("auto", "off")}

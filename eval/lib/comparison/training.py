@@ -11,8 +11,8 @@ import numpy as np
 import pandas as pd
 from lib.comparison.arms import EVALUATION
 from lib.comparison.tasks import COUNTDOWN, Task, task_of
-from lib.logs import phase_seconds
 from lib.paths import ROOT, set_aside
+from lib.run_logs.console import phase_seconds
 from lib.runs import run_logged, set_done, train_command
 from lib.turns import refuse_if_written, take_turns
 from rich.console import Console

@@ -13,9 +13,9 @@ import time
 from pathlib import Path
 
 import pandas as pd
-from lib.logs import read_run
 from lib.paths import QUICKSTART, ROOT, check_task, study_flags
 from lib.plots import plt, save
+from lib.run_logs.read import read_run
 from lib.runs import once, run_logged, state_of, train_command
 from lib.tables import show
 

@@ -11,7 +11,7 @@ import itertools
 from pathlib import Path
 
 import pandas as pd
-from lib.group_size_runs import SIZES, flags_of, run
+from lib.comparison.group_size_runs import SIZES, flags_of, run
 from lib.paths import QUICKSTART, ROOT, check_task, study_flags
 from lib.plots import plt, save
 from lib.tables import show

@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
-from lib.logs import read_run
 from lib.paths import ENGINES, QUICKSTART, ROOT, study_flags
 from lib.plots import plt, save
+from lib.run_logs.read import read_run
 from lib.simulation.flags import training_flags
 from lib.simulation.lengths import LogNormal
 from lib.simulation.runs import started

@@ -14,10 +14,10 @@ from typing import NamedTuple
 
 import pandas as pd
 from lib.comparison.arms import ALGORITHMS, MICRO_BATCH_SIZE, OPTIMIZER_STEPS, SAMPLES, SIZES, first_step_of
-from lib.comparison.report import SECONDS
 from lib.comparison.step_arms import ALL_OFF, ARM, UNPATCHED, values_of
 from lib.paths import ENGINES, STUDIES
 from lib.policies import Policy, parse_policy
+from lib.run_report.measured import PARTS as SECONDS
 from lib.simulation.costs import CostModel
 from lib.simulation.flags import default_arguments
 from lib.simulation.lengths import Trace

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from lib.group_size_runs import PROMPTS, SAMPLES, SIZES, flags_of, run
+from lib.comparison.group_size_runs import PROMPTS, SAMPLES, SIZES, flags_of, run
 from lib.paths import ENGINES, QUICKSTART, ROOT, check_output_file, check_task, study_flags
 from lib.plots import plt, save
 from lib.simulation.costs import CostModel

@@ -18,8 +18,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import psutil
-from lib.logs import STEP_END
 from lib.paths import QUICKSTART, ROOT, check_task, output_folder
+from lib.run_logs.console import STEP_END
 from lib.runs import train_command
 from lib.tables import show
 from lib.turns import Run, end, opened_log

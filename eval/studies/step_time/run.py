@@ -21,14 +21,15 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from lib.comparison.arms import ALGORITHMS, MICRO_BATCH_SIZE, SAMPLES, flags_of
+from lib.comparison.group_size_runs import WARM_UP
 from lib.comparison.logs import PHASES
-from lib.comparison.statistics import times_as_fast, with_ends
 from lib.comparison.step_arms import ALL_ON, ARM, ARMS, UNPATCHED, check_prompts, prompts_of, values_of
 from lib.comparison.tasks import task_of
-from lib.group_size_runs import WARM_UP
-from lib.logs import STEP_END, read_run
 from lib.machine import data_type, processor_name, usable_cores
 from lib.paths import QUICKSTART, ROOT, check_task, study_flags
+from lib.run_logs.console import STEP_END
+from lib.run_logs.read import read_run
+from lib.run_report.statistics import times_as_fast, with_ends
 from lib.runs import once, state_of, train_command
 from lib.tables import markdown
 from lib.turns import GIGABYTES, paused_seconds, room_for_runs, take_turns, without_pauses

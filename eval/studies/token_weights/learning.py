@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 from lib.comparison.arms import SAMPLES
 from lib.comparison.logs import read_samples
-from lib.logs import read_run
+from lib.run_logs.read import read_run
 from lib.tables import markdown
 from scipy import stats
 

@@ -53,6 +53,7 @@ NEEDS_GPUS = {
     "pip install flash-attn": "CUDA",
     "pip install dist/openrlhf_sagc-": "the CUDA builds; tests/unit/documents/test_package.py installs the wheel alone",
     "bash train_scripts/dapo_qwen2.5_7b.sh": "test_launch_scripts.py runs it up to the command that it starts",
+    "bash train_scripts/compare.sh": "tests/stack/test_compare_scripts.py runs its smoke form",
     "bash train_scripts/dapo.sh": "the same with other group sizes",
     "ray job submit": "the CUDA builds; tests/stack/test_cluster.py does it without",
     "python -m pytest tests/kernels": "on CUDA; tests/run.sh runs them in Triton's interpreter",

@@ -60,11 +60,13 @@ DECISIONS = {
 }
 # Rooms of eval/lib, each with what it may import besides itself and lib's own modules; these import no room.
 EVAL = {
-    "comparison": set(),
+    "comparison": {"run_logs"},
+    "run_report": {"run_logs"},
+    "run_logs": set(),
     "simulation": set(),
     "evaluation": set(),
     "benchmarks": set(),
-    "advice": {"simulation"},
+    "advice": {"simulation", "run_logs"},
 }
 
 

@@ -1,64 +1,54 @@
-"""The plot of a step's seconds."""
+"""The report of one run, whoever logged it."""
 
-from unittest import mock
+import json
+import sys
 
-import pandas as pd
 import pytest
+from comparison_runs import write_run
+
 import report
-from lib.plots import PARTS
 
-from openrlhf_sagc.driver.step_seconds import IDLE_TAIL, OTHER, step_seconds
-
-
-def run_of(*seconds):
-    """A run with steps of these seconds, in equal parts."""
-    parts = {f"step_seconds/{name}": [step / len(PARTS) for step in seconds] for name in PARTS}
-    return pd.DataFrame(parts, index=range(3, 3 + len(seconds)))
+SECONDS = {"timing/generation": 4.0, "timing/make_experience": 1.0, "timing/ppo_train": 2.0, "timing/broadcast": 0.5}
 
 
 @pytest.fixture
-def drawn(monkeypatch, tmp_path):
-    """drawn(run) -> the axis of the plot."""
+def command(monkeypatch, tmp_path):
+    """command(*words) -> report.json."""
 
-    def draw(run):
-        with mock.patch.object(report.plt, "close"):
-            assert report.plot_seconds(run, tmp_path / "seconds.png").stat().st_size > 5_000
-        axis = report.plt.gca()
-        report.plt.close()
-        return axis
+    def run(*words):
+        monkeypatch.setattr(sys, "argv", ["report.py", *map(str, words), "--output", str(tmp_path / "out")])
+        report.main()
+        return json.loads((tmp_path / "out/report.json").read_text())
 
-    return draw
+    return run
 
 
-def test_it_draws_every_part_that_the_log_has():
-    scalars = dict.fromkeys(["step_total", "generation", "make_experience", "ppo_train", "broadcast"], 1.0)
-    logged = {f"timing/{name}": value for name, value in scalars.items()} | {OTHER: 0.0, IDLE_TAIL: 0.0}
-    assert list(step_seconds(logged)) == [f"step_seconds/{name}" for name in PARTS]
+def test_a_run_without_this_package(command, tmp_path, capsys):
+    write_run(tmp_path / "run", [], [(10.0 * step, {**SECONDS, "reward": step / 30}) for step in range(30)])
+    figures = command(tmp_path / "run")
+    assert figures["steps"] == 30 and figures["seconds_per_step"] == 7.5 and figures["straggler_rate"] is None
+    assert figures["train_reward_last"] == pytest.approx(24.5 / 30) and "heldout_reward_before" not in figures
+    assert "group size" not in capsys.readouterr().out and (tmp_path / "out/report.html").stat().st_size > 10_000
 
 
-def test_the_parts_of_a_step_are_stacked(drawn):
-    axis = drawn(run_of(3.0, 2.0, 4.0))
-    assert [part.get_label() for part in axis.collections] == [name.replace("_", " ") for name in PARTS]
-    for part, height in ((axis.collections[0], 1 / 7), (axis.collections[-1], 1.0)):
-        (path,) = part.get_paths()
-        tops = [max(y for x, y in path.vertices if low < x + 1e-9 and x - 1e-9 < low + 1) for low in (2.5, 3.5, 4.5)]
-        # Neighbours share an edge, where the higher one is seen.
-        assert tops == pytest.approx([3.0 * height, 4.0 * height, 4.0 * height])
-    assert axis.get_ylim()[1] > 4.0 and axis.get_xlim() == (2.5, 5.5)
+def test_its_limit_is_in_what_the_run_kept(command, tmp_path, capsys):
+    more = {"sagc/group_size": 8.0, "sagc/straggler_rate": 0.25, "sagc/virtual_queue": 0.1, "rollout/reward_mean": 0.5}
+    write_run(tmp_path / "run", [], [(10.0 * step, {**SECONDS, **more}) for step in range(30)])
+    (tmp_path / "run/trained").mkdir()
+    flags = {"rollout.sagc.max_straggler_rate": 0.3}
+    (tmp_path / "run/trained/run.jsonl").write_text(
+        json.dumps({"flags": flags, "versions": {}, "command": "x"}) + "\n"
+    )
+    models = [{"figures": {"reward": {"value": value}, "solved by most": {"value": value}}} for value in (0.25, 0.75)]
+    (tmp_path / "heldout.json").write_text(json.dumps({"problems": 8, "samples": 4, "models": models}))
+    figures = command(tmp_path / "run", "--heldout", tmp_path / "heldout.json")
+    assert (
+        figures["max_straggler_rate"] == 0.3 and figures["straggler_rate"] == 0.25 and figures["group_size_mean"] == 8
+    )
+    assert (figures["heldout_reward_before"], figures["heldout_solved_after"]) == (0.25, 0.75)
+    assert "its limit" in capsys.readouterr().out and (tmp_path / "out/control.svg").exists()
 
 
-def test_a_long_run_has_as_many_shapes_as_a_short_one(drawn):
-    """A bar for each step took minutes for 100,000 of them."""
-    counts = [len(drawn(run_of(*[2.0] * steps)).get_children()) for steps in (3, 3000)]
-    assert counts[0] == counts[1]
-
-
-def test_a_first_step_that_warms_up_is_cut_and_named(drawn):
-    axis = drawn(run_of(60.0, 2.0, 4.0))
-    assert axis.get_ylim()[1] == pytest.approx(4.4)
-    assert [text.get_text() for text in axis.texts] == ["step 3: 60 s"]
-
-
-def test_a_run_of_one_step_is_drawn_whole(drawn):
-    axis = drawn(run_of(60.0))
-    assert axis.get_ylim()[1] > 60 and not axis.texts
+def test_what_is_no_run_is_a_line(command, tmp_path):
+    with pytest.raises(SystemExit, match="eval/report.py: there is no .*none"):
+        command(tmp_path / "none")

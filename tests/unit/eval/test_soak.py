@@ -12,7 +12,7 @@ import sys, time
 kept = []
 for step in range(1, 10**6):
     kept.append(bytearray(b"x" * {size}))
-    print(f"Global step {step}: ", flush=True)
+    print(f"x.py:1] Global step {step}: {{", flush=True)
     time.sleep(0.03)
 """
 

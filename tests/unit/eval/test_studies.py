@@ -12,8 +12,8 @@ import pytest
 from comparison_runs import scalars, write_run
 from cpu_stack import ROOT
 from lib.comparison.arms import flags_of
+from lib.comparison.group_size_runs import WARM_UP
 from lib.comparison.step_arms import ARMS, SWITCHES
-from lib.group_size_runs import WARM_UP
 from lib.paths import ENGINES, STUDIES
 from lib.simulation.costs import CostModel
 from lib.simulation.lengths import Trace

@@ -1,5 +1,6 @@
 """`python -m openrlhf_sagc.unpatched`: OpenRLHF as released, whose flags are read before its imports."""
 
+import json
 import runpy
 import sys
 
@@ -9,12 +10,13 @@ from openrlhf_sagc.config.flags import openrlhf_parser, released_parser
 
 
 @pytest.fixture
-def started(monkeypatch):
-    """started(*flags): the module that the command runs with them, and the words that it gets."""
+def started(monkeypatch, tmp_path):
+    """started(*flags): the module that the command runs with them in tmp_path, and the words that it gets."""
 
     def run(*flags):
         found = []
         with monkeypatch.context() as patch:
+            patch.chdir(tmp_path)
             patch.setattr(sys, "argv", ["unpatched", *flags])
             patch.setattr("ray.init", None)
             real = runpy.run_module
@@ -37,6 +39,16 @@ def test_released_openrlhf_runs_as_its_own_command(openrlhf_of, started):
     openrlhf_of("cpu-base")
     flags = ["--algo.advantage.estimator", "gae", "--train.batch_size=4", "--rollout.n_s", "1"]
     assert started(*flags) == [("openrlhf.cli.train_ppo_ray", flags)]
+
+
+def test_it_keeps_its_start_in_the_default_folder(openrlhf_of, started, tmp_path):
+    openrlhf_of("cpu-base")
+    started("--train.batch_size=4", "--logger.wandb.key", "0123456789abcdef0123")
+    (line,) = (tmp_path / "ckpt/run.jsonl").read_text().splitlines()
+    start = json.loads(line)
+    assert start["flags"]["train.batch_size"] == 4 and start["flags"]["rollout.batch_size"] > 0
+    assert start["command"] == "python -m openrlhf_sagc.unpatched --train.batch_size=4 --logger.wandb.key '***'"
+    assert start["versions"]["openrlhf"].startswith("0.11.2 cpu-base ") and "0123456789abcdef" not in line
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,8 @@ from types import SimpleNamespace
 
 import pandas as pd
 import pytest
-from lib import group_size_runs, runs
+from lib import runs
+from lib.comparison import group_size_runs
 from lib.turns import opened_log
 from studies.dynamic_sampling import run as dynamic_sampling
 

@@ -4,10 +4,6 @@ import json
 import time
 
 import lib.comparison.logs
-import lib.comparison.plots
-import lib.comparison.report
-import lib.comparison.statistics
-import lib.comparison.training
 import lib.runs
 import lib.synthetic_reward
 

@@ -8,14 +8,14 @@ import lib.turns
 import pandas as pd
 import psutil
 import pytest
-from lib.logs import STEP_END
+from lib.run_logs.console import STEP_END
 from lib.turns import opened_log, paused_seconds, refuse_if_written, take_turns, without_pauses
 
 
 def script(folder, name, steps=3):
     """A run that ends its step when the file NAME-STEP is there, and itself when NAME-end is; it has a child."""
     wait = f"until [ -e {folder}/{name}-%s ]; do sleep 0.01; done\n"
-    lines = [wait % number + f"echo \"Global step {number}: {{'x': 1}}\"\n" for number in range(1, steps + 1)]
+    lines = [wait % number + f"echo \"x.py:1] Global step {number}: {{'x': 1}}\"\n" for number in range(1, steps + 1)]
     return "sleep 1000 & child=$!\n" + "".join(lines) + wait % "end" + "kill $child\n"
 
 
@@ -81,13 +81,13 @@ def test_one_run_at_a_time_makes_a_step(tmp_path):
     assert list(ends) == sorted(ends) and list(begins) == sorted(begins)
 
 
-ENDLESS = "echo 'Global step 1: {}'; exec sleep 1000"
+ENDLESS = "echo 'x.py:1] Global step 1: {}'; exec sleep 1000"
 
 
 @pytest.mark.parametrize(
     "other, message",
     [
-        ("echo 'Global step 1: {}'; echo no memory; exit 3", r"a run failed with exit code 3, see .*b\.log"),
+        ("echo 'x.py:1] Global step 1: {}'; echo no memory; exit 3", r"a run failed with exit code 3, see .*b\.log"),
         ("exit 0", r"a run ended in its warm-up, see .*b\.log"),
     ],
 )
@@ -130,7 +130,8 @@ def test_all_runs_are_ended_when_it_is_interrupted(tmp_path, monkeypatch, first)
 def test_a_run_that_has_enough_goes_on_to_its_last_line_and_is_ended(tmp_path):
     (tmp_path / "b-1").touch()
     first = (
-        "echo 'Global step 1: {}'; until [ -e %s/a-last ]; do sleep 0.01; done; echo last; exec sleep 1000" % tmp_path
+        "echo 'x.py:1] Global step 1: {}'; until [ -e %s/a-last ]; do sleep 0.01; done; echo last; exec sleep 1000"
+        % tmp_path
     )
     commands = commands_of(tmp_path, a=first, b=script(tmp_path, "b", steps=1))
     turns = []

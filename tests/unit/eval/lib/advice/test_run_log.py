@@ -44,9 +44,7 @@ def test_a_step_of_training_needs_no_switch(tmp_path):
 
 
 def test_too_little_or_no_log_is_refused(tmp_path):
-    with pytest.raises(
-        ValueError, match="--log .*/none has the TensorBoard files of 0 runs below it: give a folder of one"
-    ):
+    with pytest.raises(ValueError, match="--log: there is no .*/none"):
         bound_of(tmp_path / "none")
     with pytest.raises(ValueError, match="has 4 steps behind its first: too few, 10 would do"):
         bound_of(log(tmp_path / "short", steps=5))
@@ -55,7 +53,7 @@ def test_too_little_or_no_log_is_refused(tmp_path):
         ValueError, match="has no timing/step_total, timing/generation, .*: it is not a log of OpenRLHF"
     ):
         bound_of(tmp_path / "other" / "tensorboard")
-    with pytest.raises(ValueError, match="has the TensorBoard files of 2 runs"):
+    with pytest.raises(ValueError, match="--log: .* (has the logs of|has two runs that wrote|only one of)"):
         bound_of(tmp_path)
 
 

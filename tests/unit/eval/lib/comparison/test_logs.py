@@ -1,10 +1,6 @@
 """Steps and evaluations of a run, from its logs."""
 
 import lib.comparison.logs
-import lib.comparison.plots
-import lib.comparison.report
-import lib.comparison.statistics
-import lib.comparison.training
 import numpy as np
 import pytest
 from comparison_runs import HELDOUT, scalars, write_run

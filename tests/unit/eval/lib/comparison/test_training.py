@@ -5,10 +5,6 @@ import fcntl
 import json
 from pathlib import Path
 
-import lib.comparison.logs
-import lib.comparison.plots
-import lib.comparison.report
-import lib.comparison.statistics
 import lib.comparison.training
 import lib.runs
 import lib.synthetic_reward
@@ -31,7 +27,8 @@ def steps(*seconds):
     timings = [
         f"{{'timing/generation': {took - 1}, 'timing/other': 9.0, 'timing/ppo_train': 1e0}}" for took in seconds
     ]
-    lines = [f'echo "Global step 1: {of_step}"\n' for of_step in timings]
+    prefix = "INFO 11-27 08:59:15 ppo_trainer.py:555]"
+    lines = [f'echo "{prefix} Global step {step}: {of_step}"\n' for step, of_step in enumerate(timings, 1)]
     wait = "until [ -e $3/go ]; do sleep 0.01; done; rm $3/go\n"
     return "".join(lines) + f"echo Evaluation start time: 1\n{wait}echo ' Evaluation completed in'\n"
 

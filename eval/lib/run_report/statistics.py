@@ -1,7 +1,7 @@
 """Time to a reward and reward after a time, and ratios of seconds, with 95 % intervals.
 
-Rewards, first crossings and their ratios have a bootstrap over seeds and held-out problems. Mean times and ratios of mean seconds
-have Student's t over runs.
+Rewards, first crossings and their ratios have a bootstrap over seeds and held-out problems. Mean times and ratios of
+mean seconds have Student's t over runs.
 
 Suffixes of arrays: B draws of the bootstrap, E evaluations of a run, P problems, R repetitions, S seeds, T times.
 """
@@ -43,8 +43,8 @@ def time_to(target: float, seconds_V: np.ndarray, rewards_BV: np.ndarray) -> np.
 def mean_time_to(target: float, seconds_T: np.ndarray, rewards_T: np.ndarray) -> float:
     """Seconds to a reward, averaged over all rewards from a curve's first one to `target`.
 
-    It uses the whole curve below the target, so that noise moves it less than the first crossing. A rising curve is fitted
-    first (isotonic regression). The mean is then the area between curve and target, over the rise.
+    It uses the whole curve below the target, so that noise moves it less than the first crossing. A rising curve is
+    fitted first (isotonic regression). The mean is then the area between curve and target, over the rise.
 
     Returns:
         inf where the fitted curve does not reach the target, 0 where a curve begins at it or above.
@@ -59,7 +59,7 @@ def mean_time_to(target: float, seconds_T: np.ndarray, rewards_T: np.ndarray) ->
 
 
 def curves_of(evaluations: pd.DataFrame, policy: str, settings: dict) -> pd.DataFrame:
-    """Held-out reward of a policy over time: a row a seed, a column each of TIMES seconds from 0 to those of the settings."""
+    """Held-out reward of a policy over time: a row a seed, a column each of TIMES seconds up to the settings'."""
     mine = evaluations[evaluations["policy"] == policy]
     times_T = np.linspace(0, settings["seconds"], TIMES)
     curves = {
@@ -97,17 +97,17 @@ def sooner_than(best: pd.DataFrame, mine: pd.DataFrame, target: float) -> dict[s
 def over_runs(statistic: Callable[..., float], *runs: np.ndarray) -> dict[str, float | None]:
     """A positive statistic of runs, with a 95 % interval over them.
 
-    The interval is that of Student's t around the statistic's logarithm, with the standard error of the jackknife, which
-    leaves one run out at a time. Few runs give it the width that they deserve. A bootstrap of three runs reaches from the
-    least to the greatest of them, and no further.
+    The interval is that of Student's t around the statistic's logarithm, with the standard error of the jackknife,
+    which leaves one run out at a time. Few runs give it the width that they deserve. A bootstrap of three runs reaches
+    from the least to the greatest of them, and no further.
 
     Args:
         statistic: a function of the arrays, and of some rows of them.
         runs: arrays with a row a run; runs of the same row are paired.
 
     Returns:
-        `value`, `low`, `high` and the number of `runs`. No ends with one run, or where the statistic is 0, infinite or NaN,
-        also where it is so without one of the runs. A value of NaN without any run.
+        `value`, `low`, `high` and the number of `runs`. No ends with one run, or where the statistic is 0, infinite or
+        NaN, also where it is so without one of the runs. A value of NaN without any run.
     """
     number = len(runs[0])
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -186,7 +186,8 @@ def interval(draws: np.ndarray, digits: int) -> str:
 
 
 def speedup_of(best_B: np.ndarray, times_B: np.ndarray) -> np.ndarray:
-    """[B] best / times: inf in a draw in which best does not reach the target, -inf where times does not, NaN where neither does.
+    """[B] best / times: inf in a draw in which best does not reach the target, -inf where times does not, NaN where
+    neither does.
 
     What is not finite is a dash in a table, and is still above or below all ratios in an interval.
     """

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pandas as pd
-from lib.logs import read_run
+from lib.run_logs.read import read_run
 from lib.runs import train_once
 
 SIZES = [4, 8, 16, 32]

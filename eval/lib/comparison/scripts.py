@@ -1,0 +1,91 @@
+"""One launch script as several arms on the same GPUs: one after the other, or in turns by checkpoints."""
+
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+from lib.paths import ROOT
+from lib.run_logs.console import STEP_END
+from lib.turns import Run, end, opened_log
+
+ARMS = ("recommended", "all", "off", "unpatched")  # values of SAGC
+LEAST_TURN = 20  # steps, so that the first ones, which warm up, are a small part
+SMOKE_DATA = 4  # times the steps for which smoke.sh makes data: groups are dropped
+RESUMES = (
+    "The arms took turns by checkpoints. OpenRLHF as released loses the prompts that were not delivered when it "
+    "saved, may begin the wrong episode, and evicts its newest checkpoint by its metric (patches 6, 12 and 13), so "
+    "its rewards are of other prompts than without turns."
+)
+
+
+def train_arms(
+    script: str,
+    arms: list[str],
+    steps: int,
+    turn: int,
+    output: Path,
+    flags: list[str],
+    smoke: bool,
+    say: Callable[[str], None],
+) -> None:
+    """Train each arm up to a step; its OUTPUT is `output`/ARM.
+
+    Args:
+        script: of train_scripts/.
+        arms: of ARMS, in their order.
+        steps: of each arm.
+        turn: steps after which the next arm goes on, on the same GPUs; `steps` for one after the other.
+        flags: for all arms.
+        smoke: by smoke.sh, on the CPU.
+        say: called with a sentence before each turn.
+
+    Raises:
+        ValueError: a run failed or ended too early; the message is one line.
+    """
+    for start in range(0, steps, turn):
+        until = min(start + turn, steps)
+        for arm in arms:
+            say(f"{arm}: steps {start + 1} to {until}")
+            _one_turn(
+                script, arm, start, until, until < steps, output, [*flags, *_turn_flags(start, turn, steps)], smoke
+            )
+
+
+def _turn_flags(start: int, turn: int, steps: int) -> list[str]:
+    if turn >= steps:
+        return []
+    return ["--ckpt.save_steps", str(turn), *(["--ckpt.load_enable"] if start else [])]
+
+
+def _one_turn(
+    script: str, arm: str, start: int, until: int, goes_on: bool, output: Path, flags: list[str], smoke: bool
+) -> None:
+    """Train from one step to another and end the run; its checkpoint is whole once the next step has begun to count."""
+    folder = output / arm
+    folder.mkdir(parents=True, exist_ok=True)
+    environment = {
+        **os.environ,
+        "SAGC": arm,
+        "OUTPUT": str(folder.resolve()),
+        "RUN_NAME": "run",
+        "PYTHONUNBUFFERED": "1",
+    }
+    command = ["bash", str(ROOT / "train_scripts" / script), *flags]
+    if smoke:
+        environment["STEPS"] = str(SMOKE_DATA * until)
+        command = ["bash", str(ROOT / "train_scripts/smoke.sh"), script, *flags]
+    log = folder / f"turn-{start + 1}-{until}.log"
+    with opened_log(log) as sink:
+        process = psutil.Popen(command, stdout=sink, stderr=subprocess.STDOUT, env=environment)
+    run = Run(process, log)
+    try:
+        printed = run.take_turn(STEP_END, until - start + goes_on)
+    finally:
+        end([run])
+    reached = len(STEP_END.findall(printed))
+    if reached < until - start:
+        raise ValueError(
+            f"{arm} ended after {reached} of {until - start} steps: give more data or episodes, or see {log}"
+        )

@@ -1,0 +1,105 @@
+"""Whatever a user has of a run: what it is, and the runs in it."""
+
+from pathlib import Path
+
+import pandas as pd
+from lib.run_logs.console import read_console
+from lib.run_logs.event_files import event_files, read_event_file
+from lib.run_logs.exports import read_csv, read_json
+from lib.run_logs.kept import kept_of
+from lib.run_logs.starts import Run, Start, one_run
+
+from openrlhf_sagc.run.kept import LOG
+
+READERS = {".json": read_json, ".jsonl": read_json}
+RUN_MARK = "#"  # FILE#RUN names a run of a file that has several
+
+
+def read_run(path: Path | str) -> pd.DataFrame:
+    """The steps of the one run at `path`, as `Run` has them."""
+    return read(str(path)).steps
+
+
+def read(source: str) -> Run:
+    """The run of a folder or file; FILE#RUN where a file has several.
+
+    Raises:
+        ValueError: there is none, or there are several; the message is one line and says what would do.
+    """
+    runs = read_all(source)
+    if len(runs) > 1:
+        raise ValueError(_which(source, runs))
+    (starts,) = runs.values()
+    run, path = one_run(source, starts), Path(source)
+    return run._replace(kept=kept_of(path if path.is_dir() else path.parent))
+
+
+def read_runs(sources: list[str]) -> list[Run]:
+    """The run of each source."""
+    return [read(source) for source in sources]
+
+
+def read_charts(sources: list[str]) -> list[Run]:
+    """The runs of CSV files: charts of the same run are put together, as each has one metric."""
+    runs: dict[str, list[tuple[str, list[Start]]]] = {}
+    for source in sources:
+        found = read_all(source)
+        if len(found) > 1:
+            raise ValueError(_which(source, found))
+        ((label, starts),) = found.items()
+        runs.setdefault(label or source, []).append((source, starts))
+    joined = []
+    for parts in runs.values():
+        sources_of, starts = " and ".join(source for source, _ in parts), parts[0][1]
+        if len(parts) > 1:
+            starts = [starts[0]._replace(table=pd.concat([start.table for _, own in parts for start in own]))]
+        joined.append(one_run(sources_of, starts))
+    return joined
+
+
+def _which(source: str, runs: dict) -> str:
+    return f"{source} has the runs {', '.join(sorted(runs))}: give one as FILE{RUN_MARK}RUN"
+
+
+def read_all(source: str) -> dict[str, list[Start]]:
+    """The starts of each run of a source, by the run's name where the source has names."""
+    path, _, wanted = (source, "", "") if Path(source).exists() else source.partition(RUN_MARK)
+    path = Path(path)
+    if not path.exists():
+        raise ValueError(f"there is no {path}")
+    if path.is_dir():
+        return {"": _folder(path)}
+    try:
+        return _file(path, wanted)
+    except OSError as error:
+        raise ValueError(f"{path}: {error.strerror}") from None
+
+
+def _folder(folder: Path) -> list[Start]:
+    files = event_files(folder)
+    starts = [read_event_file(file) for file in files]
+    if any(len(start.table) for start in starts):
+        return starts
+    log = folder / LOG
+    if log.is_file():
+        return read_console(log)
+    if files:
+        raise ValueError(f"no training steps in {folder}: its {len(files)} event file(s) have no scalars")
+    exports = [file.name for file in sorted(folder.iterdir()) if file.suffix in (".csv", ".json", ".jsonl", ".log")]
+    advice = (
+        f"give one of its files, such as {exports[0]}" if exports else "give a folder with TensorBoard's event files"
+    )
+    raise ValueError(f"no event files in {folder}, nor below it: {advice}")
+
+
+def _file(path: Path, wanted: str) -> dict[str, list[Start]]:
+    if "tfevents" in path.name:
+        return {"": [read_event_file(path)]}
+    if path.suffix in READERS:
+        return {"": READERS[path.suffix](path)}
+    if path.suffix != ".csv":
+        return {"": read_console(path)}
+    runs = read_csv(path)
+    if wanted and wanted not in runs:
+        raise ValueError(f"{path} has no run {wanted!r}, but {', '.join(map(repr, runs))}")
+    return {wanted: runs[wanted]} if wanted else runs

@@ -1,0 +1,69 @@
+"""The arms that a command names: NAME=SOURCE for a run, several of a name for its seeds; FOLDER for a comparison."""
+
+from pathlib import Path
+
+from lib.run_logs.read import read_charts, read_runs
+from lib.run_report.measured import Arm, Measured, measure
+from lib.run_report.recorded import is_recorded, read_recorded
+
+MAY_DIFFER = {"at_once", "target"}  # settings of comparisons whose runs are put together
+
+
+def arms_of(words: list[str]) -> tuple[list[Arm], dict]:
+    """The arms in their order, and the settings of the comparison that they are of, if any.
+
+    Raises:
+        ValueError: a word names no run, or two name the same or runs of other settings; the message is one line.
+    """
+    arms: dict[tuple[str, str], list[Measured]] = {}
+    sources: dict[str, list[str]] = {}
+    settings: dict = {}
+    for word in words:
+        name, equals, source = word.partition("=")
+        if not equals or Path(word).exists():
+            name, source = "", word
+        if is_recorded(Path(source)):
+            settings = _add_recorded(arms, name, Path(source), settings)
+        elif not name:
+            raise ValueError(
+                f"{word}: give NAME={word}, with a name for the arm, or a folder that eval/compare.py has written"
+            )
+        else:
+            sources.setdefault(name, []).append(source)
+            arms.setdefault((name, ""), [])
+    for name, given in sources.items():
+        if twice := [source for source in given if given.count(source) > 1]:
+            raise ValueError(f"{name} has {twice[0]} twice: give each run once")
+        runs = [
+            *read_runs([source for source in given if not _is_chart(source)]),
+            *read_charts(list(filter(_is_chart, given))),
+        ]
+        arms[name, ""] += [measure(run, len(arms[name, ""]) + number) for number, run in enumerate(runs)]
+    return [Arm(name, runs, algorithm) for (name, algorithm), runs in arms.items()], settings
+
+
+def _is_chart(source: str) -> bool:
+    return Path(source.partition("#")[0]).suffix == ".csv"
+
+
+def _add_recorded(arms: dict, name: str, folder: Path, settings: dict) -> dict:
+    """Put the runs of a comparison, or of its policy of this name, to those of the same arm; the settings of all."""
+    found, own = read_recorded(folder)
+    if differ := [
+        key for key in {**own, **settings} if settings and own.get(key) != settings.get(key) and key not in MAY_DIFFER
+    ]:
+        raise ValueError(
+            f"{folder} was made with other settings than the comparison before it; they differ in "
+            f"{', '.join(sorted(differ))}"
+        )
+    wanted = [arm for arm in found if name in ("", arm.name)]
+    if not wanted:
+        raise ValueError(f"{folder} has no policy {name}, but {', '.join(dict.fromkeys(arm.name for arm in found))}")
+    for arm in wanted:
+        runs = arms.setdefault((arm.name, arm.algorithm), [])
+        if twice := {run.seed for run in runs} & {run.seed for run in arm.runs}:
+            raise ValueError(
+                f"{folder} has a run that is there already, {arm.algorithm} {arm.name} {min(twice)}: give other seeds"
+            )
+        runs += arm.runs
+    return settings or own

@@ -1,0 +1,80 @@
+"""Rewards against steps, seconds and rollouts."""
+
+import numpy as np
+import pytest
+from lib.run_report.learning import at_equal, binomial, section, targets
+from report_runs import arm_of, run_of
+
+STEPS = 40
+
+
+def evaluated(slope, samples=400.0):
+    at = range(0, STEPS + 1, 4)
+    return {
+        "eval_math_pass1": {step: slope * step for step in at if step},
+        "eval_num_samples": {step: samples for step in at if step},
+    }
+
+
+def arms():
+    """One learns more from a rollout, the other has steps of half the seconds."""
+    off = arm_of("off", run_of(np.full(STEPS, 6.5), evaluations=evaluated(0.02)))
+    ours = arm_of("ours", run_of(np.full(STEPS, 1.5), evaluations=evaluated(0.015)))
+    return [off, ours]
+
+
+def text_of(found):
+    return " ".join(block for block in found.blocks if isinstance(block, str))
+
+
+def table_of(found, title):
+    (table,) = [block for block in found.blocks if hasattr(block, "rows") and block.titles[0] == title]
+    return [dict(zip(table.titles, row)) for row in table.rows]
+
+
+def test_who_wins_at_equal_seconds_may_lose_at_equal_rollouts():
+    found = section(arms())
+    assert "At equal training seconds ours is ahead. At equal rollouts made off is ahead" in text_of(found)
+    rows = {row["at equal"]: row for row in table_of(found, "at equal")}
+    assert rows["rollouts made"]["at"] == "2,560" and rows["rollouts made"]["off"].startswith("0.800 [0.758,")
+    assert rows["training seconds"]["at"] == "195" and rows["training seconds"]["ours"].startswith("0.600")
+    assert float(rows["training seconds"]["off"].split()[0]) == pytest.approx(0.02 * (195 / 10 + 1))
+    assert rows.keys() == {"steps", "training seconds", "hours on the clock", "rollouts made"}
+
+
+def test_dropped_rollouts_count_at_equal_rollouts():
+    run = run_of(np.full(STEPS, 1.5), evaluations=evaluated(0.015), dynamic_filtering_pass_rate=50.0)
+    end, (off, ours) = at_equal([arms()[0], arm_of("ours", run)], "rollouts", True)
+    assert end == 2560 and off["value"] == pytest.approx(0.8) and ours["value"] == pytest.approx(0.3)
+
+
+def test_the_time_to_each_reward():
+    assert targets(arms(), True) == [0.2, 0.4, 0.6, 0.8]
+    rows = table_of(section(arms()), "reward")
+    found = {(row["reward"], row["in"]): (row["off"], row["ours"]) for row in rows}
+    assert found["0.4", "steps"] == ("20", "27") and found["0.4", "training seconds"] == ("190", "128")
+    assert found["0.8", "steps"] == ("40", "–")
+
+
+def test_seeds_have_students_interval_and_one_run_the_binomial():
+    runs = [run_of(np.full(STEPS, 6.5), evaluations=evaluated(0.02 + seed / 1000)) for seed in range(3)]
+    _, (found,) = at_equal([arm_of("off", *runs)], "step", True)
+    assert found["value"] == pytest.approx(0.84) and found["high"] - found["value"] == pytest.approx(
+        4.303 * 0.04 / 3**0.5, rel=1e-3
+    )
+    assert binomial(0.5, 400)["low"] == pytest.approx(0.451, abs=1e-3)
+    assert binomial(1.5, 400) == binomial(0.5, np.nan) == {"low": None, "high": None}
+
+
+def test_without_evaluations_it_is_the_training_reward_and_says_so():
+    found = section(
+        [arm_of(name, run_of(np.full(STEPS, 4.0), reward=np.linspace(0, 1, STEPS))) for name in ("off", "ours")]
+    )
+    assert "these are training rewards" in found.blocks[0] and "there is no interval" in text_of(found)
+    assert "No reward is known." in section([arm_of("off", run_of([4.0] * 3))]).blocks
+
+
+def test_other_data_are_warned_of():
+    other = {"eval_gsm8k_pass1": {4: 0.5, 8: 0.6}}
+    mine = arm_of("ours", run_of(np.full(STEPS, 4.0), evaluations=other))
+    assert "Warning: the arms were evaluated on other data" in text_of(section([arms()[0], mine]))
