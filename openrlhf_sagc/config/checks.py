@@ -35,6 +35,22 @@ def check_modes(args: Settings, off: str) -> None:
         f"(--rollout.batch_size {batch_size}) by itself: drop it{off}",
     )
     _check_critic(args, off)
+    _check_adapters(args)
+
+
+def _check_adapters(args: Settings) -> None:
+    """Engines get a layer's weight with what its LoRA adapters add, which the actors have to have as a whole."""
+    ds = args.ds
+    reasons = {
+        f"--ds.zero_stage {ds.zero_stage}, which spreads each weight over the ranks: use --ds.zero_stage 2": ds.zero_stage
+        == 3,
+        f"--ds.tensor_parallel_size {ds.tensor_parallel_size}, which spreads weights over ranks: drop it": ds.tensor_parallel_size
+        > 1,
+        "--ds.load_in_4bit, whose weights no engine can take: drop it": ds.load_in_4bit,
+        "--train.enable_ema, whose model has no adapters to average: drop it": args.train.enable_ema,
+    }
+    for reason, holds in reasons.items():
+        refuse(ds.lora.rank > 0 and holds, f"--ds.lora.rank {ds.lora.rank} does not work with {reason}")
 
 
 def _check_surplus(args: Settings) -> None:

@@ -14,6 +14,7 @@ from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 from openrlhf.utils.logging_utils import init_logger
 from ray.exceptions import RayTaskError
 
+from openrlhf_sagc.actors.adapters import broadcast_merged
 from openrlhf_sagc.config.savings import why_not_streamed
 from openrlhf_sagc.config.settings import Settings
 from openrlhf_sagc.driver.evaluation import FAILED
@@ -71,7 +72,7 @@ class GroupTraining(BasePPOTrainer):
             self.strategy,
             self.tokenizer,
         )
-        self.actor_model_group = _SavedOnce(self.actor_model_group)
+        self.actor_model_group = _PolicyActors(self.actor_model_group, bool(self.args.ds.lora.rank))
         if self.wandb_logger:
             log_eval = self.wandb_logger.log_eval
             # OpenRLHF tells W&B that `eval/epoch` is the axis of an evaluation's metrics, and never logs it.
@@ -125,11 +126,18 @@ def _named_failure(path: str, step: int) -> Iterator[None]:
         ) from error
 
 
-class _SavedOnce:
-    """The policy's actors, to which a checkpoint's state goes as one object of Ray's instead of a copy for each."""
+class _PolicyActors:
+    """OpenRLHF's group of the policy's actors, some of whose methods are called in another way.
 
-    def __init__(self, group) -> None:
-        self._group = group
+    A checkpoint's state goes to them as one object of Ray's instead of a copy for each.
+
+    Args:
+        group: OpenRLHF's.
+        adapted: the policy has LoRA adapters, with which OpenRLHF's own weight sync would fail.
+    """
+
+    def __init__(self, group, adapted: bool) -> None:
+        self._group, self._adapted = group, adapted
 
     def __getattr__(self, name: str):
         return getattr(self._group, name)
@@ -138,6 +146,8 @@ class _SavedOnce:
         """OpenRLHF's call of a method of every actor."""
         if "client_states" in kwargs:
             kwargs["client_states"] = ray.put(kwargs["client_states"])
+        if method_name == "broadcast_to_vllm" and self._adapted:
+            return self._group.async_run_method("__ray_call__", broadcast_merged)
         return self._group.async_run_method(method_name, *args, **kwargs)
 
 

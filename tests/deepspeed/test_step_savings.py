@@ -18,6 +18,9 @@ CASES = {
     "KL loss": {**KL, "algo.kl.use_loss": True, "algo.kl.estimator": "k3"},
     "KL in the reward": KL,
     "GSPO": {"actor.policy_loss_type": "gspo"},
+    "LoRA": {"ds.lora.rank": 4, "ds.lora.alpha": 8},
+    "Muon": {"actor.optim": "muon", "actor.muon.lr": 1e-2, "actor.max_norm": 0},
+    "EMA": {"train.enable_ema": True, "train.ema_beta": 0.5},
 }
 
 
@@ -44,6 +47,13 @@ def test_the_weights_are_those_of_a_step_that_leaves_nothing_out(trained, case, 
     assert_same_training(saved, kept, steps=3, rate=1e-2)
     norms = [[step["actor_grad_norm"] for step in run["steps"]] for run in (saved, kept)]
     assert norms[0] == pytest.approx(norms[1], rel=1e-5) and min(norms[1]) > CLIPPED["actor.max_norm"]
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_so_is_their_moving_average(trained, ranks):
+    saved, kept = trained[ranks]["EMA"], trained[ranks]["EMA, kept"]
+    assert saved["ema"] == pytest.approx(kept["ema"], abs=1e-5)
+    assert saved["ema"] != pytest.approx(saved["actor"]["weights"], abs=1e-3)
 
 
 @pytest.mark.parametrize("ranks", [1, 2])

@@ -159,7 +159,7 @@ def parse(flags):
 def recorded(engine, count):
     """`as_plain_steps`, which adds up the gradients as the optimizer sees them, where weights stay as they are."""
     engine.counts = [*getattr(engine, "counts", []), count]
-    if engine.optimizer.param_groups[0]["lr"]:
+    if engine.optimizer.param_groups[0]["lr"] or "betas" not in engine.optimizer.param_groups[0]:  # the latter is Muon
         with as_plain_steps(engine, count):
             yield
         return
@@ -174,10 +174,14 @@ def recorded(engine, count):
     engine.update = getattr(engine, "update", 0) + count * torch.cat(means) / (1 - decay)
 
 
+def values_of(parameters):
+    return [value for parameter in parameters for value in parameter.detach().flatten().tolist()]
+
+
 def describe(engine, args):
     parameters = list(engine.module.parameters())
     with deepspeed.zero.GatheredParameters(parameters, enabled=args.ds.zero_stage == 3):
-        weights = [value for parameter in parameters for value in parameter.detach().flatten().tolist()]
+        weights = values_of(parameters)
     states = [state for state in engine.optimizer.optimizer.state.values() if "exp_avg" in state]
     moments = {name: [v for s in states for v in s[name].flatten().tolist()] for name in ("exp_avg", "exp_avg_sq")}
     return {
@@ -199,6 +203,7 @@ if __name__ == "__main__":
         mock.patch.object(ppo_loop, "ModelActors", ModelActors),
         mock.patch.object(ppo_loop, "parse", parse),
         mock.patch.object(ppo_loop, "describe", describe),
+        mock.patch.object(ppo_loop, "digest", values_of),  # of the moving average
         mock.patch.object(training, "as_plain_steps", recorded),
         mock.patch.object(SamplesGenerator, "_process_response_into_experience", own_sample),
         mock.patch.object(streamed_training, "deal_at_random", deal_halves),

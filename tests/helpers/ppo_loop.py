@@ -125,7 +125,7 @@ ppo_trainer_async.VLLMLock = mock.MagicMock()
 
 
 def parse(flags):
-    """What the tree's script makes of the flags; dynamic batches without the packing that it asks a GPU for."""
+    """What the tree's script makes of the flags; dynamic batches without packing where the case does not ask for it."""
     command = ["train_ppo_ray"]
     for name, value in flags.items():
         command += ["--" + name, *([] if value is True else map(str, value if isinstance(value, list) else [value]))]
@@ -138,7 +138,9 @@ def parse(flags):
         contextlib.suppress(ZeroDivisionError),
     ):
         runpy.run_path(str(TREE / "openrlhf/cli/train_ppo_ray.py"), run_name="__main__")
-    args[0].ds.packing_samples, args[0].ds.attn_implementation = False, "eager"
+    args[0].ds.packing_samples = "ds.packing_samples" in flags
+    if not args[0].ds.packing_samples:
+        args[0].ds.attn_implementation = "eager"
     return args[0]
 
 
@@ -164,8 +166,8 @@ def train(model, rank, world_size, flags, prompts=12, rewards=(0.0, 0.5, 1.0), s
     make_config = strategy.get_ds_train_config
 
     def config(optim_dict=None, **kwargs):
-        if optim_dict:
-            optim_dict["params"]["torch_adam"] = True  # DeepSpeed's own would have to be compiled
+        if optim_dict and optim_dict["type"] == "AdamW" and not args.ds.enable_sleep:
+            optim_dict["params"]["torch_adam"] = True  # DeepSpeed's own, which sleep needs, has to be compiled
         return make_config(optim_dict=optim_dict, **kwargs)
 
     def make(cls, *arguments):

@@ -193,6 +193,16 @@ CASES = {
         "--algo.dynamic_filtering_enable needs rewards with the responses",
         "or drop it for the reward model",
     ),
+    "adapters of weights that are spread": (
+        ["--ds.lora.rank", "8", "--ds.zero_stage", "3"],
+        "--ds.lora.rank 8 does not work with --ds.zero_stage 3",
+        "use --ds.zero_stage 2",
+    ),
+    "adapters that an average lacks": (
+        ["--ds.lora.rank", "8", "--train.enable_ema"],
+        "--ds.lora.rank 8 does not work with --train.enable_ema",
+        "drop it",
+    ),
     "no engines": (
         ["--vllm.num_engines", "0"],
         "--vllm.num_engines 0 leaves nothing to generate with",
