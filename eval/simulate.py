@@ -5,9 +5,9 @@ training, on a trace of rollout lengths or on a distribution:
 
     python eval/simulate.py --trace FILE --policies fixed:8,fixed:16,sagc,sagc+tail --json OUT
 
-A policy is `fixed:N` or `sagc`. `+tail` behind it is tail batching (`+tail:R` with a response_ratio of R), `+lengths` is
-placed rollouts, and `@samples` or `@prompts` is what a step keeps at every group size (else --hold). The same flags
-and seed give the same JSON. lib/simulation/lengths.py says how a trace is drawn from.
+A policy is `fixed:N` or `sagc`. `+tail` behind it is tail batching, by the method that is measured best; `+tail:sort` and
+`+tail:stop` by this one, `+tail:R` by stop with a response_ratio of R. `+lengths` is placed rollouts, and `@samples` or
+`@prompts` is what a step keeps at every group size (else --hold). The same flags and seed give the same JSON. lib/simulation/lengths.py says how a trace is drawn from.
 """
 
 import argparse

@@ -11,7 +11,6 @@ from types import SimpleNamespace
 from openrlhf_sagc.config.checks import check_agent, check_batch, check_group, check_modes, check_prompts, check_reward
 from openrlhf_sagc.config.inputs import check_inputs
 from openrlhf_sagc.config.late_flags import check_late_flags
-from openrlhf_sagc.config.layout import samples_per_step
 from openrlhf_sagc.config.prompts import ALL, DRAWN
 from openrlhf_sagc.config.refusal import (
     AGENT_TIMEOUT,
@@ -28,8 +27,9 @@ from openrlhf_sagc.config.refusal import (
     refusal,
 )
 from openrlhf_sagc.config.reward_addresses import check_addresses
-from openrlhf_sagc.config.savings import LOG_PROBS, MICRO_BATCHES, STREAM, describe_savings
-from openrlhf_sagc.config.settings import Settings, settled
+from openrlhf_sagc.config.savings import LOG_PROBS, MICRO_BATCHES, STREAM
+from openrlhf_sagc.config.settings import METHODS, Settings, settled
+from openrlhf_sagc.config.start_line import describe
 from openrlhf_sagc.decisions.objectives import OBJECTIVES
 
 
@@ -106,13 +106,19 @@ def _add_tail_batching(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         TAIL + "enable",
         action="store_true",
-        help="close a step with the groups that finish first; slow prompts wait for a long round",
+        help="no step waits long for a few slow prompts; method says how",
+    )
+    group.add_argument(
+        TAIL + "method",
+        choices=METHODS,
+        default="auto",
+        help="sort prompts into steps by earlier lengths, or stop slow ones for long rounds; auto: what is measured best",
     )
     group.add_argument(
         TAIL + "prompt_ratio",
         type=float,
-        default=1.25,
-        help="a short round requests this many times the prompts that it needs",
+        default=None,
+        help="prompts that a step requests over those it needs; without it 1.25 for stop, 1 for sort and auto",
     )
     group.add_argument(
         TAIL + "response_ratio",
@@ -280,53 +286,3 @@ def off_command(args: SimpleNamespace) -> str:
     if given:
         return f", or start {OFF} without {' '.join(given)}, which runs the rest as it is"
     return f", or start {OFF}, which runs the script as it is"
-
-
-def describe(args: Settings) -> str:
-    """The start-up line: what the flags come to."""
-    flags, tail = args.rollout.sagc, args.rollout.tail_batching
-    sizes = sorted(set(flags.group_sizes))
-    samples, product = samples_per_step(args)
-    if flags.hold == "samples":
-        combinations = ", ".join(f"{samples // size} x {size}" for size in sizes)
-        kept = len(sizes) > 1 and args.algo.dynamic_filtering_surplus == "keep"
-        but = ", but for groups that are kept from another size" if kept else ""
-        parts = [f"every step has {samples} samples ({product}), as prompts x group size {combinations}{but}"]
-    else:
-        combinations = ", ".join(f"{size} = {args.rollout.batch_size * size}" for size in sizes)
-        parts = [
-            f"every step has {args.rollout.batch_size} prompts (--rollout.batch_size), at group size {combinations} samples"
-        ]
-    if len(sizes) > 1:
-        aim = (
-            "as large as possible" if flags.objective == "size" else "the one with the most effective samples a second"
-        )
-        unit = "response tokens" if flags.signal == "tokens" else "seconds"
-        parts.append(
-            f"the first group size is {args.rollout.n_samples_per_prompt}; each later one is {aim}, with a "
-            f"straggler in at most {100 * flags.max_straggler_rate:g} % of the groups in the long run (a rollout of "
-            f"{flags.straggler_ratio:g} times the group's median {unit})"
-        )
-    if tail.enable:
-        parts.append(
-            f"short rounds dispatch {tail.prompt_ratio:g} times the prompts and {tail.response_ratio:g} times the rollouts "
-            "per prompt; long rounds finish the prompts that short ones leave behind"
-        )
-    if tail.enable and len(sizes) > 1 and tail.response_ratio > 1:
-        parts.append(
-            f"{TAIL}response_ratio {tail.response_ratio:g} stops stragglers before they count, so the limit has little effect: "
-            "use 1"
-        )
-    if tail.enable and tail.prompt_ratio > 1 and args.algo.advantage.estimator == "reinforce_baseline":
-        parts.append(
-            "--algo.advantage.estimator reinforce_baseline whitens advantages over each round, so tail batching changes "
-            "them: group_norm keeps them"
-        )
-    parts.append(
-        f"at most {samples // args.train.batch_size} optimizer step(s) per rollout and epoch; the learning rate follows the "
-        "share of prompts used"
-    )
-    parts.append(describe_savings(args))
-    if args.rollout.trace is not None:
-        parts.append(f"a row of every rollout goes to {args.rollout.trace}")
-    return "; ".join(parts)

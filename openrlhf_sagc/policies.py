@@ -2,12 +2,14 @@
 
 from openrlhf_sagc.config.checks import fitting_sizes
 from openrlhf_sagc.config.layout import samples_per_step
-from openrlhf_sagc.config.refusal import PREFIX, words
-from openrlhf_sagc.config.settings import Settings
+from openrlhf_sagc.config.refusal import PREFIX, TAIL, words
+from openrlhf_sagc.config.settings import Settings, prompt_ratio
+from openrlhf_sagc.decisions.best_rounds import BestRounds
 from openrlhf_sagc.decisions.controller import StragglerAwareGroupController
 from openrlhf_sagc.decisions.dynamic_sampling import DynamicSampler
 from openrlhf_sagc.decisions.length_prediction import LengthPredictor
 from openrlhf_sagc.decisions.planner import Batcher, StepPlanner
+from openrlhf_sagc.decisions.sorted_steps import SortedSteps
 from openrlhf_sagc.decisions.step_model import StepModel
 from openrlhf_sagc.decisions.tail_batching import NoTailBatching, TailBatcher
 from openrlhf_sagc.decisions.token_weights import TokenWeights
@@ -60,10 +62,17 @@ def build_batcher(args: Settings) -> Batcher:
     Raises:
         ValueError: a flag is out of range; the message begins with its name.
     """
-    flags = args.rollout.tail_batching
+    flags, ratio = args.rollout.tail_batching, prompt_ratio(args)
     if not flags.enable:
         return NoTailBatching()
-    return TailBatcher(prompt_ratio=flags.prompt_ratio, response_ratio=flags.response_ratio)
+    if flags.method == "stop":
+        return TailBatcher(prompt_ratio=ratio, response_ratio=flags.response_ratio)
+    if flags.response_ratio != 1:
+        raise ValueError(f"response_ratio {flags.response_ratio:g} is of {TAIL}method stop: add that, or drop it")
+    try:
+        return (SortedSteps if flags.method == "sort" else BestRounds)(prompt_ratio=ratio, seed=args.train.seed)
+    except ValueError as error:
+        raise ValueError(f"{error}: use that, or {TAIL}method stop") from None
 
 
 def build_step_model(args: Settings, num_engines: int) -> StepModel | None:
@@ -79,7 +88,8 @@ def build_token_weights(args: Settings) -> TokenWeights | None:
     if args.actor.loss_agg_mode != "token-mean" or args.actor.policy_loss_type == "gspo":
         return None
     tail = args.rollout.tail_batching
-    return TokenWeights(by_frame=tail.enable and tail.prompt_ratio > 1 and tail.token_weight == "plain")
+    has_frames = tail.enable and (tail.method != "stop" or prompt_ratio(args) > 1)
+    return TokenWeights(by_frame=has_frames and tail.token_weight == "plain")
 
 
 def build_planner(args: Settings, num_engines: int) -> StepPlanner:
@@ -88,12 +98,13 @@ def build_planner(args: Settings, num_engines: int) -> StepPlanner:
     Raises:
         ValueError: a flag is out of range; the message begins with its name.
     """
-    rollout = args.rollout
+    rollout, tail = args.rollout, args.rollout.tail_batching
+    predicts = rollout.length_aware_dispatch or tail.enable and tail.method != "stop"
     return StepPlanner(
         build_controller(args),
         build_sampler(args),
         build_batcher(args),
-        LengthPredictor() if rollout.length_aware_dispatch else None,
+        LengthPredictor() if predicts else None,
         hold=rollout.sagc.hold,
         samples=samples_per_step(args)[0],
         prompts=rollout.batch_size,

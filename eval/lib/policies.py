@@ -1,7 +1,8 @@
 """Policies as the commands name them.
 
-A policy is `fixed:N` or `sagc`, for compare.py also `unpatched:N`. Behind the first two, `+tail` adds tail batching,
-`+tail:R` the same with a response_ratio of R, and `+lengths` placed rollouts. For compare.py, `+forward` keeps the
+A policy is `fixed:N` or `sagc`, for compare.py also `unpatched:N`. Behind the first two, `+tail` adds tail batching, by the
+method that is measured best, `+tail:sort` and `+tail:stop` by this one, and `+tail:R` by `stop` with a response_ratio of R;
+`+lengths` adds placed rollouts. For compare.py, `+forward` keeps the
 forward pass for old log-probs, `+shuffled` shuffles micro-batches, `+stream` streams, and `+round` weighs every round of
 tail batching the same. `@samples` or `@prompts` at the
 end says what a step keeps at every group size.
@@ -14,12 +15,13 @@ KINDS = ("unpatched", "fixed", "sagc")
 STEP = ("forward", "shuffled", "stream", "round")  # additions that change how a step is trained
 GRAMMAR = re.compile(
     r"(?P<kind>unpatched(?=:)|fixed(?=:)|sagc(?!:))(?::(?P<size>\d+))?"
-    r"(?P<additions>(?:\+(?:tail(?::\d+(?:\.\d+)?)?|lengths|forward|shuffled|stream|round))*)(?:@(?P<hold>samples|prompts))?"
+    r"(?P<additions>(?:\+(?:tail(?::(?:sort|stop|\d+(?:\.\d+)?))?|lengths|forward|shuffled|stream|round))*)(?:@(?P<hold>samples|prompts))?"
 )
 
 
 class Policy(NamedTuple):
-    """`name` is the word without the hold; `size` is None for sagc; `response_ratio` and `hold` are None if not given.
+    """`name` is the word without the hold; `size` is None for sagc; `tail` is the method, None without tail batching;
+    `response_ratio` and `hold` are None if not given.
 
     `step` are the additions of STEP.
     """
@@ -27,7 +29,7 @@ class Policy(NamedTuple):
     name: str
     kind: str
     size: int | None
-    tail: bool
+    tail: str | None
     response_ratio: float | None
     lengths: bool
     hold: str | None
@@ -53,13 +55,17 @@ def parse_policy(word: str, kinds: tuple[str, ...] = KINDS) -> Policy:
     unknown_step = step and "unpatched" not in kinds  # simulated steps have flags of their own
     if not found or found["kind"] not in kinds or plain_only or unknown_step or len(set(names)) < len(names):
         forms = " or ".join(kind if kind == "sagc" else f"{kind}:N" for kind in kinds)
-        additions = "+tail, +tail:RESPONSE_RATIO or +lengths"
+        additions = "+tail, +tail:sort, +tail:stop, +tail:RESPONSE_RATIO or +lengths"
         if "unpatched" in kinds:
-            additions = "+tail, +tail:RESPONSE_RATIO, +lengths, +forward, +shuffled, +stream or +round"
+            additions = (
+                "+tail, +tail:sort, +tail:stop, +tail:RESPONSE_RATIO, +lengths, +forward, +shuffled, +stream or +round"
+            )
         raise ValueError(
             f"--policies {word}: use {forms}; behind fixed:N or sagc {additions}; and @samples or @prompts at the end"
         )
-    ratio = next((float(addition.partition(":")[2]) for addition in additions if ":" in addition), None)
+    given = next((addition.partition(":")[2] for addition in additions if addition.startswith("tail")), None)
+    tail = given if given in ("sort", "stop", None) else "stop" if given else "auto"
+    ratio = float(given) if given and tail != given else None
     size = int(found["size"]) if found["size"] else None
     name = word.partition("@")[0]
-    return Policy(name, found["kind"], size, "tail" in names, ratio, "lengths" in names, found["hold"], step)
+    return Policy(name, found["kind"], size, tail, ratio, "lengths" in names, found["hold"], step)

@@ -15,7 +15,7 @@ from openrlhf_sagc.config.layout import (
     uneven_share,
 )
 from openrlhf_sagc.config.refusal import AGENT_TIMEOUT, FILTER, PREFIX, REWARD, TAIL, USUAL_SIZE, refuse, words
-from openrlhf_sagc.config.settings import Settings
+from openrlhf_sagc.config.settings import Settings, prompt_ratio
 
 # `off` below is what a line adds where OpenRLHF itself runs the script: `off_command` of arguments.py.
 
@@ -75,7 +75,7 @@ def _check_surplus(args: Settings) -> None:
 
 
 def _check_tail_batching(args: Settings) -> None:
-    tail, cap = args.rollout.tail_batching, args.algo.dynamic_filtering_max_gen_batches
+    tail, cap, ratio = args.rollout.tail_batching, args.algo.dynamic_filtering_max_gen_batches, prompt_ratio(args)
     if not tail.enable:
         return
     refuse(
@@ -84,9 +84,8 @@ def _check_tail_batching(args: Settings) -> None:
         "which prompts wait; drop one of them",
     )
     refuse(
-        cap < tail.prompt_ratio,
-        f"{FILTER}max_gen_batches {cap} does not allow {TAIL}prompt_ratio {tail.prompt_ratio}: use "
-        f"{math.ceil(tail.prompt_ratio)} or more",
+        cap < ratio,
+        f"{FILTER}max_gen_batches {cap} does not allow {TAIL}prompt_ratio {ratio}: use {math.ceil(ratio)} or more",
     )
 
 

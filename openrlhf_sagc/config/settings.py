@@ -8,6 +8,8 @@ from typing import Any
 
 from openrlhf_sagc.redaction import RewardUrl, Secret
 
+METHODS = ("auto", "sort", "stop")  # of tail batching
+
 
 class Settings(SimpleNamespace):
     """OpenRLHF's arguments, nested by the dots in the flags' names, none of which can be set.
@@ -50,6 +52,12 @@ def settled(args: SimpleNamespace) -> Settings:
     urls = args.reward.remote_url
     args.reward.remote_url = urls and [url if url.endswith(".py") else RewardUrl(url) for url in urls]
     return Settings.of(args)
+
+
+def prompt_ratio(args: SimpleNamespace) -> float:
+    """Prompts that a step of tail batching requests over those it needs, as given or as its method has it."""
+    tail = args.rollout.tail_batching
+    return (1.25 if tail.method == "stop" else 1.0) if tail.prompt_ratio is None else tail.prompt_ratio
 
 
 def with_hidden_key(args: SimpleNamespace) -> SimpleNamespace:

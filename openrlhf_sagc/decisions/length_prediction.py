@@ -13,37 +13,76 @@ from functools import lru_cache
 
 SHRINKAGE = 0.5  # rollouts that the average weighs as much as: variance within prompts over that between them
 DISCOUNT = 0.5  # factor by which a prompt's history fades with every new group of it, since the policy changes
-AVERAGE_DISCOUNT = 0.99  # factor by which the average fades with every new group of any prompt
+AVERAGE_DISCOUNT = 0.999  # factor by which the average fades with every new group of any prompt
+ERROR_DISCOUNT = 0.995  # the same for the errors of predictions
+DRIFT_RATE = 0.005  # share of a group's error that all lengths are taken to have moved by
 MOST_PROMPTS = 10**6  # whose history is kept, some 300 MB; those that were observed longest ago are forgotten first
 
 
 class LengthPredictor:
-    """Expects the response length of a prompt's rollouts: its own mean log length, shrunk towards the average one."""
+    """Expects the response length of a prompt's rollouts: its own mean log length, shrunk towards the average one.
+
+    Training moves all lengths. Each group of a prompt with a history shows by how much, and a history counts as it stood
+    to the others then.
+
+    `explained` is the share of the spread between prompts, in log lengths, that was foreseen of the last prompts: 1 if
+    all was, 0 if a prompt's history said no more than the average, or if there was none, below if it misled.
+    """
 
     def __init__(self) -> None:
-        self._total, self._weight = 0.0, 0.0  # discounted sum of log lengths, and number of rollouts
-        # The same by prompt, see `key_of`; that of the last group is the last.
+        self._total, self._weight = 0.0, 0.0  # discounted sum of log lengths less the drift, and number of rollouts
+        self._drift = 0.0  # by which log lengths have moved since the first group
+        # The same sums by prompt, see `key_of`; that of the last group is the last.
         self._prompts: OrderedDict[str, tuple[float, float]] = OrderedDict()
+        self._spread, self._groups = 0.0, 0.0  # discounted sum of squares of group means less the average; groups
+        self._error, self._judged = 0.0, 0.0  # the same less what was expected; those fade sooner
 
-    def observe(self, prompt: str, tokens_R: Sequence[float], unfinished_R: Sequence[bool]) -> None:
+    @property
+    def explained(self) -> float:
+        """See above; 0 before any group of a prompt as it came from the data."""
+        if not self._judged or not self._spread:
+            return 0.0
+        return 1 - (self._error / self._judged) / (self._spread / self._groups)
+
+    def observe(
+        self, prompt: str, tokens_R: Sequence[float], unfinished_R: Sequence[bool], *, is_fair: bool = True
+    ) -> None:
         """Learn from a group.
 
         Args:
             prompt: its text.
             tokens_R: response tokens of its rollouts, of an unfinished one as far as it came.
             unfinished_R: whether each did not finish. Such a rollout counts as at least as long as was expected.
+            is_fair: whether it was drawn for its place in the data, and not since it was slow.
         """
         key, lengths_R = key_of(prompt), tokens_R
-        if any(unfinished_R):
+        whole = not any(unfinished_R)
+        if not whole:
             expected = self._expect(key)
             lengths_R = [max(tokens, expected) if cut else tokens for tokens, cut in zip(tokens_R, unfinished_R)]
         if min(lengths_R) < 1:
             lengths_R = [max(length, 1.0) for length in lengths_R]
         logs = math.fsum(map(math.log, lengths_R))
+        if whole and is_fair and self._weight:
+            self._judge(key, logs / len(lengths_R))
+        logs -= len(lengths_R) * self._drift
         self._total = AVERAGE_DISCOUNT * self._total + logs
         self._weight = AVERAGE_DISCOUNT * self._weight + len(lengths_R)
+        self._learn(key, DISCOUNT, logs, len(lengths_R))
+
+    def _judge(self, key: str, mean: float) -> None:
+        """The mean log length of a group is this: how well that was foreseen, and what it says of the drift."""
+        error = mean - self._expected_log(key)
+        spread = mean - self._drift - self._total / self._weight
+        self._spread = AVERAGE_DISCOUNT * self._spread + spread**2
+        self._groups = AVERAGE_DISCOUNT * self._groups + 1
+        self._error, self._judged = ERROR_DISCOUNT * self._error + error**2, ERROR_DISCOUNT * self._judged + 1
+        if key in self._prompts:
+            self._drift += DRIFT_RATE * error
+
+    def _learn(self, key: str, discount: float, logs: float, rollouts: int) -> None:
         total, weight = self._prompts.get(key, (0.0, 0.0))
-        self._prompts[key] = DISCOUNT * total + logs, DISCOUNT * weight + len(lengths_R)
+        self._prompts[key] = discount * total + logs, discount * weight + rollouts
         self._prompts.move_to_end(key)
         self._forget()
 
@@ -52,11 +91,12 @@ class LengthPredictor:
         return self._expect(key_of(prompt))
 
     def _expect(self, key: str) -> float:
-        if not self._weight:
-            return 1.0
+        return math.exp(self._expected_log(key)) if self._weight else 1.0
+
+    def _expected_log(self, key: str) -> float:
         total, weight = self._prompts.get(key, (0.0, 0.0))
         average = self._total / self._weight
-        return math.exp((total + SHRINKAGE * average) / (weight + SHRINKAGE))
+        return self._drift + (total + SHRINKAGE * average) / (weight + SHRINKAGE)
 
     def _forget(self) -> None:
         """Keep the history of MOST_PROMPTS prompts."""
@@ -67,12 +107,16 @@ class LengthPredictor:
         """What `load_state_dict` needs to go on; JSON-serialisable, about 60 bytes a prompt."""
         return {
             "average": [self._total, self._weight],
+            "drift": self._drift,
+            "judged": [self._spread, self._groups, self._error, self._judged],
             "prompts": {key: list(sums) for key, sums in self._prompts.items()},
         }
 
     def load_state_dict(self, state: dict) -> None:
         """Go on from `state_dict()`."""
         self._total, self._weight = state["average"]
+        self._drift = state.get("drift", 0.0)
+        self._spread, self._groups, self._error, self._judged = state.get("judged", [0.0] * 4)
         self._prompts = OrderedDict((key, (total, weight)) for key, (total, weight) in state["prompts"].items())
         self._forget()
 

@@ -1,15 +1,17 @@
 """The policies at work: they plan one step after another, and learn from each."""
 
+import math
 from collections.abc import Sequence
 from typing import Protocol
 
 from openrlhf_sagc.decisions.controller import StragglerAwareGroupController
 from openrlhf_sagc.decisions.dynamic_sampling import DynamicSampler
+from openrlhf_sagc.decisions.idle_tail import idle_share
 from openrlhf_sagc.decisions.in_flight import InFlight
 from openrlhf_sagc.decisions.length_prediction import LengthPredictor
 from openrlhf_sagc.decisions.objectives import Forecast
 from openrlhf_sagc.decisions.prompt_queue import PromptQueue
-from openrlhf_sagc.decisions.records import Round
+from openrlhf_sagc.decisions.records import Outlook, Part, Prompt, Round
 from openrlhf_sagc.decisions.step import Step
 from openrlhf_sagc.decisions.step_model import StepModel
 from openrlhf_sagc.decisions.token_weights import PlainSteps, TokenWeights, Trained
@@ -18,14 +20,8 @@ from openrlhf_sagc.decisions.token_weights import PlainSteps, TokenWeights, Trai
 class Batcher(Protocol):
     """A policy that says of every step how it is rolled out."""
 
-    def decide(self, num_groups: int, group_size: int, *, waiting: int, drained: bool) -> Round:
-        """The round of the next step.
-
-        Args:
-            num_groups, group_size: what the step needs.
-            waiting: prompts that were put back.
-            drained: whether the episode has no other prompts.
-        """
+    def decide(self, num_groups: int, group_size: int, outlook: Outlook) -> Round:
+        """The round of the next step, which needs these groups."""
         ...
 
     def observe(self, waiting: int) -> None:
@@ -88,23 +84,43 @@ class StepPlanner:
         self.num_engines = num_engines
         self.flight = InFlight()
         self.steps = 0
+        self._idle_tail: float | None = None  # of the last plain step
 
     def begin(self, queue: PromptQueue) -> Step:
         """The next step, which goes on with what is in flight."""
         size = self.controller.group_size
         num_groups = self._num_groups(size)
+        rate = self.sampler.acceptance_rate(size)
+        explained = self.predictor.explained if self.predictor else 0.0
+        framed = len(queue.frame) * rate / num_groups
+        outlook = Outlook(len(queue), queue.is_drained, framed, explained, self._idle_tail)
+        round = self.batcher.decide(num_groups, size, outlook)
         return Step(
             number=self.steps,
             group_size=size,
             num_groups=num_groups,
-            round=self.batcher.decide(num_groups, size, waiting=len(queue), drained=queue.is_drained),
-            acceptance_rate=self.sampler.acceptance_rate(size),
+            round=round,
+            part=self._part(queue, round, num_groups / rate),
+            acceptance_rate=rate,
             rate_groups=self.sampler.groups_known(size),
             max_dispatched=self.sampler.max_gen_batches * num_groups,
             flight=self.flight,
             queue=queue,
             policies=self,
         )
+
+    def _part(self, queue: PromptQueue, round: Round, needed: float) -> Part | None:
+        """The round's part of the frame, which it may begin; a step needs so many prompts without any surplus."""
+        if not round.steps:
+            queue.dissolve_frame()  # of a run with other flags
+            return None
+        per_step = math.ceil(round.prompt_ratio * needed - 1e-9)
+        if round.begins:
+            queue.begin_frame(round.steps, per_step, self._expected_length, from_data=not round.long)
+        return queue.frame.part(round.steps, per_step, round.place)
+
+    def _expected_length(self, prompt: Prompt) -> float:
+        return self.predictor.predict(str(prompt.text)) if self.predictor else 1.0
 
     def observe(self, step: Step) -> None:
         """Show the controller the groups that came back in this step; it chooses the size of the next step.
@@ -113,10 +129,14 @@ class StepPlanner:
         """
         tokens = [[rollout.tokens for rollout in group] for group in step.lengths]
         running = [[not rollout.finished for rollout in group] for group in step.lengths]
+        if step.round.long and not step.part:
+            self._idle_tail = idle_share(rollout for group in step.lengths for rollout in group)
         shown: Sequence[Sequence[float]] = tokens
         if self._signal == "seconds":
             shown = [[rollout.running_seconds for rollout in group] for group in step.lengths]
-        may_change = step.round.ends_frame and (self.step_model is None or self.step_model.is_timed)
+        # Of sorted steps, or of short rounds and the long one that finishes what these left behind.
+        ends_frame = step.part.of == 1 if step.part else step.round.prompt_ratio == 1
+        may_change = ends_frame and (self.step_model is None or self.step_model.is_timed)
         self.controller.observe(shown, running, self._forecasts(tokens, running), may_change)
 
     def timed(self, seconds: float) -> None:
@@ -126,7 +146,10 @@ class StepPlanner:
 
     def weigh(self, step: Step, groups: Sequence[Trained]) -> PlainSteps | None:
         """The step trains these groups: what the actors weigh it by, None for a plain step."""
-        return self.token_weights.weigh(groups, step.round.long) if self.token_weights else None
+        if self.token_weights is None:
+            return None
+        begins = step.round.begins and not step.round.long
+        return self.token_weights.weigh(groups, step.round.long, begins)
 
     def finish(self, step: Step) -> None:
         """The step is closed."""
@@ -139,6 +162,7 @@ class StepPlanner:
         return {
             **self.flight.state_dict(),
             "steps": self.steps,
+            "idle_tail": self._idle_tail,
             "controller": self.controller.state_dict(),
             "sampler": self.sampler.state_dict(),
             "batcher": self.batcher.state_dict(),
@@ -163,7 +187,7 @@ class StepPlanner:
             self.step_model.load_state_dict(state["step_model"])
         if self.token_weights and state.get("token_weights"):
             self.token_weights.load_state_dict(state["token_weights"])
-        self.steps = state["steps"]
+        self.steps, self._idle_tail = state["steps"], state.get("idle_tail")
 
     def _num_groups(self, size: int) -> int:
         """Groups that a step of this size trains."""

@@ -1,9 +1,11 @@
 """The queue of training prompts: those that were put back, then the data, episode after episode."""
 
 from collections import deque
+from collections.abc import Callable
 from typing import Any, Protocol
 
-from openrlhf_sagc.decisions.records import Prompt
+from openrlhf_sagc.decisions.frame import Frame
+from openrlhf_sagc.decisions.records import Part, Prompt
 
 
 class PromptSource(Protocol):
@@ -23,7 +25,8 @@ class PromptSource(Protocol):
 class PromptQueue:
     """Hands out every prompt of an episode once, and those that were put back before any other.
 
-    `episode` is the one that the trainer is in, counted from 1. The queue may draw from a later one already.
+    `episode` is the one that the trainer is in, counted from 1. The queue may draw from a later one already. `frame` has
+    prompts that wait for the steps of a frame.
     """
 
     def __init__(self, source: PromptSource) -> None:
@@ -32,6 +35,7 @@ class PromptQueue:
         self._drawn_episode = 0  # the last one that was begun
         self._is_drawing = False  # whether that one may have more prompts
         self._put_back: deque[Prompt] = deque()
+        self.frame = Frame()
 
     def __len__(self) -> int:
         """Number of prompts that were put back and wait."""
@@ -55,16 +59,61 @@ class PromptQueue:
         """
         prompts = [self._put_back.popleft() for _ in range(min(count, max_put_back, len(self._put_back)))]
         while len(prompts) < count:
-            if not self._is_drawing:
-                if self.is_drained and not prompts and not next_episode_allowed:
-                    break
-                self._drawn_episode += 1
-                self._source.begin(self._drawn_episode)
-                self._is_drawing = True
-            rows, ended = self._source.take(count - len(prompts))
-            prompts += [Prompt(*row, self._drawn_episode) for row in rows]
-            self._is_drawing = not ended
+            if not self._is_drawing and self.is_drained and not prompts and not next_episode_allowed:
+                break
+            prompts += self._take(count - len(prompts))
         return prompts
+
+    def _take(self, count: int) -> list[Prompt]:
+        """The next prompts of the data, fewer where an episode ends."""
+        if not self._is_drawing:
+            self._drawn_episode += 1
+            self._source.begin(self._drawn_episode)
+        rows, ended = self._source.take(count)
+        self._is_drawing = not ended
+        return [Prompt(*row, self._drawn_episode) for row in rows]
+
+    def begin_frame(
+        self, steps: int, per_step: int, expect: Callable[[Prompt], float], *, from_data: bool = True
+    ) -> None:
+        """Fill the frame, sorted by what is expected: prompts that were put back, then those of the data.
+
+        A frame ends with its episode, whose last step fills up with prompts of the next one.
+
+        Args:
+            steps, per_step: the frame has so many steps at most, each of which needs so many prompts.
+            expect: a prompt's length.
+            from_data: whether it takes prompts of the data; else only as many of those put back as fill steps.
+        """
+        self.dissolve_frame()
+        count = len(self._put_back)
+        if not from_data:
+            count = max(min(count // per_step, steps), 1) * per_step
+        prompts = [self._put_back.popleft() for _ in range(min(count, len(self._put_back)))]
+        while from_data and len(prompts) < steps * per_step and not self.is_drained:
+            prompts += self._take(steps * per_step - len(prompts))
+        if prompts and from_data:
+            prompts += self.draw(-len(prompts) % per_step, max_put_back=0, next_episode_allowed=True)
+        self.frame.fill(prompts, expect)
+
+    def draw_part(
+        self, count: int, part: Part | None, *, must_finish: bool, next_episode_allowed: bool
+    ) -> list[Prompt]:
+        """`count` prompts of the frame, of this part or else beside those drawn last; if it has fewer, of the data.
+
+        Args:
+            must_finish: whether their step waits for all of them, else only for those that were put back.
+        """
+        prompts = self.frame.draw(count, part)
+        allowed = next_episode_allowed or bool(prompts)
+        prompts += self.draw(count - len(prompts), max_put_back=0, next_episode_allowed=allowed)
+        return [prompt._replace(must_finish=True) for prompt in prompts] if must_finish else prompts
+
+    def dissolve_frame(self) -> None:
+        """What the frame has left waits like prompts that were put back."""
+        left, self.frame = self.frame.prompts, Frame()
+        for prompt in left:
+            self.put_back(prompt)
 
     def put_back(self, prompt: Prompt) -> None:
         """The prompt was not trained: it is drawn again, and must finish then."""
@@ -85,7 +134,8 @@ class PromptQueue:
 
         It is over when all its prompts are drawn and none of them waits or is `in_flight`.
         """
-        over = self.is_drained and all(prompt.episode > self.episode for prompt in [*self._put_back, *in_flight])
+        waiting = [*self.frame.prompts, *self._put_back]
+        over = self.is_drained and all(prompt.episode > self.episode for prompt in [*waiting, *in_flight])
         self.episode += over
         return over
 
@@ -99,6 +149,7 @@ class PromptQueue:
             "drawn_episode": self._drawn_episode,
             "episode": self.episode,
             "returned": [list(prompt._replace(must_finish=True)) for prompt in [*running, *self._put_back]],
+            "frame": [list(prompt) for prompt in self.frame.prompts],
         }
 
     def load_state_dict(self, state: dict) -> None:
@@ -106,5 +157,6 @@ class PromptQueue:
         self.episode = state["episode"]
         self._drawn_episode = state["drawn_episode"]
         self._put_back = deque(Prompt(*prompt) for prompt in state["returned"])
+        self.frame = Frame([Prompt(*prompt) for prompt in state.get("frame", [])])
         self._is_drawing = not state["drained"]
         self._source.resume()  # even if no prompt is left: the next episode must not begin with this one's state

@@ -7,21 +7,47 @@ from typing import Any, NamedTuple
 ROLLOUT = "rollout"  # key by which a response of an engine carries its `Rollout`
 
 
+class Outlook(NamedTuple):
+    """What is known before a step, besides its size.
+
+    `waiting` prompts were put back, and `drained` says that the episode has no others. The prompts that are left in a frame
+    are expected to fill `framed` steps. `explained` is the share of the spread of lengths between prompts that was
+    foreseen, see `LengthPredictor`. `idle_tail` is that of the last plain step, see `idle_share`; None before one.
+    """
+
+    waiting: int = 0
+    drained: bool = False
+    framed: float = 0.0
+    explained: float = 0.0
+    idle_tail: float | None = None
+
+
 class Round(NamedTuple):
     """How a step is rolled out.
 
     `long`: prompts that were put back are drawn first, and run to the end. `prompt_ratio` is prompts dispatched over
     prompts needed. `rollouts` are dispatched for a prompt; the first group_size of them that finish are its group.
+
+    A round of prompts that are sorted by their expected lengths draws a part of a `Frame`, which has at most `steps` more
+    steps, this one included; 0: prompts come as they wait. `place` in [0, 1) says which part of those left, the shortest
+    first. A round that `begins` a frame fills it first, a long one with prompts that were put back alone. `why` says for
+    the log what kind of rounds comes from now on, and why; empty if nothing changes.
     """
 
     long: bool
     prompt_ratio: float
     rollouts: int
+    steps: int = 0
+    place: float = 0.0
+    begins: bool = False
+    why: str = ""
 
-    @property
-    def ends_frame(self) -> bool:
-        """Whether no prompt is left behind for a later round, as in a long round, which ends a frame of short ones."""
-        return self.prompt_ratio == 1
+
+class Part(NamedTuple):
+    """The part of a frame that a step draws: number `place`, from 0, of the `of` parts that are left; 1: it is the last."""
+
+    place: int
+    of: int
 
 
 class Prompt(NamedTuple):

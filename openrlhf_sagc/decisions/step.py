@@ -24,7 +24,7 @@ from openrlhf_sagc.decisions.in_flight import InFlight
 from openrlhf_sagc.decisions.length_prediction import LengthPredictor, balance, place_whole
 from openrlhf_sagc.decisions.places import Places
 from openrlhf_sagc.decisions.prompt_queue import PromptQueue
-from openrlhf_sagc.decisions.records import ROLLOUT, Back, Ended, Fate, Group, Prompt, Rollout, Round
+from openrlhf_sagc.decisions.records import ROLLOUT, Back, Ended, Fate, Group, Part, Prompt, Rollout, Round
 from openrlhf_sagc.decisions.token_weights import PlainSteps, Trained
 
 SHARE = 25  # groups that run for each one that a refill has at least
@@ -59,6 +59,7 @@ class Step:
         group_size: members of every group that it dispatches; groups kept from the step before may have another size.
         num_groups: groups that it trains.
         round: how it is rolled out.
+        part: of the frame that it draws, if any.
         acceptance_rate: expected share of groups of this size that dynamic sampling keeps.
         max_dispatched: groups that it may dispatch in all.
         rate_groups: how many judged groups the acceptance rate counts as.
@@ -95,6 +96,7 @@ class Step:
     trained: list[Group] = field(default_factory=list)
     unused: list[Group] = field(default_factory=list)
     plain: PlainSteps | None = None
+    part: Part | None = None
 
     def __post_init__(self) -> None:
         running = [parts.group for parts in self.flight.running.values()]
@@ -163,16 +165,24 @@ class Step:
         count = self.groups_to_dispatch()
         if not count:
             return []
-        most = 0
-        if self.round.long:
-            needed = int((self.num_groups - len(self.flight.accepted)) / self.acceptance_rate + 1e-9)
-            most = max(needed - self._places.must_finish_running, 0)
-        prompts = self.queue.draw(count, max_put_back=most, next_episode_allowed=self.has_groups)
+        prompts = self._drawn(count)
         self.dispatched += len(prompts)
         groups = self._placed(prompts)
         for group in groups:
             self._run(group)
         return groups
+
+    def _drawn(self, count: int) -> list[Prompt]:
+        """The prompts of the next groups."""
+        if self.part:
+            part = None if self.dispatched else self.part
+            waits = self.round.prompt_ratio == 1
+            return self.queue.draw_part(count, part, must_finish=waits, next_episode_allowed=self.has_groups)
+        most = 0
+        if self.round.long:
+            needed = int((self.num_groups - len(self.flight.accepted)) / self.acceptance_rate + 1e-9)
+            most = max(needed - self._places.must_finish_running, 0)
+        return self.queue.draw(count, max_put_back=most, next_episode_allowed=self.has_groups)
 
     def _placed(self, prompts: list[Prompt]) -> list[Group]:
         """A numbered group for each prompt, with the engine of each rollout, in the order in which they are sent."""
@@ -247,7 +257,9 @@ class Step:
         predictor = self.policies.predictor
         if predictor:
             unfinished = [not member.finished for member in members]
-            predictor.observe(str(group.prompt.text), [member.tokens for member in members], unfinished)
+            is_fair = not group.prompt.must_finish or self.part is not None and not self.round.long
+            tokens = [member.tokens for member in members]
+            predictor.observe(str(group.prompt.text), tokens, unfinished, is_fair=is_fair)
         fate, unused = None, rollouts
         if any(member.stopped for member in members):
             fate = self._put_back(group.prompt)

@@ -50,7 +50,7 @@ def step_weight(tokens: float, samples: float, plain: PlainSteps | None) -> floa
 class TokenWeights:
     """Learns what a sample of a plain step is long, and accounts for what each prompt has in the update.
 
-    A frame is short rounds and the long rounds after them. Only whole frames have short and long prompts in their true
+    A frame is sorted steps, or short rounds and the long rounds after them. Only whole frames have short and long prompts in their true
     proportion, so the mean is over earlier frames. The first frame has none before it: there it is over the steps so far.
 
     Args:
@@ -67,26 +67,27 @@ class TokenWeights:
         # Of each step [3, G]: its groups' mean lengths, tokens and parts of the update.
         self._shares: deque[np.ndarray] = deque(maxlen=WINDOW)
 
-    def weigh(self, groups: Sequence[Trained], long: bool) -> PlainSteps | None:
+    def weigh(self, groups: Sequence[Trained], long: bool, begins: bool = False) -> PlainSteps | None:
         """A step is about to be trained.
 
         Args:
             groups: that it trains, at least one.
             long: whether it is a long round.
+            begins: whether it is the first of a frame of sorted steps.
 
         Returns:
             What `step_weight` needs; None for a plain step.
         """
         tokens_G, samples_G = np.array(groups, dtype=float).T
         totals_2 = np.array([tokens_G.sum(), samples_G.sum()])
-        plain = PlainSteps(self._plain_length(totals_2, long), len(groups)) if self._by_frame else None
+        plain = PlainSteps(self._plain_length(totals_2, long, begins), len(groups)) if self._by_frame else None
         tokens, samples = totals_2.tolist()
         self._weight = step_weight(tokens, samples, plain)
         self._shares.append(np.stack([tokens_G / samples_G, tokens_G, self._weight * tokens_G / max(tokens, 1)]))
         return plain
 
-    def _plain_length(self, totals_2: np.ndarray, long: bool) -> float:
-        if self._was_long and not long or self._rounds == MOST_ROUNDS:
+    def _plain_length(self, totals_2: np.ndarray, long: bool, begins: bool) -> float:
+        if begins or self._was_long and not long or self._rounds == MOST_ROUNDS:
             self._end_frame()
         self._was_long = long
         self._rounds += 1

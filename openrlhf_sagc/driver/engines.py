@@ -19,8 +19,8 @@ from openrlhf_sagc.actors.engine_core import end_with_the_core
 from openrlhf_sagc.actors.rollouts import stop_left_over, stop_rollouts, watch_rollouts
 from openrlhf_sagc.config.settings import Settings
 from openrlhf_sagc.decisions.group_parts import GroupParts
+from openrlhf_sagc.decisions.idle_tail import idle_tail
 from openrlhf_sagc.decisions.records import ROLLOUT, Collect, Dispatch, Ended, Group, Share
-from openrlhf_sagc.driver.step_seconds import idle_tail
 
 logger = init_logger(__name__)
 

@@ -9,11 +9,9 @@ from openrlhf_sagc.run.data import is_described, other_data, refusal_of
 
 # Add 1 whenever the entries of a `state_dict` of the scheduler or its parts change, or those of a record in it.
 FORMAT = 5
-LOADED = (
-    3,
-    4,
-    FORMAT,
-)  # 3 has neither the digest of the trace nor `data`; groups that 3 and 4 keep are rolled out again
+# 3 has neither the digest of the trace nor `data`, and neither 3 nor 4 a frame of prompts; groups that these keep are rolled
+# out again.
+LOADED = (3, 4, FORMAT)
 
 
 def check_saved_state(state: dict, path: str) -> None:
@@ -34,7 +32,7 @@ def check_saved_state(state: dict, path: str) -> None:
     if found not in LOADED:
         raise ValueError(
             f"--ckpt.path {path} holds the scheduler's state in another format: samples_generator.format is {found}, and "
-            f"this version of openrlhf_sagc loads {' and '.join(map(str, LOADED))}: resume with the version that saved it, or start from its model"
+            f"this version of openrlhf_sagc loads {LOADED[0]} to {FORMAT}: resume with the version that saved it, or start from its model"
         )
 
 
@@ -62,7 +60,7 @@ def resumed_state(state: dict[str, Any], args: Settings, prompts: int) -> dict[s
 def _begun_anew(state: dict[str, Any], prompts: int) -> dict[str, Any]:
     """No prompt of the trainer's episode was drawn yet; policies keep what they have learned, but for the mean length."""
     before = state["episode"] - 1
-    drawn = {"drained": True, "drawn_episode": before, "returned": [], "accepted": []}
+    drawn = {"drained": True, "drawn_episode": before, "returned": [], "frame": [], "accepted": []}
     return {**state, **drawn, "prompts_consumed": before * prompts, "token_weights": None}
 
 

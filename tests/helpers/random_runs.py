@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from hypothesis import strategies as st
 
+from openrlhf_sagc.decisions.best_rounds import BestRounds
 from openrlhf_sagc.decisions.controller import StragglerAwareGroupController
 from openrlhf_sagc.decisions.dynamic_sampling import DynamicSampler
 from openrlhf_sagc.decisions.length_prediction import LengthPredictor
@@ -13,6 +14,7 @@ from openrlhf_sagc.decisions.loop import roll_out, stop
 from openrlhf_sagc.decisions.planner import StepPlanner
 from openrlhf_sagc.decisions.prompt_queue import PromptQueue
 from openrlhf_sagc.decisions.records import ROLLOUT, Ended, Fate, Group, Rollout
+from openrlhf_sagc.decisions.sorted_steps import SortedSteps
 from openrlhf_sagc.decisions.step import Step
 from openrlhf_sagc.decisions.tail_batching import NoTailBatching, TailBatcher
 
@@ -59,6 +61,7 @@ class Run:
     keep_surplus: bool
     streams: bool
     filters: bool
+    sorts: bool = False
     trained: Counter = field(default_factory=Counter)  # of (prompt, episode)
     dropped: Counter = field(default_factory=Counter)
     unobserved: int = 0  # groups that are back and that the controller has not seen
@@ -171,17 +174,26 @@ def runs(draw, keep_surplus=st.booleans()):
     """make() -> a Run; twice the same."""
     sizes = draw(st.sampled_from([(4,), (8,), (2, 4), (4, 8), (2, 4, 8)]))
     keep = draw(keep_surplus)
-    tail = not keep and draw(st.booleans())
+    tail = None if keep else draw(st.sampled_from([None, "stop", "pool", "sort", "auto"]))
     ratios = {name: draw(st.sampled_from([1.0, 1.25, 2.0])) for name in ("prompt_ratio", "response_ratio")}
     chances = Chances(*(draw(st.sampled_from([0.0, 0.1, 0.4])) for _ in range(4)))
     filtering, predicts, hold = draw(st.booleans()), draw(st.booleans()), draw(st.sampled_from(["samples", "prompts"]))
     prompts, seed, streams = draw(st.integers(8, 60)), draw(st.integers(0, 10**6)), draw(st.booleans())
 
+    sorts = min(ratios["prompt_ratio"], 1.1)
+    batchers = {
+        None: NoTailBatching,
+        "stop": lambda: TailBatcher(**ratios),
+        "pool": lambda: TailBatcher(**ratios, pool=3, seed=seed),
+        "sort": lambda: SortedSteps(prompt_ratio=sorts, seed=seed),
+        "auto": lambda: BestRounds(prompt_ratio=sorts, seed=seed),
+    }
+
     def make():
         planner = StepPlanner(
             StragglerAwareGroupController(sizes, max_straggler_rate=0.2),
             DynamicSampler(tolerance=1e-6 if filtering else None, max_gen_batches=20),
-            TailBatcher(**ratios) if tail else NoTailBatching(),
+            batchers[tail](),
             LengthPredictor() if predicts else None,
             hold=hold,
             samples=32,
@@ -189,6 +201,15 @@ def runs(draw, keep_surplus=st.booleans()):
             signal="tokens",
             num_engines=ENGINES,
         )
-        return Run(planner, Source(prompts), chances, random.Random(seed), keep, streams, filtering)
+        return Run(
+            planner,
+            Source(prompts),
+            chances,
+            random.Random(seed),
+            keep,
+            streams,
+            filtering,
+            tail in ("pool", "sort", "auto"),
+        )
 
     return make

@@ -7,7 +7,7 @@ from one_engine import AGENT, take_step, unfinished
 from real_runs import AGENTS
 
 pytestmark = pytest.mark.stack
-TAIL = ["--rollout.tail_batching.enable"]
+TAIL = ["--rollout.tail_batching.enable", "--rollout.tail_batching.method", "stop"]
 KINDS = {"single turn": AGENT, "multi turn": AGENTS / "turns_agent.py", "OpenAI server": AGENTS / "openai_server.py"}
 
 

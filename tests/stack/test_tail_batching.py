@@ -10,7 +10,7 @@ from one_engine import take_step, unfinished
 from real_runs import AGENTS
 
 pytestmark = pytest.mark.stack
-PROMPTS_ONLY = ["--rollout.tail_batching.enable"]
+PROMPTS_ONLY = ["--rollout.tail_batching.enable", "--rollout.tail_batching.method", "stop"]
 TAIL = [*PROMPTS_ONLY, "--rollout.tail_batching.response_ratio", 1.25]
 
 
@@ -112,6 +112,7 @@ def test_a_killed_asynchronous_run_goes_on_with_its_rounds_and_loses_no_prompt(t
         "reward__remote_url": None,
         "train__agent_func_path": AGENTS / "scripted_agent.py",
         "rollout__tail_batching__enable": True,
+        "rollout__tail_batching__method": "stop",
         "rollout__tail_batching__response_ratio": 1.25,
         "rollout__length_aware_dispatch": True,
         "algo__dynamic_filtering_enable": True,

@@ -40,7 +40,7 @@ def switches_of(arguments: Namespace, sizes: list[int], can_filter: bool) -> lis
         can_filter: whether dynamic sampling can be replayed.
     """
     n, filtered, has_tail = arguments.n_samples_per_prompt, arguments.dynamic_sampling, arguments.tail_batching
-    tail = f"{TAIL}enable{_changed(arguments, ['prompt_ratio'])}"
+    tail = f"{TAIL}enable {TAIL}method stop{_changed(arguments, ['prompt_ratio'])}"
     control = f"{PREFIX}enable {PREFIX}group_sizes {words(sizes)}"
     control += _changed(
         arguments, ["straggler_ratio", "max_straggler_rate", "tradeoff", "discount", "hold", "objective", "signal"]

@@ -79,7 +79,7 @@ def flags_of(
     if found.kind == "sagc":
         settings |= {"rollout.sagc.enable": None, "rollout.sagc.hold": hold}
     if found.tail:
-        settings["rollout.tail_batching.enable"] = None
+        settings |= {"rollout.tail_batching.enable": None, "rollout.tail_batching.method": found.tail}
     if found.response_ratio is not None:
         settings["rollout.tail_batching.response_ratio"] = f"{found.response_ratio:g}"
     if found.lengths:

@@ -26,7 +26,7 @@ def package_flags() -> dict[str, argparse.Action]:
     taken = {FILTER + name: name for name in FILTER_FLAGS}
     for prefix in (PREFIX, TAIL):
         taken |= {flag: flag.removeprefix(prefix) for flag in flags if flag.startswith(prefix)}
-    return {name: flags[flag] for flag, name in taken.items() if name != "enable"}
+    return {name: flags[flag] for flag, name in taken.items() if name not in ("enable", "method")}
 
 
 def add_package_flags(parser: argparse.ArgumentParser) -> None:
@@ -64,12 +64,14 @@ def training_arguments(policy: Policy, arguments: argparse.Namespace) -> SimpleN
     flags |= {
         PREFIX + "group_sizes": sizes,
         PREFIX + "hold": hold,
-        TAIL + "enable": policy.tail,
+        TAIL + "enable": policy.tail is not None,
+        TAIL + "method": policy.tail or "auto",
         LENGTH_AWARE: policy.lengths,
         FILTER + "enable": arguments.dynamic_sampling,
         FILTER + "range": ANY_MEAN,
         "--actor.loss_agg_mode": "token-mean",
         "--actor.policy_loss_type": "ppo",
+        "--train.seed": getattr(arguments, "seed", 0),
         "--rollout.n_samples_per_prompt": initial,
         "--rollout.batch_size": samples // initial if hold == "samples" else prompts,
     }

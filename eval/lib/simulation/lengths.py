@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from scipy.special import ndtr
 
 REQUIRED = ("prompt_id", "sample_id", "tokens")
 FLAGS = frozenset(["", "0", "1"])
@@ -64,6 +65,10 @@ class Trace:
     def draw_prompts(self, count: int, generator: np.random.Generator) -> list[int]:
         """`count` prompts, for `draw_rollouts`."""
         return generator.integers(len(self._starts), size=count).tolist()
+
+    def expected_tokens(self, prompts_B: list[int]) -> np.ndarray:
+        """Mean response tokens [B] of each prompt."""
+        return self.mean_tokens[prompts_B]
 
     def draw_rollouts(
         self, prompts_B: list[int], size: int, generator: np.random.Generator
@@ -122,12 +127,24 @@ class LogNormal(NamedTuple):
             normals = normals[generator.integers(self.prompts, size=count)]
         return (math.log(self.median) + self.between * normals).tolist()
 
+    def expected_tokens(self, prompts_B: list[float]) -> np.ndarray:
+        """As those of Trace, before they are rounded."""
+        return capped_mean(np.array(prompts_B), self.within, self.cap)
+
     def draw_rollouts(
         self, prompts_B: list[float], size: int, generator: np.random.Generator
     ) -> tuple[np.ndarray, None]:
         """As those of Trace; nothing is known of correctness."""
         logs = np.array(prompts_B)[:, None] + self.within * generator.standard_normal((len(prompts_B), size))
         return np.clip(np.rint(np.exp(np.minimum(logs, math.log(self.cap)))), 1, self.cap).astype(int), None
+
+
+def capped_mean(logs_B: np.ndarray, within: float, cap: int) -> np.ndarray:
+    """[B] means of min(exp(N(log, within^2)), cap)."""
+    if not within:
+        return np.minimum(np.exp(logs_B), cap)
+    far_B = (math.log(cap) - logs_B) / within
+    return np.exp(logs_B + within**2 / 2) * ndtr(far_B - within) + cap * ndtr(-far_B)
 
 
 class Marks(NamedTuple):

@@ -16,6 +16,8 @@ from rich.progress import Progress
 
 from openrlhf_sagc.policies import build_planner
 
+SUMMED = ("decoded_tokens", "wasted_tokens", "trained_tokens", "expected_tokens")  # of a step; a row has their shares
+
 
 def check_sizes(policy: Policy, arguments: Namespace) -> None:
     """The policy's group sizes fit the step.
@@ -110,12 +112,18 @@ def simulate(
 
 
 def summary(steps: pd.DataFrame) -> dict[str, float]:
-    """Means over the steps of a run; counts and rates of the whole run; at its end the shares of its last 100 steps."""
-    hours = steps["seconds"].sum() / 3600
+    """Means over the steps of a run; counts, rates and shares of tokens of the whole run; at its end the shares of its last
+    100 steps."""
+    hours, tokens = steps["seconds"].sum() / 3600, steps[[*SUMMED]].sum()
     totals = {"steps": len(steps), "rollouts": int(steps["rollouts"].sum())}
     rates = {f"{unit}_an_hour": steps[unit].sum() / hours for unit in ("prompts", "samples")}
     shares = steps.filter(like="_tenth_").iloc[-1].to_dict()
-    return {**totals, **steps.drop(columns="rollouts").mean().to_dict(), **rates, **shares}
+    shares |= {
+        "wasted_share": tokens["wasted_tokens"] / max(tokens["decoded_tokens"], 1),
+        "trained_length_ratio": tokens["trained_tokens"] / tokens["expected_tokens"],
+    }
+    means = steps.drop(columns=["rollouts", *SUMMED]).mean().to_dict()
+    return {**totals, **means, **rates, **shares}
 
 
 def _one_step(run: SimulatedTraining, where: str, arguments: Namespace) -> dict[str, float]:

@@ -131,6 +131,8 @@ class SimulatedTraining:
         self.queue = PromptQueue(EndlessEpisode(source, generator))
         self.judged: list[Group] = []
         self._dropped: list[Group] = []  # of the step
+        self._judged_tokens: list[int] = []  # of the rollouts of its groups that were not stopped
+        self._source = source
         self._ends: list[float] = []  # seconds at which the step's rollouts ended, stopped ones included
 
     def step(self) -> dict[str, float]:
@@ -141,7 +143,9 @@ class SimulatedTraining:
             `sync_seconds`; `group_size`, `prompts` and `samples` trained, `dispatched` groups; `idle_fraction`, 1 -
             mean / last of the seconds at which its rollouts end (a stopped one ends with the step);
             `straggler_rate`; `tokens_max`, the longest response that ended; `tokens_mean` of the responses trained;
-            `long_round`, 1 or 0; `rollouts` simulated; `preemptions`. Of a run that streams also `sample_share`, the
+            `long_round` and `sorted_round`, 1 or 0; `decoded_tokens`, and of these `wasted_tokens`, of rollouts that no judged
+            group has or whose group found no place; `trained_tokens`, and what is expected of their prompts,
+            `expected_tokens`; `rollouts` simulated; `preemptions`. Of a run that streams also `sample_share`, the
             share of its samples that was sent before the end of generation, and `hidden_seconds`, those of their training
             before that end, which are in no other figure. Training logs those of whole buckets alone.
 
@@ -151,6 +155,7 @@ class SimulatedTraining:
         """
         planner, cluster = self.planner, self.cluster
         start, preemptions, self._ends, self._dropped = cluster.now, cluster.preemptions, [], []
+        self._judged_tokens = []
         step = planner.begin(self.queue)
         if self.stream:
             self.stream.begin(step)
@@ -165,6 +170,7 @@ class SimulatedTraining:
         self.judged = [*trained, *self._dropped]
         generation, samples = cluster.now - start, sum(len(group.samples) for group in trained)
         response_tokens = sum(sum(group.samples) for group in trained)
+        rounds, wasted = planner.batcher.metrics(), step.unused_tokens
         parts, streamed = self._seconds(generation, trained)
         planner.timed(sum(parts.values()))
         return {
@@ -180,12 +186,21 @@ class SimulatedTraining:
                 (rollout.tokens for group in step.lengths for rollout in group if rollout.finished), default=0
             ),
             "tokens_mean": response_tokens / samples,
-            "long_round": planner.batcher.metrics().get("long_round", 0.0),
+            **{name: rounds.get(name, 0.0) for name in ("long_round", "sorted_round")},
+            "decoded_tokens": wasted + sum(self._judged_tokens),
+            "wasted_tokens": wasted + sum(sum(group.samples) for group in step.unused),
+            "trained_tokens": response_tokens,
+            "expected_tokens": self._expected_tokens(trained),
             "rollouts": len(self._ends),
             "preemptions": cluster.preemptions - preemptions,
             **(planner.token_weights.metrics() if planner.token_weights else {}),
             **streamed,
         }
+
+    def _expected_tokens(self, groups: list[Group]) -> float:
+        """What all rollouts of their prompts would have on average."""
+        expected_G = self._source.expected_tokens([group.prompt.label for group in groups])
+        return float(expected_G @ [len(group.samples) for group in groups])
 
     def _seconds(self, generation: float, trained: list[Group]) -> tuple[dict[str, float], dict[str, float]]:
         """The parts of a step that generates for so long and trains these groups, and what streaming adds to its figures."""
@@ -219,6 +234,7 @@ class SimulatedTraining:
         if back.fate is None:
             members = [(back.rollouts[place].tokens, back.responses[place]["score"]) for place in back.members]
             tokens_R, scores_R = zip(*members)
+            self._judged_tokens += tokens_R
             if step.judge(back, scores_R, tokens_R) is Fate.DROPPED:
                 self._dropped.append(back.group)
 

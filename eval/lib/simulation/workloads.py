@@ -1,14 +1,13 @@
 """Made-up rollouts for the simulator: lengths and answers of a set of prompts that is gone through in epochs."""
 
 import math
-from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
+from lib.simulation.lengths import capped_mean
 
 PROMPTS = 1024  # of the set
 HARDNESS = 0.5  # correlation of a prompt's length with the logit of its failure rate
-NORMAL = NormalDist()
 
 
 class Workload(NamedTuple):
@@ -77,12 +76,9 @@ class WorkloadSource:
         skill_B = math.sqrt(1 - HARDNESS**2) * normals_B2[:, 1] - HARDNESS * normals_B2[:, 0]
         return 1 / (1 + np.exp(-(work.logit + work.drift * self.progress + 2 * skill_B)))
 
-    def mean_tokens(self, prompts_B: list[int]) -> np.ndarray:
+    def expected_tokens(self, prompts_B: list[int]) -> np.ndarray:
         """Mean response tokens [B] of each prompt, before they are rounded."""
-        mean_B, within, cap = self._mean_logs(prompts_B), self.workload.within, self.workload.cap
-        far_B = (math.log(cap) - mean_B) / within
-        below_B, capped_B = (np.array([NORMAL.cdf(x) for x in far]) for far in (far_B - within, -far_B))
-        return np.exp(mean_B + within**2 / 2) * below_B + cap * capped_B
+        return capped_mean(self._mean_logs(prompts_B), self.workload.within, self.workload.cap)
 
     def _mean_logs(self, prompts_B: list[int]) -> np.ndarray:
         """Mean [B] of the log tokens, before the cap."""

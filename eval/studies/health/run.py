@@ -81,6 +81,9 @@ class EasierPrompts(NamedTuple):
         tokens_BR, _ = LENGTHS.draw_rollouts(list(lengths), size, generator)
         return tokens_BR, generator.random(tokens_BR.shape) < np.array(rates)[:, None]
 
+    def expected_tokens(self, prompts_B: list[tuple[float, float]]) -> np.ndarray:
+        return LENGTHS.expected_tokens([length for length, _ in prompts_B])
+
 
 class FailingReward:
     """A run's sampler that gets no reward for `share` of the samples; counts these in `failures`."""

@@ -130,3 +130,48 @@ def test_whole_groups_are_placed_as_openrlhf_places_them(count, size, loads):
         patch.setattr(upstream, "SamplingParams", lambda **_: None)
         expected = generator._dispatch_prompts_to_vllm(prompts, prompts, n_samples_per_prompt=size)
     assert place_whole(loads, [size] * count) == [(engine,) * size for engine in expected]
+
+
+def explained_of(history, now, spread=1.0):
+    """What is explained of 400 prompts, whose log lengths are these functions of their number."""
+    predictor, rng = LengthPredictor(), np.random.default_rng(0)
+    logs = rng.normal(6, spread, 400)
+    for lengths in (history, now):
+        for prompt, log in enumerate(logs):
+            tokens = np.exp(lengths(log) + rng.normal(0, 0.4, 8))
+            predictor.observe(str(prompt), tokens.tolist(), [False] * 8)
+    return predictor
+
+
+def same(log):
+    return log
+
+
+def test_what_history_explains_of_the_spread_is_measured():
+    assert explained_of(same, same).explained > 0.8
+    assert explained_of(same, lambda log: log + 0.7).explained > 0.7  # all have grown
+    assert explained_of(same, lambda log: 12 - log).explained < -1  # it misleads
+    assert abs(explained_of(same, same, spread=0.0).explained) < 1  # all are alike
+    assert LengthPredictor().explained == 0
+
+
+def test_prompts_without_a_history_are_not_explained_and_slow_ones_do_not_count():
+    predictor, rng = LengthPredictor(), np.random.default_rng(0)
+    for prompt, log in enumerate(rng.normal(6, 1, 800)):
+        predictor.observe(str(prompt), np.exp(log + rng.normal(0, 0.4, 8)).tolist(), [False] * 8)
+    before = predictor.explained
+    assert abs(before) < 0.1
+    predictor.observe("0", [1e5] * 8, [False] * 8, is_fair=False)
+    predictor.observe("1", [1e5] * 8, [True] * 8)
+    assert predictor.explained == before
+
+
+def test_the_drift_of_all_lengths_is_no_difference_between_prompts():
+    """What all others show moves the expectation of a prompt that was seen only before."""
+    predictor = LengthPredictor()
+    for prompt in range(400):
+        predictor.observe(str(prompt), [100.0] * 8, [False] * 8)
+    for prompt in range(399):
+        predictor.observe(str(prompt), [200.0] * 8, [False] * 8)
+    assert predictor.predict("399") > 160
+    assert predictor.predict("0") == pytest.approx(200, rel=0.25)

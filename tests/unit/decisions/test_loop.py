@@ -28,7 +28,7 @@ def test_steps_are_full_and_nothing_is_lost_put_off_twice_or_trained_late(make):
             assert all(step.number - group.step <= run.keep_surplus for group in trained)
             assert not any(prompt.must_finish for prompt in run.flight.running_prompts)
             again = [group.prompt for group in unused if group.prompt.must_finish]
-            assert run.queue.waiting[: len(again)] == again and (run.filters or not again)
+            assert run.queue.waiting[: len(again)] == again and (run.filters or run.sorts or not again)
             assert not again or run.streams or all(group.prompt.must_finish for group in trained)
             put_off.update((prompt.text, prompt.episode) for prompt in again)
             assert max(put_off.values(), default=0) <= 3  # twice is rare already

@@ -1,10 +1,6 @@
 """The records that pass between the parts."""
 
-from openrlhf_sagc.decisions.records import Rollout, Round
-
-
-def test_a_frame_ends_where_no_prompt_is_left_behind():
-    assert Round(True, 1.0, 8).ends_frame and Round(False, 1.0, 10).ends_frame and not Round(False, 1.25, 8).ends_frame
+from openrlhf_sagc.decisions.records import Rollout
 
 
 def test_the_wait_for_vllm_is_no_part_of_a_rollouts_running_seconds():

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from openrlhf_sagc.decisions.records import Round
+from openrlhf_sagc.decisions.records import Outlook, Round
 from openrlhf_sagc.decisions.tail_batching import TailBatcher
 
 
@@ -24,26 +24,17 @@ from openrlhf_sagc.decisions.tail_batching import TailBatcher
 def test_a_long_round_is_due_when_a_step_of_prompts_waits_or_no_others_are_left(num_groups, waiting, drained, kind):
     batcher = TailBatcher(response_ratio=1.25)
     short, long = Round(False, 1.25, 10), Round(True, 1.0, 8)
-    assert batcher.decide(num_groups, 8, waiting=waiting, drained=drained) == {"short": short, "long": long}[kind]
+    assert batcher.decide(num_groups, 8, Outlook(waiting, drained)) == {"short": short, "long": long}[kind]
 
 
 def test_a_prompt_has_its_groups_rollouts_unless_more_are_asked_for():
-    assert TailBatcher().decide(16, 8, waiting=0, drained=False) == Round(False, 1.25, 8)
+    assert TailBatcher().decide(16, 8, Outlook(0, False)) == Round(False, 1.25, 8)
 
 
 def test_rollouts_of_a_short_round_are_rounded_up():
     ratios = {(1.0, 8): 8, (1.25, 4): 5, (1.1, 10): 11, (1.25, 6): 8}
     for (ratio, size), rollouts in ratios.items():
-        assert TailBatcher(response_ratio=ratio).decide(4, size, waiting=0, drained=False).rollouts == rollouts
-
-
-def test_a_frame_ends_with_its_long_round():
-    batcher, ends = TailBatcher(), []
-    for waiting in (0, 4, 8, 12, 16, 0):
-        ends.append(batcher.decide(16, 8, waiting=waiting, drained=False).ends_frame)
-    assert ends == [False, False, False, False, True, False]
-    whole = TailBatcher(prompt_ratio=1, response_ratio=1.25)  # leaves no prompt behind
-    assert whole.decide(16, 8, waiting=0, drained=False).ends_frame
+        assert TailBatcher(response_ratio=ratio).decide(4, size, Outlook(0, False)).rollouts == rollouts
 
 
 @pytest.mark.parametrize("ratio", [0.99, 0, -1, math.nan, math.inf])
@@ -55,26 +46,32 @@ def test_ratios_out_of_range_are_refused(name, ratio):
 
 @given(
     st.floats(1, 3),
+    st.sampled_from([1, 4]),
     st.integers(1, 20),
     st.lists(st.tuples(st.integers(0, 60), st.booleans()), min_size=50, max_size=80),
 )
 @settings(max_examples=200)
-def test_no_prompt_waits_longer_than_the_bound(ratio, num_groups, rounds):
-    """Whatever the rounds leave behind, a prompt behind w others is taken within (w // P + 1) * (max_wait + 1) rounds.
+def test_no_prompt_waits_longer_than_the_bound(ratio, pool, num_groups, rounds):
+    """Whatever the rounds leave behind, a prompt behind w others is taken within (w // P + 1) * (max_wait + pool) rounds.
 
     The planner is saved and restored in between.
     """
-    batcher, queue = TailBatcher(prompt_ratio=ratio), []
+    batcher, queue, frame = TailBatcher(prompt_ratio=ratio, pool=pool), [], []
     for now, (left_behind, restored) in enumerate(rounds):
-        assert all(now <= deadline for deadline in queue)
-        plan = batcher.decide(num_groups, 4, waiting=len(queue), drained=False)
-        if plan.long:
+        assert all(now <= deadline for deadline in queue + frame)
+        plan = batcher.decide(num_groups, 4, Outlook(len(queue), False, len(frame) / num_groups))
+        if plan.begins:
+            taken = max(min(len(queue) // num_groups, plan.steps), 1) * num_groups
+            frame, queue = queue[:taken], queue[taken:]
+        if plan.steps:
+            frame = frame[: len(frame) - num_groups] if len(frame) > num_groups else []  # the order is the frame's
+        elif plan.long:
             queue = queue[num_groups:]
         else:
             for _ in range(left_behind):
-                queue.append(now + (len(queue) // num_groups + 1) * (batcher.max_wait + 1))
+                queue.append(now + (len(queue) // num_groups + 1) * (batcher.max_wait + pool))
         batcher.observe(len(queue))
         if restored:
             state = json.loads(json.dumps(batcher.state_dict()))
-            batcher = TailBatcher(prompt_ratio=ratio)
+            batcher = TailBatcher(prompt_ratio=ratio, pool=pool)
             batcher.load_state_dict(state)

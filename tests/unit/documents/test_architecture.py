@@ -14,6 +14,7 @@ from simulate import parse_arguments
 
 from openrlhf_sagc import policies
 from openrlhf_sagc.decisions.planner import Batcher
+from openrlhf_sagc.decisions.records import Outlook
 
 METHODS = ("decide", "observe", "metrics", "state_dict", "load_state_dict")
 
@@ -56,7 +57,7 @@ def test_simulated_training_takes_what_build_batcher_returns(policy, monkeypatch
 def test_the_policy_logs_the_round_that_it_decided(policy):
     batcher = policy(period=3)
     for drained in (False, True, False, False):
-        decided = batcher.decide(4, 8, waiting=1, drained=drained)
+        decided = batcher.decide(4, 8, Outlook(waiting=1, drained=drained))
         batcher.observe(waiting=0)
         assert batcher.metrics()["long_round"] == decided.long
     assert decided.long is False

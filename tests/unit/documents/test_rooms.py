@@ -35,6 +35,9 @@ DECISIONS = {
     "straggler_model": {"group_lengths", "stopped_rollouts"},
     "group_parts": set(),
     "in_flight": {"group_parts"},
+    "prompt_queue": {"frame"},
+    "tail_batching": {"sorted_steps"},
+    "best_rounds": {"sorted_steps", "tail_batching"},
     "step": {
         "dynamic_sampling",
         "group_parts",
@@ -49,6 +52,7 @@ DECISIONS = {
     "planner": {
         "controller",
         "dynamic_sampling",
+        "idle_tail",
         "in_flight",
         "length_prediction",
         "objectives",

@@ -19,7 +19,11 @@ MOMENTS = int(os.environ.get("DRILL_MOMENTS", 20))
 CONFIGURATIONS = {
     "plain": {},
     "kept surplus": {"filtering": True, "algo__dynamic_filtering_surplus": "keep"},
-    "tail batching": {"rollout__tail_batching__enable": True, "rollout__tail_batching__response_ratio": 1.25},
+    "tail batching": {
+        "rollout__tail_batching__enable": True,
+        "rollout__tail_batching__method": "stop",
+        "rollout__tail_batching__response_ratio": 1.25,
+    },
     "hold prompts": {"hold": "prompts", "group_sizes": [4, 8]},
 }
 

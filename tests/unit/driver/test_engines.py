@@ -18,6 +18,7 @@ from openrlhf_sagc.decisions.records import Prompt
 
 FIVE_OF_A_PROMPT = {
     "rollout__tail_batching__enable": True,
+    "rollout__tail_batching__method": "stop",
     "rollout__tail_batching__prompt_ratio": 1.0,
     "rollout__tail_batching__response_ratio": 1.25,
 }

@@ -15,7 +15,12 @@ def tail(**ratios):
     """Flags of a run of groups of 4 with tail batching, of 5 rollouts in short rounds."""
     ratios = {"response_ratio": 1.25, **ratios}
     flags = {f"rollout__tail_batching__{name}": ratio for name, ratio in ratios.items()}
-    return {"group_sizes": [4], "rollout__tail_batching__enable": True, **flags}
+    return {
+        "group_sizes": [4],
+        "rollout__tail_batching__enable": True,
+        "rollout__tail_batching__method": "stop",
+        **flags,
+    }
 
 
 def of(lengths, scores=MIXED):

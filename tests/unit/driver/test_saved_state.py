@@ -29,7 +29,8 @@ ENTRIES = {
     "controller.steps", "controller.rate", "controller.rate_sum", "controller.price",
     "sampler.seen", "sampler.groups", "sampler.right", "sampler.pairs",
     "token_weights", "token_weights.earlier", "token_weights.frame", "token_weights.rounds", "token_weights.was_long",
-    "batcher.waited", "batcher.rounds", "predictor.average", "predictor.prompts",
+    "batcher.waited", "batcher.rounds", "batcher.left", "predictor.average", "predictor.prompts", "predictor.drift",
+    "predictor.judged", "frame", "idle_tail",
 }
 # fmt: on
 PROMPT = ("text", "label", "images", "episode", "must_finish", "stops")
@@ -37,7 +38,11 @@ ROLLOUT = ("tokens", "seconds", "queue_seconds", "finished", "stopped", "failure
 
 
 def saved_state(make_generator):
-    on = {"rollout__tail_batching__enable": True, "rollout__length_aware_dispatch": True}
+    on = {
+        "rollout__tail_batching__enable": True,
+        "rollout__tail_batching__method": "stop",
+        "rollout__length_aware_dispatch": True,
+    }
     generator = make_generator(40, **on)
     generator.generate_samples()
     return json.loads(json.dumps(generator.state_dict()))
@@ -61,7 +66,7 @@ def test_another_format_is_refused_before_anything_is_loaded(make_generator, num
     with pytest.raises(ValueError) as refused:
         generator.load_state_dict(saved)
     assert "--ckpt.path ckpt holds" in str(refused.value)
-    assert f"samples_generator.format is {shown}, and this version of openrlhf_sagc loads 3 and 4 and {FORMAT}" in str(
+    assert f"samples_generator.format is {shown}, and this version of openrlhf_sagc loads 3 to {FORMAT}" in str(
         refused.value
     )
     assert json.dumps(generator.state_dict()) == before
@@ -166,7 +171,7 @@ def test_with_anew_a_later_episode_begins_anew(make_generator):
 
 
 def test_with_anew_the_mean_length_is_that_of_the_new_data(make_generator):
-    tail = {"rollout__tail_batching__enable": True, "group_sizes": [4]}
+    tail = {"rollout__tail_batching__enable": True, "rollout__tail_batching__method": "stop", "group_sizes": [4]}
     generator = make_generator(40, respond, data=DATA, **tail)
     trained_of(generator, 3)
     saved = json.loads(json.dumps(generator.state_dict()))
@@ -179,7 +184,12 @@ def test_with_anew_the_mean_length_is_that_of_the_new_data(make_generator):
 
 def test_another_n_samples_per_prompt_goes_on_where_it_is_the_group_size(make_generator):
     saved, trained = saved_after_two_steps(make_generator)
-    tail = {"rollout__tail_batching__enable": True, "enable": False, "group_sizes": [8]}
+    tail = {
+        "rollout__tail_batching__enable": True,
+        "rollout__tail_batching__method": "stop",
+        "enable": False,
+        "group_sizes": [8],
+    }
     resumed = make_generator(20, respond, data=DATA, rollout__n_samples_per_prompt=8, **tail)
     resumed.load_state_dict(saved)
     samples = resumed.generate_samples()[0]

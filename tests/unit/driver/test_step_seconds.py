@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openrlhf_sagc.driver.step_seconds import IDLE_TAIL, StepClock, idle_tail, step_seconds
+from openrlhf_sagc.driver.step_seconds import IDLE_TAIL, StepClock, step_seconds
 
 
 def scalars(total, generation, experience=0.0, training=0.0, sync=0.0, other=0.0, idle_tail=0.0, **more):
@@ -60,43 +60,6 @@ class Clock:
 @pytest.fixture
 def clock():
     return Clock()
-
-
-def test_the_idle_tail_begins_when_fewer_than_half_of_the_peak_run():
-    """A second without a rollout before the peak; then six run, 5, 4, 3, 2, 1, 0."""
-    spans = [(101.0, 101.0 + seconds) for seconds in (2, 3, 4, 5, 6, 9)]
-    assert idle_tail(spans, 100.0, 112.0) == pytest.approx(112 - (101 + 5))
-
-
-def test_a_dip_between_two_waves_is_idle_and_the_second_wave_is_not():
-    spans = [(100.0, 103.0)] * 4 + [(104.0, 109.0)] * 2
-    assert idle_tail(spans, 100.0, 110.0) == pytest.approx((104 - 103) + (110 - 109))
-
-
-def test_two_slots_that_are_always_busy_have_no_tail():
-    assert idle_tail([(100.0, 105.0)] * 2 + [(105.0, 110.0)] * 2, 100.0, 110.0) == 0.0
-
-
-def test_groups_that_run_on_count_in_both_steps():
-    first, second = [(100.0, 102.0)] * 4, [(100.0, 112.0)] * 3 + [(100.0, 120.0)]
-    assert idle_tail(first + [(100.0, 104.0)] * 4, 100.0, 104.0) == 0.0  # four of eight still run
-    assert idle_tail(second, 110.0, 120.0) == pytest.approx(120 - 112)
-
-
-def test_a_step_without_a_rollout_has_no_tail():
-    assert idle_tail([], 100.0, 103.0) == 0.0
-
-
-@given(st.lists(st.tuples(st.floats(0, 50), st.floats(0, 50)), max_size=20))
-def test_the_tail_is_the_count_of_small_steps(drawn):
-    """Against rollouts counted every eighth of a second, whose sums are exact."""
-    drawn = [(round(8 * wait) / 8, round(8 * run) / 8) for wait, run in drawn]
-    spans = [(wait, wait + run) for wait, run in drawn]
-    ticks = [1 / 16 + tick / 8 for tick in range(800)]
-    counts = [sum(start < tick < end for start, end in spans) for tick in ticks]
-    peak = max(counts)
-    idle = sum(2 * count < peak for count in counts[counts.index(peak) :]) / 8 if peak else 0.0
-    assert not peak or idle_tail(spans, 0.0, 100.0) == pytest.approx(idle, abs=1e-3)
 
 
 def test_a_step_after_the_first_lasts_until_the_next_one_begins_without_what_is_left_out(clock):

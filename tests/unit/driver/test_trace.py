@@ -58,7 +58,12 @@ def test_a_prompt_has_one_id_in_all_episodes_and_its_label_counts():
 
 def test_the_simulator_reads_all_but_stopped_rollouts(make_generator, file):
     """Under tail batching, whose short rounds stop the slowest; a rollout that no engine has begun has no row."""
-    flags = {"rollout__tail_batching__enable": True, "rollout__tail_batching__response_ratio": 1.0, **ONE_SIZE}
+    flags = {
+        "rollout__tail_batching__enable": True,
+        "rollout__tail_batching__method": "stop",
+        "rollout__tail_batching__response_ratio": 1.0,
+        **ONE_SIZE,
+    }
 
     def respond(prompt, size):
         return [(90 if prompt == 1 else 5 + prompt, float(place % 2)) for place in range(size)]

@@ -57,9 +57,9 @@ def test_same_seed_same_json(command):
 
 def test_a_policy_may_bring_its_response_ratio(command):
     named = json.loads(command("--policies", "sagc+tail:1.25"))["rows"]
-    flagged = json.loads(command("--policies", "sagc+tail", "--response_ratio", "1.25"))["rows"]
-    assert [row.pop("policy") for row in named + flagged] == ["sagc+tail:1.25@samples", "sagc+tail@samples"]
-    assert named == flagged != json.loads(command("--policies", "sagc+tail"))["rows"]
+    flagged = json.loads(command("--policies", "sagc+tail:stop", "--response_ratio", "1.25"))["rows"]
+    assert [row.pop("policy") for row in named + flagged] == ["sagc+tail:1.25@samples", "sagc+tail:stop@samples"]
+    assert named == flagged != json.loads(command("--policies", "sagc+tail:stop"))["rows"]
 
 
 def test_a_policy_names_what_its_steps_keep(command):

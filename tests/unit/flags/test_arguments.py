@@ -7,6 +7,7 @@ import pytest
 from up_to_ray import RayStarted
 
 SIZES = "--rollout.sagc.group_sizes"
+STOP = ["--rollout.tail_batching.enable", "--rollout.tail_batching.method", "stop"]
 CASES = {
     "size that does not divide the batch": (
         [SIZES, "8", "12"],
@@ -143,14 +144,24 @@ CASES = {
         "got 10",
     ),
     "fewer prompts than needed": (
-        ["--rollout.tail_batching.enable", "--rollout.tail_batching.prompt_ratio", "0.9"],
+        [*STOP, "--rollout.tail_batching.prompt_ratio", "0.9"],
         "--rollout.tail_batching.prompt_ratio must be a finite number of at least 1",
         "got 0.9",
     ),
     "fewer rollouts than a group": (
-        ["--rollout.tail_batching.enable", "--rollout.tail_batching.response_ratio", "nan"],
+        [*STOP, "--rollout.tail_batching.response_ratio", "nan"],
         "--rollout.tail_batching.response_ratio must be a finite number of at least 1",
         "got nan",
+    ),
+    "a surplus that sorted steps do not have": (
+        ["--rollout.tail_batching.enable", "--rollout.tail_batching.prompt_ratio", "1.25"],
+        "--rollout.tail_batching.prompt_ratio must be from 1 to 1.1 where steps are sorted, got 1.25",
+        "use that, or --rollout.tail_batching.method stop",
+    ),
+    "rollouts that sorted steps do not stop": (
+        ["--rollout.tail_batching.enable", "--rollout.tail_batching.response_ratio", "1.5"],
+        "--rollout.tail_batching.response_ratio 1.5 is of --rollout.tail_batching.method stop",
+        "add that, or drop it",
     ),
     "tail batching that keeps its tail": (
         ["--rollout.tail_batching.enable", "--algo.dynamic_filtering_surplus", "keep"],
@@ -163,7 +174,7 @@ CASES = {
         "drop one",
     ),
     "a cap below the over-dispatch": (
-        ["--rollout.tail_batching.enable", "--algo.dynamic_filtering_max_gen_batches", "1"],
+        [*STOP, "--algo.dynamic_filtering_max_gen_batches", "1"],
         "--algo.dynamic_filtering_max_gen_batches 1 does not allow --rollout.tail_batching.prompt_ratio 1.25",
         "use 2 or more",
     ),
@@ -274,12 +285,20 @@ def test_good_flags_get_as_far_as_ray(run_trainer, flags):
         (["--rollout.sagc.hold", "prompts"], ["every step has 8 prompts", "4 = 32, 8 = 64, 16 = 128, 32 = 256"]),
         (["--rollout.sagc.signal", "seconds"], ["2.5 times the group's median seconds"]),
         (
-            ["--rollout.tail_batching.enable", "--rollout.tail_batching.response_ratio", "1.25"],
+            [*STOP, "--rollout.tail_batching.response_ratio", "1.25"],
             ["dispatch 1.25 times the prompts and 1.25 times the rollouts per prompt", "response_ratio 1.25", "use 1"],
         ),
         (
-            ["--rollout.tail_batching.enable"],
+            STOP,
             ["dispatch 1.25 times the prompts and 1 times the rollouts per prompt"],
+        ),
+        (
+            ["--rollout.tail_batching.enable", "--rollout.tail_batching.prompt_ratio", "1.02"],
+            ["once a history of lengths explains enough, each step has prompts whose earlier", "1.02 times as many"],
+        ),
+        (
+            ["--rollout.tail_batching.enable", "--rollout.tail_batching.method", "sort"],
+            ["; each step has prompts whose earlier responses were alike in length;"],
         ),
     ],
 )
@@ -295,7 +314,7 @@ def test_tail_batching_alone_has_the_fixed_group_size(run_trainer, capsys):
     with pytest.raises(RayStarted):
         run_trainer("--rollout.tail_batching.enable", "--rollout.sagc.group_sizes", "4", "8")
     out = capsys.readouterr().out
-    assert "every step has 64 samples" in out and "as prompts x group size 8 x 8; short rounds dispatch" in out
+    assert "every step has 64 samples" in out and "as prompts x group size 8 x 8; once a history" in out
     assert "straggler" not in out
     with pytest.raises(
         SystemExit, match="--rollout.n_samples_per_prompt 1 makes no group .*: use --rollout.n_samples_per_prompt 8"

@@ -6,10 +6,15 @@ import pytest
 from openrlhf.utils.config import hierarchize
 
 from openrlhf_sagc.arguments import add_arguments
+from openrlhf_sagc.decisions.best_rounds import BestRounds
 from openrlhf_sagc.decisions.length_prediction import LengthPredictor
+from openrlhf_sagc.decisions.records import Outlook
+from openrlhf_sagc.decisions.sorted_steps import SortedSteps
 from openrlhf_sagc.decisions.tail_batching import NoTailBatching, TailBatcher
 from openrlhf_sagc.decisions.token_weights import Trained
 from openrlhf_sagc.policies import build_batcher, build_controller, build_planner, build_sampler
+
+TAIL = "--rollout.tail_batching.enable"
 
 
 def args_of(*words):
@@ -19,6 +24,7 @@ def args_of(*words):
     parser.add_argument("--rollout.batch_size", type=int, default=16)
     parser.add_argument("--rollout.n_samples_per_prompt", type=int, default=8)
     parser.add_argument("--train.batch_size", type=int, default=128)
+    parser.add_argument("--train.seed", type=int, default=42)
     parser.add_argument("--algo.dynamic_filtering_enable", action="store_true")
     parser.add_argument("--actor.loss_agg_mode", default="token-mean")
     parser.add_argument("--actor.policy_loss_type", default="ppo")
@@ -41,16 +47,13 @@ def test_every_flag_reaches_its_policy():
         3,
         0.4,
     )
-    words = "--rollout.tail_batching.enable --rollout.tail_batching.prompt_ratio 1.5 --rollout.tail_batching.response_ratio 2"
+    words = f"{TAIL} --rollout.tail_batching.method stop --rollout.tail_batching.prompt_ratio 1.5 --rollout.tail_batching.response_ratio 2"
     batcher = build_batcher(args_of(*words.split()))
     assert isinstance(batcher, TailBatcher)
-    round = batcher.decide(4, 8, waiting=0, drained=False)
+    round = batcher.decide(4, 8, Outlook())
     assert (round.prompt_ratio, round.rollouts) == (1.5, 16)
     planner = build_planner(args_of("--rollout.length_aware_dispatch", "--rollout.sagc.signal", "seconds"), 3)
     assert isinstance(planner.predictor, LengthPredictor)
-
-
-TAIL = "--rollout.tail_batching.enable"
 
 
 @pytest.mark.parametrize(
@@ -59,7 +62,8 @@ TAIL = "--rollout.tail_batching.enable"
         ("", False),
         (TAIL, True),
         (f"{TAIL} --rollout.tail_batching.token_weight round", False),
-        (f"{TAIL} --rollout.tail_batching.prompt_ratio 1", False),  # no prompt is left behind: plain steps
+        (f"{TAIL} --rollout.tail_batching.method sort", True),
+        (f"{TAIL} --rollout.tail_batching.method stop --rollout.tail_batching.prompt_ratio 1", False),  # plain steps
         (f"{TAIL} --actor.loss_agg_mode seq-mean-token-mean", None),
         (f"{TAIL} --actor.policy_loss_type gspo", None),
     ],
@@ -71,6 +75,23 @@ def test_rounds_of_tail_batching_are_weighed_where_the_loss_is_a_mean_over_token
     else:
         plain = planner.token_weights.weigh([Trained(20, 2)], False)
         assert plain == ((10, 1) if weighed else None)
+
+
+@pytest.mark.parametrize(
+    "method, kind, ratio",
+    [
+        ((), BestRounds, 1.0),
+        (("sort",), SortedSteps, 1.0),
+        (("stop",), TailBatcher, 1.25),
+        (("sort", 1.02), SortedSteps, 1.02),
+    ],
+)
+def test_a_method_of_tail_batching_makes_its_rounds(method, kind, ratio):
+    flags = [f"--rollout.tail_batching.{name}" for name in ("method", "prompt_ratio")]
+    planner = build_planner(args_of(TAIL, *(str(word) for pair in zip(flags, method) for word in pair)), 1)
+    batcher = planner.batcher
+    assert type(batcher) is kind and (kind is not BestRounds) <= (getattr(batcher, "prompt_ratio", 0) == ratio)
+    assert (planner.predictor is None) == (kind is TailBatcher)
 
 
 @pytest.mark.parametrize("switch, reason", [((), None), (("--algo.dynamic_filtering_enable",), "all_right")])

@@ -9,14 +9,15 @@ from lib.policies import Policy, parse_policy
 @pytest.mark.parametrize(
     "word, policy",
     [
-        ("sagc", Policy("sagc", "sagc", None, False, None, False, None)),
-        ("fixed:16@prompts", Policy("fixed:16", "fixed", 16, False, None, False, "prompts")),
-        ("unpatched:8@samples", Policy("unpatched:8", "unpatched", 8, False, None, False, "samples")),
-        ("sagc+lengths+tail", Policy("sagc+lengths+tail", "sagc", None, True, None, True, None)),
-        ("fixed:8+tail:1.25@prompts", Policy("fixed:8+tail:1.25", "fixed", 8, True, 1.25, False, "prompts")),
+        ("sagc", Policy("sagc", "sagc", None, None, None, False, None)),
+        ("fixed:16@prompts", Policy("fixed:16", "fixed", 16, None, None, False, "prompts")),
+        ("unpatched:8@samples", Policy("unpatched:8", "unpatched", 8, None, None, False, "samples")),
+        ("sagc+lengths+tail", Policy("sagc+lengths+tail", "sagc", None, "auto", None, True, None)),
+        ("fixed:8+tail:1.25@prompts", Policy("fixed:8+tail:1.25", "fixed", 8, "stop", 1.25, False, "prompts")),
+        ("fixed:8+tail:sort", Policy("fixed:8+tail:sort", "fixed", 8, "sort", None, False, None)),
         (
             "fixed:8+stream+forward",
-            Policy("fixed:8+stream+forward", "fixed", 8, False, None, False, None, frozenset({"stream", "forward"})),
+            Policy("fixed:8+stream+forward", "fixed", 8, None, None, False, None, frozenset({"stream", "forward"})),
         ),
     ],
 )
@@ -35,6 +36,7 @@ def test_a_word_is_read(word, policy):
         "sagc@tokens",
         "sagc+tail+tail:2",
         "sagc+tail:",
+        "sagc+tail:frames",
         "unpatched:8+tail",
         "unpatched:8+forward",
         "fixed:8+stream+stream",
@@ -56,5 +58,7 @@ def test_a_command_may_know_fewer_kinds():
 
 @pytest.mark.parametrize("name", ["forward", "shuffled", "stream"])
 def test_a_command_that_simulates_steps_knows_no_additions_for_them(name):
-    with pytest.raises(ValueError, match=r"fixed:N or sagc \+tail, \+tail:RESPONSE_RATIO or \+lengths; and"):
+    with pytest.raises(
+        ValueError, match=r"fixed:N or sagc \+tail, \+tail:sort, \+tail:stop, \+tail:RESPONSE_RATIO or \+lengths; and"
+    ):
         parse_policy(f"sagc+{name}", ("fixed", "sagc"))

@@ -54,6 +54,7 @@ def test_the_flags_of_a_switch_make_the_run_that_is_replayed(arguments, changes)
         assert flags["rollout.tail_batching.enable"] == replayed.rollout.tail_batching.enable, switch
         if flags["rollout.tail_batching.enable"]:
             assert flags["rollout.tail_batching.response_ratio"] == replayed.rollout.tail_batching.response_ratio == 1
+            assert flags["rollout.tail_batching.method"] == replayed.rollout.tail_batching.method == "stop"
             assert flags["rollout.tail_batching.prompt_ratio"] == replayed.rollout.tail_batching.prompt_ratio
         if len(replayed.rollout.sagc.group_sizes) > 1:
             for name in ("max_straggler_rate", "hold", "tradeoff"):

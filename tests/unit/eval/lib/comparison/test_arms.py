@@ -46,6 +46,8 @@ def test_policies(policy, tree, prompts, size, sizes):
 def test_tail_batching_and_its_ratio(policy, ratio):
     flags = flags_of(policy, "grpo", 0, CONTROL)[1]
     assert ("--rollout.tail_batching.enable" in flags) == ("+tail" in policy)
+    method = "stop" if ratio else "auto"
+    assert "+tail" not in policy or value_of(flags, "rollout.tail_batching.method") == method
     assert ("--rollout.tail_batching.response_ratio" in flags) == (ratio is not None)
     assert ratio is None or value_of(flags, "rollout.tail_batching.response_ratio") == ratio
     assert "--rollout.length_aware_dispatch" not in flags

@@ -183,6 +183,7 @@ def test_buckets_are_those_of_training(make_generator, stream_of_training, filte
     source = SimpleNamespace(
         draw_prompts=lambda count, _: [next(prompts) for _ in range(count)],
         draw_rollouts=draw_rollouts,
+        expected_tokens=lambda drawn: np.ones(len(drawn)),
     )
     controller, sampler = StragglerAwareGroupController([4]), DynamicSampler(tolerance=1e-6 if filtering else None)
     planner = StepPlanner(
@@ -273,6 +274,7 @@ def test_a_step_ends_when_buckets_and_the_rest_are_trained():
     source = SimpleNamespace(
         draw_prompts=lambda count, _: [next(prompts) for _ in range(count)],
         draw_rollouts=lambda drawn, size, _: (np.array([[10 * (prompt + 1)] * size for prompt in drawn]), None),
+        expected_tokens=lambda drawn: np.ones(len(drawn)),
     )
     controller, sampler = StragglerAwareGroupController([2]), DynamicSampler(tolerance=None)
     settings = {"hold": "samples", "samples": 16, "prompts": 8, "signal": "tokens", "num_engines": 1}

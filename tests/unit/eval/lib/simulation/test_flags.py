@@ -28,7 +28,7 @@ def test_names_and_defaults_are_trainings():
     assert all(name in action.dest and action.default == defaults[action.dest] for name, action in flags.items())
     switches = {name for name in defaults if name.startswith(("rollout.sagc.", "rollout.tail_batching."))}
     switches -= {action.dest for action in flags.values()}
-    assert switches == {"rollout.sagc.enable", "rollout.tail_batching.enable"}
+    assert switches == {"rollout.sagc.enable", "rollout.tail_batching.enable", "rollout.tail_batching.method"}
 
 
 @pytest.mark.parametrize(

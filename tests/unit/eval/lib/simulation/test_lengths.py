@@ -135,3 +135,11 @@ def test_prompts_of_many_episodes_come_again():
     assert set(few.draw_prompts(200, rng)) == set(few.draw_prompts(200, np.random.default_rng(7)))
     new = LogNormal.parse("lognormal:median=100,between=1,within=0.2,cap=9999")
     assert len(set(new.draw_prompts(200, rng))) == 200
+
+
+@pytest.mark.parametrize("within", [0.0, 0.6])
+def test_what_is_expected_of_a_prompt_is_the_mean_of_its_rollouts(within):
+    source, generator = LogNormal(500, 1.0, within, 1000), np.random.default_rng(0)
+    prompts = source.draw_prompts(6, generator)
+    tokens_BR, _ = source.draw_rollouts(prompts, 20000, generator)
+    assert source.expected_tokens(prompts) == pytest.approx(tokens_BR.mean(axis=1), rel=0.02)

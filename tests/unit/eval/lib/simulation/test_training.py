@@ -1,19 +1,22 @@
 """Simulated training, against the scheduler of training and against formulas."""
 
 import numpy as np
+import pandas as pd
 import pytest
 from cpu_stack import ROOT
 from lib.simulation.costs import CostModel
 from lib.simulation.lengths import LogNormal
+from lib.simulation.runs import summary
 from lib.simulation.training import SimulatedTraining
 
 from openrlhf_sagc.controller import StragglerAwareGroupController
 from openrlhf_sagc.decisions.dynamic_sampling import DynamicSampler
 from openrlhf_sagc.decisions.length_prediction import LengthPredictor
 from openrlhf_sagc.decisions.planner import StepPlanner
+from openrlhf_sagc.decisions.sorted_steps import SortedSteps
 from openrlhf_sagc.decisions.tail_batching import NoTailBatching, TailBatcher
 
-SURPLUS = {"rollout__tail_batching__response_ratio": 1.25}
+SURPLUS = {"rollout__tail_batching__method": "stop", "rollout__tail_batching__response_ratio": 1.25}
 # A token of every rollout takes a second, whatever runs beside it.
 ONE_TOKEN_A_SECOND = CostModel(1.0, 0.0, 0.0, 0.0, 1000, 10**6, 1, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 
@@ -32,6 +35,9 @@ class Prompts:
         self.drawn += prompts_B
         groups = np.array([self.respond(prompt, size) for prompt in prompts_B])
         return groups[:, :, 0].astype(int), groups[:, :, 1]
+
+    def expected_tokens(self, prompts_B):
+        return np.array([np.mean([tokens for tokens, _ in self.respond(prompt, 8)]) for prompt in prompts_B])
 
 
 def simulated(source, controller, sampler, costs=ONE_TOKEN_A_SECOND, *, gpus=1, seed=0, batcher=None, **settings):
@@ -161,3 +167,22 @@ def test_a_step_that_cannot_be_filled_ends_the_run():
     run = simulated(source, StragglerAwareGroupController([4]), DynamicSampler(max_gen_batches=2))
     with pytest.raises(RuntimeError, match=r"8 prompts of 4 samples gave 0 of the 4 groups .*dropped: 8 all right"):
         run.step()
+
+
+def test_sorted_steps_waste_no_token_and_train_what_plain_steps_train():
+    """Prompts of 10 to 70 tokens; wasted tokens and trained lengths are what the rounds make of them."""
+
+    def row(batcher):
+        run = simulated(
+            Prompts(lambda prompt, size: [(10 + 10 * (prompt % 7) + place, place % 2) for place in range(size)]),
+            StragglerAwareGroupController([4]),
+            DynamicSampler(tolerance=None),
+            batcher=batcher,
+            predictor=LengthPredictor(),
+        )
+        return summary(pd.DataFrame(run.step() for _ in range(40)))
+
+    sorted_steps, rounds = row(SortedSteps()), row(TailBatcher())
+    assert sorted_steps["wasted_share"] == 0 and sorted_steps["sorted_round"] == 1
+    assert 0.05 < rounds["wasted_share"] < 0.5 and rounds["sorted_round"] == 0 < rounds["long_round"]
+    assert sorted_steps["trained_length_ratio"] == pytest.approx(rounds["trained_length_ratio"], rel=0.1)

@@ -52,7 +52,7 @@ def test_rates_and_mean_lengths_are_those_of_the_rollouts(generator):
     prompts = list(range(50))
     tokens_BG, correct_BG = source.draw_rollouts(prompts, 4000, generator)
     assert source.success_rates(prompts) == pytest.approx(correct_BG.mean(axis=1), abs=0.04)
-    assert source.mean_tokens(prompts) == pytest.approx(tokens_BG.mean(axis=1), rel=0.04)
+    assert source.expected_tokens(prompts) == pytest.approx(tokens_BG.mean(axis=1), rel=0.04)
     assert (tokens_BG == 4000).mean() > 0.05
 
 

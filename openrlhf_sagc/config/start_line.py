@@ -1,0 +1,68 @@
+"""The start-up line: what a run's flags come to."""
+
+from openrlhf_sagc.config.layout import samples_per_step
+from openrlhf_sagc.config.refusal import TAIL
+from openrlhf_sagc.config.savings import describe_savings
+from openrlhf_sagc.config.settings import Settings, prompt_ratio
+
+
+def describe(args: Settings) -> str:
+    """The start-up line: what the flags come to."""
+    flags, tail = args.rollout.sagc, args.rollout.tail_batching
+    sizes = sorted(set(flags.group_sizes))
+    samples, product = samples_per_step(args)
+    if flags.hold == "samples":
+        combinations = ", ".join(f"{samples // size} x {size}" for size in sizes)
+        kept = len(sizes) > 1 and args.algo.dynamic_filtering_surplus == "keep"
+        but = ", but for groups that are kept from another size" if kept else ""
+        parts = [f"every step has {samples} samples ({product}), as prompts x group size {combinations}{but}"]
+    else:
+        combinations = ", ".join(f"{size} = {args.rollout.batch_size * size}" for size in sizes)
+        parts = [
+            f"every step has {args.rollout.batch_size} prompts (--rollout.batch_size), at group size {combinations} samples"
+        ]
+    if len(sizes) > 1:
+        aim = (
+            "as large as possible" if flags.objective == "size" else "the one with the most effective samples a second"
+        )
+        unit = "response tokens" if flags.signal == "tokens" else "seconds"
+        parts.append(
+            f"the first group size is {args.rollout.n_samples_per_prompt}; each later one is {aim}, with a "
+            f"straggler in at most {100 * flags.max_straggler_rate:g} % of the groups in the long run (a rollout of "
+            f"{flags.straggler_ratio:g} times the group's median {unit})"
+        )
+    if tail.enable:
+        parts.append(_tail_batching(args))
+    if tail.enable and len(sizes) > 1 and tail.response_ratio > 1:
+        parts.append(
+            f"{TAIL}response_ratio {tail.response_ratio:g} stops stragglers before they count, so the limit has little effect: "
+            "use 1"
+        )
+    if tail.enable and args.algo.advantage.estimator == "reinforce_baseline":
+        parts.append(
+            "--algo.advantage.estimator reinforce_baseline whitens advantages over each step, so tail batching changes "
+            "them: group_norm keeps them"
+        )
+    parts.append(
+        f"at most {samples // args.train.batch_size} optimizer step(s) per rollout and epoch; the learning rate follows the "
+        "share of prompts used"
+    )
+    parts.append(describe_savings(args))
+    if args.rollout.trace is not None:
+        parts.append(f"a row of every rollout goes to {args.rollout.trace}")
+    return "; ".join(parts)
+
+
+def _tail_batching(args: Settings) -> str:
+    tail, ratio = args.rollout.tail_batching, prompt_ratio(args)
+    if tail.method == "stop":
+        return (
+            f"short rounds dispatch {ratio:g} times the prompts and {tail.response_ratio:g} times the rollouts per prompt; "
+            "long rounds finish the prompts that short ones leave behind"
+        )
+    sorted_steps = "each step has prompts whose earlier responses were alike in length"
+    if ratio > 1:
+        sorted_steps += f", and {ratio:g} times as many as it needs"
+    if tail.method == "sort":
+        return sorted_steps
+    return f"once a history of lengths explains enough, {sorted_steps}; the log says when, and what comes before"
