@@ -101,7 +101,7 @@ def _times(arm: Arm, axis: str, target: float, evaluated: bool) -> str:
         one = curve(run, axis, evaluated)
         found.append(float(time_to(target, one.at, one.reward[None])[0]) if len(one.at) else np.inf)
     reached = [time for time in found if np.isfinite(time)]
-    digits = 2 if axis == "hours" else 0
+    digits = 3 if axis == "hours" else 0
     if len(reached) < len(found):
         return f"{len(reached)} of {len(found)}" if reached else "–"
     span = f" ({number(min(found), digits)} to {number(max(found), digits)})" if len(found) > 1 else ""
@@ -121,7 +121,7 @@ def section(arms: list[Arm]) -> Section:
     for axis, name in AXES.items():
         if found := at_equal(arms, axis, evaluated):
             end, rewards = found
-            rows.append([name, number(end, 2 if axis == "hours" else 0), *(with_interval(one, 3) for one in rewards)])
+            rows.append([name, number(end, 3 if axis == "hours" else 0), *(with_interval(one, 3) for one in rewards)])
     names = [arm.name for arm in arms]
     if rows:
         blocks += ["Rewards at equal steps, seconds and rollouts, at the end that all runs reach:"]

@@ -83,7 +83,7 @@ def section(arms: list[Arm], base: Arm) -> Section:
         "first step of every start warms up and is left out. Medians and means of a run have a bootstrap over blocks "
         "of steps, which does not know how much runs differ; ratios of several seeds have Student's t over seeds. "
         "Verdicts go by means, since a median does not see long rounds.",
-        table([_row(arm, base) for arm in arms]),
+        table([_row(arm, base, arm is base and len(arms) > 1) for arm in arms]),
     ]
     if any(_rounds(arm) for arm in arms):
         rows = [row for arm in arms for row in _rounds(arm)]
@@ -99,11 +99,11 @@ def section(arms: list[Arm], base: Arm) -> Section:
     return Section("Seconds", blocks)
 
 
-def _row(arm: Arm, base: Arm) -> dict[str, str]:
+def _row(arm: Arm, base: Arm, is_base: bool) -> dict[str, str]:
     values = [run.later["seconds"].to_numpy(float) for run in arm.runs]
     finite, all_steps = sum(int(np.isfinite(one).sum()) for one in values), sum(map(len, values))
     row = {
-        "arm": arm.name + (" (base)" if arm is base else ""),
+        "arm": f"{arm.name} (base)" if is_base else arm.name,
         "runs": str(len(arm.runs)),
         "steps, finite of all": f"{finite} of {all_steps}",
         "median s a step": with_interval(of_steps(values, np.median)),

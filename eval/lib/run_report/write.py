@@ -64,7 +64,8 @@ def _of_algorithm(
     arms: list[Arm], settings: dict | None, trace_files: dict, prefix: str
 ) -> tuple[list[str], list[Section], list[dict]]:
     """Verdicts, sections and rows of JSON of the arms of one algorithm."""
-    rows, base, verdicts, sections = [], arms[0], [], [differences.section(arms)]
+    rows, base, verdicts = [], arms[0], []
+    sections = [differences.section(arms)]
     if settings and heldout.has_problems(arms):
         rows = heldout.summaries(arms, settings)
         base = next(arm for arm in arms if arm.name == rows[0]["best_fixed"])

@@ -324,3 +324,5 @@ def test_a_run_on_one_node_has_a_ray_of_its_own(tmp_path):
     assert Path(path).stat().st_mode & 0o777 == 0o600 and Path(folder).stat().st_mode & 0o777 == 0o700
     assert Path(path).read_text() not in said and f"RAY_AUTH_TOKEN_PATH={path}" in said
     assert run(RAY_ADDRESS="10.0.0.1:6379")[0] == [str(tmp_path)]
+    assert "OpenRLHF as released trains groups of equal rewards" not in said
+    assert "OpenRLHF as released trains groups of equal rewards" in run(SAGC="unpatched")[1]
