@@ -32,6 +32,7 @@ def test_an_actor_gets_a_plain_experience_of_tensors_that_it_may_write_to():
     buffers = []
     sent = pickle.dumps(batch, 5, buffer_callback=buffers.append)
     store = [bytes(buffer.raw()) for buffer in buffers]  # which nobody may write to, as Ray's
+    before = [bytes(bytearray(part)) for part in store]
     got = pickle.loads(sent, buffers=store)
     assert type(got) is Experience
     for name, value in vars(got).items():
@@ -40,6 +41,7 @@ def test_an_actor_gets_a_plain_experience_of_tensors_that_it_may_write_to():
         if isinstance(value, torch.Tensor):
             assert value.dtype == mine.dtype and torch.equal(value, mine)
             value += 1
+    assert store == before
     assert {name: value.dtype for name, value in got.info.items()} == {n: v.dtype for n, v in info.items()}
     assert torch.equal(got.info["reward"], info["reward"]) and torch.equal(got.info["score"], info["score"])
     assert torch.equal(got.mm_train_inputs[1]["pixels"], vision[1]["pixels"])

@@ -242,6 +242,15 @@ def test_kept_groups_without_what_other_samples_have_are_rolled_out_again(make_g
     assert not resumed["accepted"] and resumed["returned"][0][0] == "8"
 
 
+def test_kept_groups_of_an_earlier_format_are_rolled_out_again(make_generator):
+    saved, _ = saved_after_two_steps(make_generator)
+    group = kept_group(8, 4)
+    group[-1] = [{"rewards": 1.0, "scores": 1.0, "rollout_log_probs": None}] * 4
+    args = make_generator(20, data=DATA, algo__dynamic_filtering_surplus="keep", group_sizes=[4]).args
+    resumed = resumed_state({**saved["samples_generator"], "format": 4, "accepted": [group]}, args, 20)
+    assert not resumed["accepted"] and resumed["returned"][0][0] == "8"
+
+
 def test_a_saved_size_that_is_no_candidate_names_its_flag(make_generator):
     saved, _ = saved_after_two_steps(make_generator)
     generator = make_generator(20, respond, data=DATA, group_sizes=[2, 8], rollout__n_samples_per_prompt=8)
