@@ -1,1 +1,1 @@
-"""The parts of compare.py: the arms, their training runs, their logs, statistics, report and plots."""
+"""The parts of compare.py that train: the arms, their tasks and runs, launch scripts as arms, and what their logs hold."""

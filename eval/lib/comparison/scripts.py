@@ -44,13 +44,18 @@ def train_arms(
     Raises:
         ValueError: a run failed or ended too early; the message is one line.
     """
+    command = ["bash", str(ROOT / "train_scripts" / script)]
+    variables = {"RUN_NAME": "run", "PYTHONUNBUFFERED": "1"}
+    if smoke:
+        command = ["bash", str(ROOT / "train_scripts/smoke.sh"), script]
+        variables["STEPS"] = str(SMOKE_DATA * steps)  # the same data in every turn
     for start in range(0, steps, turn):
         until = min(start + turn, steps)
         for arm in arms:
             say(f"{arm}: steps {start + 1} to {until}")
-            _one_turn(
-                script, arm, start, until, until < steps, output, [*flags, *_turn_flags(start, turn, steps)], smoke
-            )
+            variables |= {"SAGC": arm, "OUTPUT": str((output / arm).resolve())}
+            words = [*command, *flags, *_turn_flags(start, turn, steps)]
+            _one_turn(words, variables, start, until, goes_on=until < steps)
 
 
 def _turn_flags(start: int, turn: int, steps: int) -> list[str]:
@@ -59,26 +64,13 @@ def _turn_flags(start: int, turn: int, steps: int) -> list[str]:
     return ["--ckpt.save_steps", str(turn), *(["--ckpt.load_enable"] if start else [])]
 
 
-def _one_turn(
-    script: str, arm: str, start: int, until: int, goes_on: bool, output: Path, flags: list[str], smoke: bool
-) -> None:
-    """Train from one step to another and end the run; its checkpoint is whole once the next step has begun to count."""
-    folder = output / arm
+def _one_turn(command: list[str], variables: dict[str, str], start: int, until: int, goes_on: bool) -> None:
+    """Train from one step to another and end the run; its checkpoint is whole once the step behind it has ended."""
+    arm, folder = variables["SAGC"], Path(variables["OUTPUT"])
     folder.mkdir(parents=True, exist_ok=True)
-    environment = {
-        **os.environ,
-        "SAGC": arm,
-        "OUTPUT": str(folder.resolve()),
-        "RUN_NAME": "run",
-        "PYTHONUNBUFFERED": "1",
-    }
-    command = ["bash", str(ROOT / "train_scripts" / script), *flags]
-    if smoke:
-        environment["STEPS"] = str(SMOKE_DATA * until)
-        command = ["bash", str(ROOT / "train_scripts/smoke.sh"), script, *flags]
     log = folder / f"turn-{start + 1}-{until}.log"
     with opened_log(log) as sink:
-        process = psutil.Popen(command, stdout=sink, stderr=subprocess.STDOUT, env=environment)
+        process = psutil.Popen(command, stdout=sink, stderr=subprocess.STDOUT, env={**os.environ, **variables})
     run = Run(process, log)
     try:
         printed = run.take_turn(STEP_END, until - start + goes_on)
