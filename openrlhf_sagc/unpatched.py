@@ -28,7 +28,7 @@ def main() -> None:
     compile_nothing_on_cpus()
     tree = use_tree(RELEASED)
     flags = read_flags(sys.argv[1:])
-    check_stack()
+    check_stack(RELEASED)
     keep_run("openrlhf_sagc.unpatched", sys.argv[1:], flags, tree)
     bring_tree(tree)
     runpy.run_module("openrlhf.cli.train_ppo_ray", run_name="__main__", alter_sys=True)
