@@ -23,6 +23,7 @@ NEEDED = {  # by what argparse's message begins with
     f"invalid choice: '{MEDIAN}'": f": {COMMAND} has it",
     "invalid int value": ": use a whole number",
     "invalid float value": ": use a number",
+    "invalid loads value": """: use JSON in single quotes, such as '{"max_num_seqs": 512}'""",
     "expected 2 arguments": ": give both with a space between",
     "ignored explicit argument": ": the flag takes no value: write only the flag",
 }

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 
 from openrlhf_sagc.config.checks import flags_for_groups
+from openrlhf_sagc.config.engine_args import check_engine_args
 from openrlhf_sagc.config.late_flags import DIVISORS, NO_REWARD, no_reward, refuse_values
 from openrlhf_sagc.config.layout import data_parallel_actors, samples_per_step
 from openrlhf_sagc.config.refusal import refusal, refuse, words
@@ -129,6 +130,7 @@ def validated(validate_args: Callable, parsed: argparse.Namespace) -> SimpleName
     """
     from openrlhf.utils.config import hierarchize
 
+    check_engine_args(getattr(parsed, "vllm.engine_args"))
     given = getattr(parsed, "data.input_template")
     try:
         args = validate_args(parsed)

@@ -26,6 +26,7 @@ from openrlhf_sagc.driver.rollout import StragglerAwareSamplesGenerator
 
 AGENT = AGENTS / "labelled_agent.py"
 MAX_LEN = 256
+ENGINE_ARGS = {"max_num_seqs": 100, "compilation_config": {"cudagraph_capture_sizes": [1, 2]}}
 
 
 @pytest.fixture(scope="session")
@@ -41,7 +42,7 @@ def engine(task, python, session_folder):
         patch.setattr("sys.executable", str(python))  # with which Ray starts its workers
         ray.init(address="local", include_dashboard=False, _temp_dir=folder)
     try:
-        model, reserve = str(task / "model"), {"gpu_memory_utilization": 0.9}
+        model, reserve = str(task / "model"), {"gpu_memory_utilization": 0.9, "engine_args": ENGINE_ARGS}
         (engine,) = create_vllm_engines(1, 1, model, 0, False, False, True, MAX_LEN, **reserve)
         yield engine
     finally:

@@ -6,13 +6,24 @@ import threading
 import time
 
 import pytest
-from one_engine import take_step, unfinished
+import ray
+from one_engine import ENGINE_ARGS, take_step, unfinished
 
 from openrlhf_sagc.driver.experience import group_sizes_of
 
 pytestmark = pytest.mark.stack
 FILTER = ["--algo.dynamic_filtering_enable"]
 SHORT = set(range(2, 9))  # of the nine prompts that a first step asks for, where 0 and 1 are long
+
+
+def test_an_engine_has_its_engine_args(engine):
+    """Without them it has 128 slots, whatever the processor."""
+
+    def read(actor):
+        config = actor.llm.vllm_config
+        return config.scheduler_config.max_num_seqs, actor.kwargs["compilation_config"]
+
+    assert ray.get(engine.__ray_call__.remote(read)) == tuple(ENGINE_ARGS.values())
 
 
 def test_groups_without_a_signal_are_dropped_and_counted_by_reason(make_scheduler):

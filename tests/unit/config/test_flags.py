@@ -111,6 +111,13 @@ def test_values_are_those_that_openrlhfs_parser_returns():
         (["--train.batch_size", "x"], ["--train.batch_size: invalid int value: 'x': use a whole number"]),
         (["--train.batch_size"], ["--train.batch_size: expected one argument"]),
         (
+            ["--vllm.engine_args", "max_num_seqs=512"],
+            [
+                "--vllm.engine_args: invalid loads value: 'max_num_seqs=512': use JSON in single quotes, such as "
+                """'{"max_num_seqs": 512}'"""
+            ],
+        ),
+        (
             ["--ds.packing_samples", "True"],
             ["--ds.packing_samples does not take True: drop it, or put quotes around a value with spaces"],
         ),

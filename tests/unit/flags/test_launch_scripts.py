@@ -59,6 +59,15 @@ def test_flags(flags_of, start_trainer, prompts, script, sagc):
     assert args.eval.dataset and args.rollout.agent_timeout == (600 if "agent" in script else None)
 
 
+@pytest.mark.parametrize("sagc", ["recommended", "off"])
+def test_engine_args_come_through_a_script(flags_of, start_trainer, prompts, sagc):
+    words = ["--data.prompt_dataset", prompts, "--vllm.engine_args", '{"max_num_seqs": 512, "kv_cache_dtype": "fp8"}']
+    started = start_trainer(
+        flags_of("dapo_qwen2.5_7b.sh", *words, SAGC=sagc), module=MODULES.get(sagc, "openrlhf_sagc")
+    )
+    assert started.args.vllm.engine_args == {"max_num_seqs": 512, "kv_cache_dtype": "fp8"}
+
+
 @pytest.mark.parametrize("script", GPUS)
 def test_settings(flags_of, start_trainer, prompts, script):
     """Recommended keeps the recipe's group size, that of the twin; all lets control choose it."""

@@ -68,6 +68,7 @@ WRONG = [
     (["--data.prompt_dataset", "{}/empty.jsonl"], "row 2: the prompt is empty"),
     (["--eval.dataset", "{}/none.jsonl", "--eval.steps", "5"], "none.jsonl cannot be loaded: FileNotFoundError"),
     (["--actor.model_name_or_path", "{}"], "has no config.json"),
+    (["--vllm.engine_args", '{{"dtype": "half"}}'], "--vllm.engine_args does not take dtype: use --ds.param_dtype"),
 ]
 
 

@@ -1,0 +1,65 @@
+"""What `--vllm.engine_args` may hold: arguments of vLLM's engines that OpenRLHF does not set itself, of vLLM's types."""
+
+import difflib
+import json
+from typing import Any
+
+from openrlhf_sagc.config.causes import short
+from openrlhf_sagc.config.refusal import refuse
+
+FLAG = "--vllm.engine_args"
+# What flags set, what OpenRLHF's placement and weight sync could not follow, and a secret -> what to use instead.
+INSTEAD = {
+    "model": "--actor.model_name_or_path",
+    "dtype": "--ds.param_dtype",
+    "seed": "--train.seed",
+    "max_model_len": "--data.max_len",
+    "tensor_parallel_size": "--vllm.tensor_parallel_size",
+    "pipeline_parallel_size": "--vllm.tensor_parallel_size",
+    "data_parallel_size": "--vllm.num_engines",
+    "enforce_eager": "--vllm.enforce_eager",
+    "enable_prefix_caching": "--vllm.enable_prefix_caching",
+    "gpu_memory_utilization": "--vllm.gpu_memory_utilization",
+    "enable_sleep_mode": "--vllm.enable_sleep",
+    "limit_mm_per_prompt": "--data.max_images_per_prompt",
+    "logprobs_mode": "--algo.advantage.is_correction_level",
+    "max_logprobs": "--algo.advantage.is_correction_level",
+    "hf_token": "the environment variable HF_TOKEN, which is not printed",
+}
+FIXED = ("distributed_executor_backend", "trust_remote_code", "worker_extension_cls")  # by no flag
+
+
+def check_engine_args(given: Any) -> None:
+    """End the run with a line on what vLLM's engines would not take. It needs vLLM, whose import takes 9 s.
+
+    Args:
+        given: what the flag's JSON says.
+
+    Raises:
+        SystemExit: the line.
+    """
+    shown = short(json.dumps(given))
+    refuse(not isinstance(given, dict), f'{FLAG} {shown}: use an object such as {{"max_num_seqs": 512}}')
+    for name, value in given.items():
+        refuse(name in INSTEAD, f"{FLAG} does not take {name}: use {INSTEAD.get(name)}")
+        refuse(name in FIXED, f"{FLAG} does not take {name}, which OpenRLHF sets: drop it")
+        _check_value(name, value)
+
+
+def _check_value(name: str, value: Any) -> None:
+    """Names and types are those of vLLM's own dataclass. What else it asks of a value it says when an engine starts."""
+    from pydantic import TypeAdapter, ValidationError
+    from pydantic.errors import PydanticUserError
+    from vllm import AsyncEngineArgs
+
+    fields = AsyncEngineArgs.__dataclass_fields__
+    nearest = difflib.get_close_matches(name, fields, n=1, cutoff=0.0)[0]
+    refuse(name not in fields, f"{FLAG} {name} is no argument of vLLM's engines; the closest one is {nearest}")
+    try:
+        TypeAdapter(fields[name].type).validate_json(json.dumps(value), strict=True)
+    except PydanticUserError:  # vLLM's type is none of pydantic's
+        return
+    except ValidationError as error:
+        wrong = error.errors()[0]
+        where = ".".join([name, *(str(part) for part in wrong["loc"])])
+        refuse(True, f"{FLAG} {where} {short(json.dumps(wrong['input'], default=str))}: {short(wrong['msg'])}")
