@@ -9,7 +9,6 @@ from functools import partial
 from typing import Any
 
 import torch
-from deepspeed.accelerator import get_accelerator
 from openrlhf.trainer.ppo_utils.experience import Experience
 from openrlhf.trainer.ppo_utils.replay_buffer import NaiveReplayBuffer
 from openrlhf.trainer.ray.ppo_actor import ActorPPOTrainer
@@ -86,8 +85,6 @@ class GroupActorTrainer(ActorPPOTrainer):
         self._by_length = not why_shuffled(self.args)
         if self._by_length:
             self.replay_buffer = LengthBuffer(self.replay_buffer)
-        if get_accelerator().device_name() == "cpu":  # as config/compilation.py, in a Ray that was started before
-            torch._dynamo.config.disable = True
 
     def receive(self, step: StepShare, rewards: RolloutRewards) -> None:
         """The samples that come next are those of a step, or a bucket of it; arguments and errors as of `receive_rollout`.

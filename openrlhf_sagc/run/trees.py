@@ -11,10 +11,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from openrlhf_sagc.config.compilation import compile_nothing_on_cpus
 from openrlhf_sagc.config.refusal import refusal, refuse
 
 VERSION = "0.11.2"  # of OpenRLHF, which the patches are for
 PATCHED, RELEASED = "patched", "base"
+ON_CPU = "cpu-"  # begins the names of the CPU stack's trees
 GIVEN = "OPENRLHF_SAGC_TREE"  # to Ray's workers: the tree's name, and a digest of the code
 NOTICE = b"# This file of OpenRLHF"  # begins the line that patches/trees.py adds to a changed file
 PACKAGE = Path(__file__).parents[1]
@@ -38,7 +40,7 @@ def use_tree(kind: str) -> Tree:
     Raises:
         SystemExit: there is no such tree, or another OpenRLHF comes first; the message is one line.
     """
-    name = f"cpu-{kind}" if os.environ.get("DS_ACCELERATOR") == "cpu" else kind
+    name = ON_CPU + kind if os.environ.get("DS_ACCELERATOR") == "cpu" else kind
     return _put_first(name, [os.getcwd(), *_python_path()])  # Ray's workers get the working folder as well
 
 
@@ -80,10 +82,15 @@ def bring_tree(tree: Tree) -> None:
 def use_given_tree() -> None:
     """Run by each of Ray's workers as it starts: use this node's tree of the name that the command has given.
 
+    With a tree for CPUs the worker trains on them and compiles nothing, also in a Ray that was started without these settings.
+
     Raises:
         RuntimeError: this node has none, or not the command's; one line. Ray ends the worker with it.
     """
     name, digest = os.environ[GIVEN].split()
+    if name.startswith(ON_CPU):
+        os.environ["DS_ACCELERATOR"] = "cpu"
+        compile_nothing_on_cpus()
     try:
         folder = _put_first(name, _python_path()).folder
     except SystemExit as refused:

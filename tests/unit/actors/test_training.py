@@ -10,7 +10,6 @@ from openrlhf.trainer.ppo_utils.experience import Experience
 from openrlhf.trainer.ray.ppo_actor import ActorPPOTrainer
 from transformers import Qwen3Config, get_scheduler
 
-from openrlhf_sagc.actors import training
 from openrlhf_sagc.actors.optimizer_clock import OPTIMIZER_SECONDS
 from openrlhf_sagc.actors.rollout_rewards import RolloutRewards, numbered
 from openrlhf_sagc.actors.training import (
@@ -190,14 +189,6 @@ def test_the_trainer_is_installed_once():
     assert installed.actor_loss_fn is loss and model_actor.strategy.optimizer_step == step
     model_actor.train(3)
     assert len(model_actor.made) == 1
-
-
-@pytest.mark.parametrize("device, is_compiled", [("cpu", False), ("cuda", True)])
-def test_a_trainer_on_a_cpu_runs_eager_code(monkeypatch, device, is_compiled):
-    monkeypatch.setattr(training, "get_accelerator", lambda: SimpleNamespace(device_name=lambda: device))
-    monkeypatch.setattr(torch._dynamo.config, "disable", False)
-    PolicyActor().receive()
-    assert torch._dynamo.config.disable is not is_compiled
 
 
 def test_log_probs_are_the_old_ones_where_there_are_none():

@@ -227,6 +227,19 @@ def test_a_worker_uses_the_tree_of_its_node(worker, tmp_path, monkeypatch):
     assert sys.path[0] == os.environ["PYTHONPATH"] == str(worker / "patched")
 
 
+@pytest.mark.parametrize("accelerator, settings", [("cpu", ("cpu", "1")), ("", ("", "0"))])
+def test_a_worker_of_a_command_on_cpus_trains_there_and_compiles_nothing(
+    process, ray_init, monkeypatch, accelerator, settings
+):
+    """Whatever Ray was started with."""
+    monkeypatch.setenv("DS_ACCELERATOR", accelerator)
+    monkeypatch.setenv(trees.GIVEN, given(ray_init))
+    monkeypatch.setenv("DS_ACCELERATOR", "")
+    monkeypatch.setenv("TORCHDYNAMO_DISABLE", "0")
+    trees.use_given_tree()
+    assert (os.environ["DS_ACCELERATOR"], os.environ["TORCHDYNAMO_DISABLE"]) == settings
+
+
 @pytest.mark.parametrize("changed", [f"trees/patched/{MODULE}", "run/trees.py"])
 def test_a_worker_with_other_code_than_the_command_says_so(worker, changed):
     file = worker.parent / changed
