@@ -41,7 +41,7 @@ def test_a_machine_is_measured_once():
 
 @pytest.mark.parametrize(
     "real, cpu, percent",
-    [("0.5", "1.0", 100), ("1.0", "2.0", 200), ("0.25", "0.5", 50), ("2.0", "1.0", 200)],
+    [("0.55", "0.95", 100), ("1.1", "1.9", 200), ("0.275", "0.475", 50), ("2.2", "0.95", 200)],
     ids=["the machine of the seconds", "half as fast", "twice as fast", "four programs for each core"],
 )
 def test_the_seconds_follow_the_speed_and_the_root_of_the_load(real, cpu, percent):
