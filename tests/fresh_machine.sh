@@ -21,11 +21,12 @@ debootstrap --variant=minbase "$suite" "$root" >"$root.log" 2>&1 || fail "no $su
 git clone --quiet . "$root/project"
 mapfile -t settings < <(env | grep -E '^(PIP_|UV_|SSL_CERT_|REQUESTS_CA_BUNDLE=|(https?|no)_proxy=)' || true)
 
-# inside COMMAND...: in the chroot, with its own /proc, /dev and /dev/shm, which go with the command.
+# inside COMMAND...: in the chroot, with its own /proc, /sys, /dev and /dev/shm, which go with the command. Without /sys
+# lscpu fails, and so does vLLM's engine.
 inside() {
     # shellcheck disable=SC2016 # expanded in there
     unshare --mount --pid --fork --kill-child bash -c 'mount -t proc proc "$0/proc" && mount --rbind /dev "$0/dev" &&
-        mount -t tmpfs tmpfs "$0/dev/shm" && exec chroot "$0" "$@"' "$root" \
+        mount --rbind /sys "$0/sys" && mount -t tmpfs tmpfs "$0/dev/shm" && exec chroot "$0" "$@"' "$root" \
         env -i HOME=/root PATH=/usr/sbin:/usr/bin:/sbin:/bin LANG=C.UTF-8 DEBIAN_FRONTEND=noninteractive "${settings[@]}" "$@"
 }
 project() { inside env --chdir=/project "$@"; }
