@@ -8,7 +8,15 @@ import argparse
 import operator
 from types import SimpleNamespace
 
-from openrlhf_sagc.config.checks import check_agent, check_batch, check_group, check_modes, check_prompts, check_reward
+from openrlhf_sagc.config.checks import (
+    check_agent,
+    check_batch,
+    check_group,
+    check_history,
+    check_modes,
+    check_prompts,
+    check_reward,
+)
 from openrlhf_sagc.config.inputs import check_inputs
 from openrlhf_sagc.config.late_flags import check_late_flags
 from openrlhf_sagc.config.prompts import ALL, DRAWN
@@ -17,6 +25,7 @@ from openrlhf_sagc.config.refusal import (
     CHECK_ROWS,
     FILTER,
     LENGTH_AWARE,
+    LENGTH_HISTORY,
     MEDIAN,
     OFF,
     PREFIX,
@@ -211,6 +220,12 @@ def _add_files(group: argparse._ArgumentGroup) -> None:
         help="write a CSV row per rollout (tokens, seconds, correct, ...) for eval/advise.py and eval/simulate.py",
     )
     group.add_argument(
+        LENGTH_HISTORY,
+        default=None,
+        metavar="FILE",
+        help="trace of an earlier run on these prompts, so that their lengths are known from the first step on",
+    )
+    group.add_argument(
         RESUME_DATA,
         choices=("same", "anew"),
         default="same",
@@ -261,6 +276,7 @@ def checked_settings(args: SimpleNamespace) -> Settings:
         except ValueError as error:
             raise refusal(f"{prefix}{error}") from None
     check_agent(args)
+    check_history(args)
     check_modes(args, off)
     check_batch(args, off)
     check_prompts(args, check_inputs(args), off)

@@ -3,7 +3,7 @@
 from openrlhf_sagc.config.checks import fitting_sizes
 from openrlhf_sagc.config.layout import samples_per_step
 from openrlhf_sagc.config.refusal import PREFIX, TAIL, words
-from openrlhf_sagc.config.settings import Settings, prompt_ratio
+from openrlhf_sagc.config.settings import Settings, predicts_lengths, prompt_ratio
 from openrlhf_sagc.decisions.best_rounds import BestRounds
 from openrlhf_sagc.decisions.controller import StragglerAwareGroupController
 from openrlhf_sagc.decisions.dynamic_sampling import DynamicSampler
@@ -98,13 +98,12 @@ def build_planner(args: Settings, num_engines: int) -> StepPlanner:
     Raises:
         ValueError: a flag is out of range; the message begins with its name.
     """
-    rollout, tail = args.rollout, args.rollout.tail_batching
-    predicts = rollout.length_aware_dispatch or tail.enable and tail.method != "stop"
+    rollout = args.rollout
     return StepPlanner(
         build_controller(args),
         build_sampler(args),
         build_batcher(args),
-        LengthPredictor() if predicts else None,
+        LengthPredictor() if predicts_lengths(args) else None,
         hold=rollout.sagc.hold,
         samples=samples_per_step(args)[0],
         prompts=rollout.batch_size,

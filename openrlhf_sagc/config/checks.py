@@ -14,8 +14,20 @@ from openrlhf_sagc.config.layout import (
     samples_per_step,
     uneven_share,
 )
-from openrlhf_sagc.config.refusal import AGENT_TIMEOUT, FILTER, PREFIX, REWARD, TAIL, USUAL_SIZE, refuse, words
-from openrlhf_sagc.config.settings import Settings, prompt_ratio
+from openrlhf_sagc.config.length_history import read_history
+from openrlhf_sagc.config.refusal import (
+    AGENT_TIMEOUT,
+    FILTER,
+    LENGTH_AWARE,
+    LENGTH_HISTORY,
+    PREFIX,
+    REWARD,
+    TAIL,
+    USUAL_SIZE,
+    refuse,
+    words,
+)
+from openrlhf_sagc.config.settings import Settings, predicts_lengths, prompt_ratio
 
 # `off` below is what a line adds where OpenRLHF itself runs the script: `off_command` of arguments.py.
 
@@ -263,6 +275,21 @@ def check_reward(args: Settings) -> None:
         raise ValueError(f"retries must be at least 0, got {reward.retries}")
     if not 0 <= reward.max_failure_share <= 1:
         raise ValueError(f"max_failure_share must lie between 0 and 1, got {reward.max_failure_share}")
+
+
+def check_history(args: Settings) -> None:
+    """The lengths of an earlier run are used, and can be read."""
+    path = args.rollout.length_history
+    if path is None:
+        return
+    refuse(
+        not predicts_lengths(args),
+        f"{LENGTH_HISTORY} {path} has no effect: add {TAIL}enable with {TAIL}method auto or sort, or {LENGTH_AWARE}",
+    )
+    try:
+        read_history(path)
+    except ValueError as error:
+        refuse(True, f"{LENGTH_HISTORY} {error}")
 
 
 def check_agent(args: Settings) -> None:

@@ -48,6 +48,8 @@ def settled(args: SimpleNamespace) -> Settings:
         args.rollout.sagc.group_sizes = [args.rollout.n_samples_per_prompt]
     if args.rollout.trace is not None:
         args.rollout.trace = os.path.abspath(args.rollout.trace)  # Ray's processes have another working folder
+    if args.rollout.length_history is not None:
+        args.rollout.length_history = os.path.abspath(args.rollout.length_history)
     # A file stays a plain string: Python could not write the bytecode of a module whose path is of another type.
     urls = args.reward.remote_url
     args.reward.remote_url = urls and [url if url.endswith(".py") else RewardUrl(url) for url in urls]
@@ -58,6 +60,12 @@ def prompt_ratio(args: SimpleNamespace) -> float:
     """Prompts that a step of tail batching requests over those it needs, as given or as its method has it."""
     tail = args.rollout.tail_batching
     return (1.25 if tail.method == "stop" else 1.0) if tail.prompt_ratio is None else tail.prompt_ratio
+
+
+def predicts_lengths(args: SimpleNamespace) -> bool:
+    """Whether the run goes by what each prompt's responses are expected to be long."""
+    tail = args.rollout.tail_batching
+    return args.rollout.length_aware_dispatch or tail.enable and tail.method != "stop"
 
 
 def with_hidden_key(args: SimpleNamespace) -> SimpleNamespace:

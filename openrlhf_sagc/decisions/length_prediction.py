@@ -8,14 +8,16 @@ import hashlib
 import heapq
 import math
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 SHRINKAGE = 0.5  # rollouts that the average weighs as much as: variance within prompts over that between them
 DISCOUNT = 0.5  # factor by which a prompt's history fades with every new group of it, since the policy changes
 AVERAGE_DISCOUNT = 0.999  # factor by which the average fades with every new group of any prompt
+AVERAGE_ROLLOUTS = 8 / (1 - AVERAGE_DISCOUNT)  # that the average weighs as much as after many groups of 8
 ERROR_DISCOUNT = 0.995  # the same for the errors of predictions
 DRIFT_RATE = 0.005  # share of a group's error that all lengths are taken to have moved by
+KEY_BYTES = 5
 MOST_PROMPTS = 10**6  # whose history is kept, some 300 MB; those that were observed longest ago are forgotten first
 
 
@@ -50,7 +52,7 @@ class LengthPredictor:
         """Learn from a group.
 
         Args:
-            prompt: its text.
+            prompt: its identity.
             tokens_R: response tokens of its rollouts, of an unfinished one as far as it came.
             unfinished_R: whether each did not finish. Such a rollout counts as at least as long as was expected.
             is_fair: whether it was drawn for its place in the data, and not since it was slow.
@@ -98,6 +100,24 @@ class LengthPredictor:
         average = self._total / self._weight
         return self._drift + (total + SHRINKAGE * average) / (weight + SHRINKAGE)
 
+    def knows(self, prompt: str) -> bool:
+        """Whether it has a history of this prompt."""
+        return key_of(prompt) in self._prompts
+
+    def remember(self, history: Mapping[str, Sequence[float]]) -> None:
+        """Take up what an earlier run measured, before any group.
+
+        Args:
+            history: log tokens of rollouts, by `key_of` their prompt.
+        """
+        for key, logs in history.items():
+            self._total += math.fsum(logs)
+            self._weight += len(logs)
+            self._learn(key, DISCOUNT, math.fsum(logs), len(logs))
+        # The average fades as if its last groups had made it.
+        most = AVERAGE_ROLLOUTS / max(self._weight, AVERAGE_ROLLOUTS)
+        self._total, self._weight = self._total * most, self._weight * most
+
     def _forget(self) -> None:
         """Keep the history of MOST_PROMPTS prompts."""
         while len(self._prompts) > MOST_PROMPTS:
@@ -117,14 +137,17 @@ class LengthPredictor:
         self._total, self._weight = state["average"]
         self._drift = state.get("drift", 0.0)
         self._spread, self._groups, self._error, self._judged = state.get("judged", [0.0] * 4)
-        self._prompts = OrderedDict((key, (total, weight)) for key, (total, weight) in state["prompts"].items())
+        known = {
+            key: sums for key, sums in state["prompts"].items() if len(key) == 2 * KEY_BYTES
+        }  # before format 5: 8 bytes
+        self._prompts = OrderedDict((key, (total, weight)) for key, (total, weight) in known.items())
         self._forget()
 
 
 @lru_cache(2**14)
 def key_of(prompt: str) -> str:
-    """16 hexadecimal digits that stand for a prompt."""
-    return hashlib.blake2b(prompt.encode(errors="replace"), digest_size=8).hexdigest()
+    """Hexadecimal digits that stand for a prompt of this identity, as in traces."""
+    return hashlib.blake2b(prompt.encode(errors="replace"), digest_size=KEY_BYTES).hexdigest()
 
 
 def balance(loads_E: Sequence[float], expected_P: Sequence[float], rollouts: int) -> list[tuple[int, tuple[int, ...]]]:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from openrlhf_sagc.decisions.controller import StragglerAwareGroupController
 from openrlhf_sagc.decisions.dynamic_sampling import DynamicSampler
@@ -11,7 +11,7 @@ from openrlhf_sagc.decisions.in_flight import InFlight
 from openrlhf_sagc.decisions.length_prediction import LengthPredictor
 from openrlhf_sagc.decisions.objectives import Forecast
 from openrlhf_sagc.decisions.prompt_queue import PromptQueue
-from openrlhf_sagc.decisions.records import Outlook, Part, Prompt, Round
+from openrlhf_sagc.decisions.records import Outlook, Part, Prompt, Rollout, Round
 from openrlhf_sagc.decisions.step import Step
 from openrlhf_sagc.decisions.step_model import StepModel
 from openrlhf_sagc.decisions.token_weights import PlainSteps, TokenWeights, Trained
@@ -120,7 +120,7 @@ class StepPlanner:
         return queue.frame.part(round.steps, per_step, round.place)
 
     def _expected_length(self, prompt: Prompt) -> float:
-        return self.predictor.predict(str(prompt.text)) if self.predictor else 1.0
+        return self.predictor.predict(prompt.identity) if self.predictor else 1.0
 
     def observe(self, step: Step) -> None:
         """Show the controller the groups that came back in this step; it chooses the size of the next step.
@@ -150,6 +150,13 @@ class StepPlanner:
             return None
         begins = step.round.begins and not step.round.long
         return self.token_weights.weigh(groups, step.round.long, begins)
+
+    def evaluated(self, text: str, label: Any, rollouts: Sequence[Rollout]) -> None:
+        """An evaluation rolled this prompt out; that says something of its length, if it is a training prompt as well."""
+        prompt = Prompt(text, label, None, 0).identity
+        if self.predictor and self.predictor.knows(prompt):
+            unfinished = [not rollout.finished for rollout in rollouts]
+            self.predictor.observe(prompt, [rollout.tokens for rollout in rollouts], unfinished, is_fair=False)
 
     def finish(self, step: Step) -> None:
         """The step is closed."""

@@ -65,6 +65,11 @@ class Prompt(NamedTuple):
     must_finish: bool = False
     stops: int = 0
 
+    @property
+    def identity(self) -> str:
+        """What makes it the same prompt, in every episode and run."""
+        return f"{self.text}\0{self.label}"
+
 
 class Rollout(NamedTuple):
     """What an engine measured of one rollout; if the rollout did not finish, up to its end.

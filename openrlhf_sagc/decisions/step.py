@@ -190,7 +190,7 @@ class Step:
         loads = [self.flight.loads[engine] for engine in range(self.policies.num_engines)]
         if predictor is None:
             return self._numbered(prompts, place_whole(loads, [rollouts] * len(prompts)), repeat(1))
-        expected = [round(predictor.predict(str(prompt.text))) for prompt in prompts]
+        expected = [round(predictor.predict(prompt.identity)) for prompt in prompts]
         placed = balance(loads, expected, rollouts)
         groups = self._numbered(prompts, [engines for _, engines in sorted(placed)], expected)
         return [groups[place] for place, _ in placed]
@@ -259,7 +259,7 @@ class Step:
             unfinished = [not member.finished for member in members]
             is_fair = not group.prompt.must_finish or self.part is not None and not self.round.long
             tokens = [member.tokens for member in members]
-            predictor.observe(str(group.prompt.text), tokens, unfinished, is_fair=is_fair)
+            predictor.observe(group.prompt.identity, tokens, unfinished, is_fair=is_fair)
         fate, unused = None, rollouts
         if any(member.stopped for member in members):
             fate = self._put_back(group.prompt)

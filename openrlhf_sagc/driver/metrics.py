@@ -16,11 +16,22 @@ def control_metrics(planner: StepPlanner, step: Step) -> dict[str, float]:
     control = planner.controller.metrics()
     control |= {"next_group_size": control["group_size"], "group_size": float(step.group_size)}
     weights = planner.token_weights.metrics() if planner.token_weights else {}
+    rounds = planner.batcher.metrics()
+    if rounds:
+        rounds |= {"wasted_tokens": float(wasted_tokens(step))}
+    if rounds and planner.predictor:
+        rounds |= {"explained": planner.predictor.explained}
     return (
         {f"sagc/{name}": value for name, value in control.items()}
-        | {f"tail_batching/{name}": value for name, value in planner.batcher.metrics().items()}
+        | {f"tail_batching/{name}": value for name, value in rounds.items()}
         | {f"token_weight/{name}": value for name, value in weights.items()}
     )
+
+
+def wasted_tokens(step: Step) -> int:
+    """Of rollouts that a closed step can neither train nor judge: stopped ones, and those of groups without a place."""
+    samples = (sample for group in step.unused for sample in group.samples)
+    return step.unused_tokens + sum(int(sample.action_mask.sum()) for sample in samples)
 
 
 def sampling_metrics(step: Step, ages: Sequence[int]) -> dict[str, float]:

@@ -17,6 +17,7 @@ from tqdm import tqdm
 from openrlhf_sagc.actors.extra_logs import LEFT_OUT
 from openrlhf_sagc.actors.training import StepShare
 from openrlhf_sagc.config.layout import fewest_batches, forward_ranks, uneven_share
+from openrlhf_sagc.config.length_history import read_history
 from openrlhf_sagc.config.settings import Settings
 from openrlhf_sagc.decisions.loop import roll_out, stop
 from openrlhf_sagc.decisions.prompt_queue import PromptQueue
@@ -58,6 +59,8 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
         tokenizer, self.tokenizer = self.tokenizer, None
         self.settings = Settings.of(self.args)
         self.planner = build_planner(self.settings, num_engines=len(self.vllm_engines))
+        if self.planner.predictor and (history := self.settings.rollout.length_history):
+            self.planner.predictor.remember(read_history(history))
         self.flight = self.planner.flight
         self.queue = PromptQueue(DataloaderPrompts(self.prompts_dataloader, self.settings.train.seed))
         self.engines = Engines(self.strategy, self.settings, tokenizer, self.vllm_engines)
@@ -89,6 +92,8 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
         if seconds is not None:
             self.planner.timed(seconds)
         step = self.planner.begin(self.queue)
+        if step.round.why:
+            logger.info(f"from step {step.number + 1} on {step.round.why}")
         groups = step.dispatch()
         if not groups and not self.flight:
             return [], None, 0, self.queue.close_episode([])
@@ -169,9 +174,10 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
             return [], 0, True
         samples = []
         refs = self._dispatch_prompts_to_vllm(prompts, labels, images=images, **generate_kwargs)
-        for ref in tqdm(refs, desc="Generate samples of the evaluation"):
-            group = next(self._evaluated)
-            for response in ray.get(ref):
+        for ref, prompt, label in zip(tqdm(refs, desc="Generate samples of the evaluation"), prompts, labels):
+            group, responses = next(self._evaluated), ray.get(ref)
+            self.planner.evaluated(prompt, label, [response[ROLLOUT] for response in responses])
+            for response in responses:
                 rollout = response[ROLLOUT]
                 if not rollout.finished or rollout.failure:
                     self.failures.observe(rollout.failure or "the rollout was stopped", group)

@@ -11,6 +11,7 @@ from typing import BinaryIO
 
 from openrlhf_sagc.config.refusal import TRACE, refuse
 from openrlhf_sagc.config.settings import Settings
+from openrlhf_sagc.decisions.length_prediction import key_of
 from openrlhf_sagc.decisions.records import Back, Prompt
 from openrlhf_sagc.decisions.step import Step
 
@@ -155,7 +156,7 @@ def move_rows(file: BinaryIO, path: str, kept: int) -> str:
 
 def prompt_id(prompt: Prompt) -> str:
     """The same for the same text and label, in every episode and run."""
-    return hashlib.blake2b(f"{prompt.text}\0{prompt.label}".encode(errors="replace"), digest_size=5).hexdigest()
+    return key_of(prompt.identity)
 
 
 def _is_correct(response: dict) -> int | str:

@@ -74,8 +74,8 @@ class Epochs:
         return self._lengths.expected_tokens(self._logs_P[prompts_B].tolist())
 
     def longest(self, prompt: str) -> float:
-        """Of the group that a prompt will have, by its text."""
-        return float(self._first[int(prompt)].max())
+        """Of the group that a prompt will have, by its identity."""
+        return float(self._first[int(prompt.partition("\0")[0])].max())
 
 
 def rows_of(arm: str, gpus: int, seed: int, steps: int = STEPS) -> pd.DataFrame:

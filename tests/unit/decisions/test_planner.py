@@ -5,9 +5,10 @@ from random_runs import Source
 
 from openrlhf_sagc.decisions.controller import StragglerAwareGroupController
 from openrlhf_sagc.decisions.dynamic_sampling import DynamicSampler
+from openrlhf_sagc.decisions.length_prediction import LengthPredictor
 from openrlhf_sagc.decisions.planner import StepPlanner
 from openrlhf_sagc.decisions.prompt_queue import PromptQueue
-from openrlhf_sagc.decisions.records import Round
+from openrlhf_sagc.decisions.records import Part, Prompt, Rollout, Round
 from openrlhf_sagc.decisions.step import Step
 from openrlhf_sagc.decisions.tail_batching import TailBatcher
 
@@ -46,3 +47,34 @@ def test_a_long_round_draws_as_many_waiting_prompts_as_are_expected_to_fill_it(r
     owed = [prompt for prompt in drawn if prompt.must_finish]
     assert len(owed) == min(60, int(4 / step.acceptance_rate)) and (len(owed) <= 4 if most == 4 else len(owed) > most)
     assert not any(group.prompt.must_finish for group in step.dispatch())
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_an_evaluation_says_something_of_prompts_that_are_trained(known):
+    settings = dict(hold="prompts", samples=0, prompts=4, signal="tokens", num_engines=1)
+    predictor = LengthPredictor()
+    planner = StepPlanner(StragglerAwareGroupController([4]), DynamicSampler(), TailBatcher(), predictor, **settings)
+    for name in ["a"] * known + ["b"]:
+        predictor.observe(Prompt(name, "label", None, 1).identity, [100.0] * 4, [False] * 4)
+    planner.evaluated("a", "label", [Rollout(900, 1.0, 0.0, True, False, None)] * 4)
+    assert (predictor.predict(Prompt("a", "label", None, 1).identity) > 200) == known
+    planner.predictor = None
+    planner.evaluated("a", "label", [])
+
+
+def test_a_frame_ends_with_its_long_round(monkeypatch):
+    """Or with the last of its sorted steps: then alone the group size may grow."""
+    settings = dict(hold="prompts", samples=0, prompts=4, signal="tokens", num_engines=1)
+    controller = StragglerAwareGroupController([4])
+    planner = StepPlanner(controller, DynamicSampler(), TailBatcher(), None, **settings)
+    ends: list[bool] = []
+    monkeypatch.setattr(controller, "observe", lambda lengths, running, forecasts, may_change: ends.append(may_change))
+    for long, ratio, part in (
+        (False, 1.25, None),
+        (True, 1.0, None),
+        (False, 1.0, Part(0, 2)),
+        (False, 1.02, Part(0, 1)),
+        (False, 1.0, None),
+    ):
+        planner.observe(Step(0, 4, 4, Round(long, ratio, 4), 1.0, 4, part=part))
+    assert ends == [False, True, False, True, True]

@@ -46,7 +46,7 @@ def planner_of(prompt_ratio=1.0, seed=0, filters=False, groups=GROUPS):
 def taught(planner, count):
     """The planner, which has seen that prompt n has responses of 10 n tokens."""
     for prompt in range(count):
-        planner.predictor.observe(str(prompt), [10.0 * prompt + 1] * 64, [False] * 64)
+        planner.predictor.observe(f"{prompt}\0label", [10.0 * prompt + 1] * 64, [False] * 64)
     return planner
 
 
@@ -137,7 +137,7 @@ def test_a_prompt_is_trained_within_two_frames(ratio, seed, count, data):
     """Whatever is expected of it, and wherever the run is resumed: a step trains what an earlier one has left behind."""
     planner, queue, drawn_at = planner_of(ratio, seed), PromptQueue(Prompts(count)), {}
     for prompt in data.draw(st.sets(st.integers(0, count - 1), max_size=40)):
-        planner.predictor.observe(str(prompt), [data.draw(st.floats(1, 1e4))], [False])
+        planner.predictor.observe(f"{prompt}\0label", [data.draw(st.floats(1, 1e4))], [False])
     for number in range(60):
         if (found := roll_out(planner, queue)) is None:
             break

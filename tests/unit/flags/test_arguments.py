@@ -163,6 +163,16 @@ CASES = {
         "--rollout.tail_batching.response_ratio 1.5 is of --rollout.tail_batching.method stop",
         "add that, or drop it",
     ),
+    "a history of lengths that nobody asks for": (
+        [*STOP, "--rollout.length_history", "/none.csv"],
+        "--rollout.length_history /none.csv has no effect",
+        "or --rollout.length_aware_dispatch",
+    ),
+    "a history of lengths that is not there": (
+        ["--rollout.tail_batching.enable", "--rollout.length_history", "/none.csv"],
+        "--rollout.length_history /none.csv cannot be read as text",
+        "No such file",
+    ),
     "tail batching that keeps its tail": (
         ["--rollout.tail_batching.enable", "--algo.dynamic_filtering_surplus", "keep"],
         "--algo.dynamic_filtering_surplus keep does not work with --rollout.tail_batching.enable",
