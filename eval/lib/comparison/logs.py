@@ -13,6 +13,8 @@ from lib.run_logs.console import PHASES
 from lib.run_logs.read import read_run
 from lib.synthetic_reward import checksum
 
+ROUNDS = ("long_round", "sorted_round", "wasted_tokens")  # as tail batching logs them
+
 
 def read_samples(folder: Path, evaluated: Path) -> pd.DataFrame:
     """The samples in the order of their rewards: prompt (checksum), score, tokens, time, heldout."""
@@ -36,7 +38,7 @@ def read_steps(folder: Path, evaluated: Path, straggler_ratio: float) -> pd.Data
         waited for the last one, on average; `groups`, `reward` (mean), `length_{mean,median,max}` (tokens) of all that
         finished, before any filter; `group_size` and `straggler_rate` of the same groups, or as control logs them, which
         counts stopped groups with their chance; `trained` samples and their mean `trained_length`; `virtual_queue`
-        where there is one.
+        where there is one; `long_round` and `sorted_round`, 1 or 0, and `wasted_tokens` of tail batching.
     """
     logged = read_run(folder / "tensorboard" / "run")
     samples = read_samples(folder, evaluated)
@@ -66,6 +68,7 @@ def read_steps(folder: Path, evaluated: Path, straggler_ratio: float) -> pd.Data
                 "trained": log["rollout/num_samples"],
                 "trained_length": log["rollout/response_length_mean"],
                 "virtual_queue": log.get("sagc/virtual_queue", np.nan),
+                **{name: log.get(f"tail_batching/{name}", 0.0) for name in ROUNDS},
             }
         )
     steps = pd.DataFrame(rows)

@@ -14,7 +14,10 @@ def recorded(tmp_path):
     samples += [(prompt, right, 5 + 2 * right, 110.0) for prompt in HELDOUT for right in (1.0, 0.0)]
     samples += [("c", 1.0, 12, 120.5)] * 2 + [("d", 0.0, 30, 121.0), ("d", 0.0, 10, 120.0)] + [("e", 1.0, 9, 120.0)]
     samples += [("held 2", 1.0, 5, 130.0)] * 2 + [("held 1", 0.0, 5, 131.0)] * 2
-    logs = [(108.5, scalars(4.0, 8.0)), (125.0, scalars(2.0, 4.0, **{"sagc/virtual_queue": 0.7}))]
+    logs = [
+        (108.5, scalars(4.0, 8.0)),
+        (125.0, scalars(2.0, 4.0, **{"sagc/virtual_queue": 0.7, "tail_batching/wasted_tokens": 9.0})),
+    ]
     return tmp_path, write_run(tmp_path, samples, logs)
 
 
@@ -29,6 +32,7 @@ def test_steps_are_read_from_the_logs(recorded):
     assert steps["reward"].tolist() == pytest.approx([0.5, 3 / 5])
     assert steps["length_max"].tolist() == [25, 30] and steps["trained"].tolist() == [8, 4]
     assert steps["trained_length"].tolist() == [14, 14]
+    assert steps["wasted_tokens"][2] == 9.0 and not steps["sorted_round"].any()
     assert np.isnan(steps["virtual_queue"][1]) and steps["virtual_queue"][2] == pytest.approx(0.7)
 
 
