@@ -121,11 +121,14 @@ check_later() {
     checks+=($!)
 }
 
-# check_series FROM FOLDER: every patch on top of the ones before it.
+# check_series FROM FOLDER [PATCH...]: every patch of the folder on top of the ones before it and of these.
 check_series() {
     local tree=$BUILD/tree patch
     rm -rf "$tree"
     cp -r "$1" "$tree"
+    for patch in "${@:3}"; do
+        git -C "$tree" -c user.name=OpenRLHF -c user.email=openrlhf@localhost am --quiet --no-3way --keep-non-patch "$PWD/$patch"
+    done
     for patch in "$2"/*.patch; do
         check_later check_red "$tree" "$patch"
         git -C "$tree" -c user.name=OpenRLHF -c user.email=openrlhf@localhost am --quiet --no-3way --keep-non-patch "$PWD/$patch"
@@ -175,7 +178,7 @@ if [ "${1:-}" = --locked ]; then
     check_later check_tree $BUILD/cpu-base "cpu series"
 else
     check_series $BUILD/base patches
-    check_series $BUILD/base patches/cpu
+    check_series $BUILD/base patches/cpu patches/*-Pack-samples-without-flash-attn-*.patch # without it nothing can be imported
     check_alone $BUILD/base
 fi
 check_later check_tree $BUILD/cpu-patched "both series"
