@@ -7,7 +7,7 @@ from typing import Any
 from openrlhf_sagc.config.causes import short
 from openrlhf_sagc.config.refusal import refuse
 
-FLAG = "--vllm.engine_args"
+ENGINE_ARGS = "--vllm.engine_args"
 # What flags set, what OpenRLHF's placement and weight sync could not follow, and a secret -> what to use instead.
 INSTEAD = {
     "model": "--actor.model_name_or_path",
@@ -39,10 +39,10 @@ def check_engine_args(given: Any) -> None:
         SystemExit: the line.
     """
     shown = short(json.dumps(given))
-    refuse(not isinstance(given, dict), f'{FLAG} {shown}: use an object such as {{"max_num_seqs": 512}}')
+    refuse(not isinstance(given, dict), f'{ENGINE_ARGS} {shown}: use an object such as {{"max_num_seqs": 512}}')
     for name, value in given.items():
-        refuse(name in INSTEAD, f"{FLAG} does not take {name}: use {INSTEAD.get(name)}")
-        refuse(name in FIXED, f"{FLAG} does not take {name}, which OpenRLHF sets: drop it")
+        refuse(name in INSTEAD, f"{ENGINE_ARGS} does not take {name}: use {INSTEAD.get(name)}")
+        refuse(name in FIXED, f"{ENGINE_ARGS} does not take {name}, which OpenRLHF sets: drop it")
         _check_value(name, value)
 
 
@@ -54,7 +54,7 @@ def _check_value(name: str, value: Any) -> None:
 
     fields = AsyncEngineArgs.__dataclass_fields__
     nearest = difflib.get_close_matches(name, fields, n=1, cutoff=0.0)[0]
-    refuse(name not in fields, f"{FLAG} {name} is no argument of vLLM's engines; the closest one is {nearest}")
+    refuse(name not in fields, f"{ENGINE_ARGS} {name} is no argument of vLLM's engines; the closest one is {nearest}")
     try:
         TypeAdapter(fields[name].type).validate_json(json.dumps(value), strict=True)
     except PydanticUserError:  # vLLM's type is none of pydantic's
@@ -62,4 +62,4 @@ def _check_value(name: str, value: Any) -> None:
     except ValidationError as error:
         wrong = error.errors()[0]
         where = ".".join([name, *(str(part) for part in wrong["loc"])])
-        refuse(True, f"{FLAG} {where} {short(json.dumps(wrong['input'], default=str))}: {short(wrong['msg'])}")
+        refuse(True, f"{ENGINE_ARGS} {where} {short(json.dumps(wrong['input'], default=str))}: {short(wrong['msg'])}")

@@ -9,6 +9,7 @@ from openrlhf_sagc.decisions.dynamic_sampling import REASONS
 from openrlhf_sagc.decisions.planner import StepPlanner
 from openrlhf_sagc.decisions.records import Rollout
 from openrlhf_sagc.decisions.step import Step
+from openrlhf_sagc.driver.samples import loss_tokens
 
 
 def control_metrics(planner: StepPlanner, step: Step) -> dict[str, float]:
@@ -30,8 +31,7 @@ def control_metrics(planner: StepPlanner, step: Step) -> dict[str, float]:
 
 def wasted_tokens(step: Step) -> int:
     """Of rollouts that a closed step can neither train nor judge: stopped ones, and those of groups without a place."""
-    samples = (sample for group in step.unused for sample in group.samples)
-    return step.unused_tokens + sum(int(sample.action_mask.sum()) for sample in samples)
+    return step.unused_tokens + sum(map(loss_tokens, step.unused))
 
 
 def sampling_metrics(step: Step, ages: Sequence[int]) -> dict[str, float]:

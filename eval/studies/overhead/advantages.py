@@ -1,7 +1,5 @@
 """Tokens' advantages on a CPU: OpenRLHF's loop against the closed form, and the bytes that are sent. On a GPU also the kernel."""
 
-import importlib.util
-import inspect
 import sys
 import time
 from collections.abc import Callable
@@ -13,7 +11,6 @@ import ray.cloudpickle
 import torch
 from lib.benchmarks.batches import KL_COEF, draw_batch, openrlhf_path
 from lib.machine import processor_name
-from lib.paths import ROOT
 from lib.tables import show
 from openrlhf.trainer.ppo_utils.experience import Experience
 from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
@@ -43,26 +40,15 @@ class Timed:
         return result
 
 
-def patched_sum() -> Callable:
-    """`get_cumulative_returns` of the patched tree, beside the unpatched one that is imported."""
-    file = ROOT / "build/cpu-patched/openrlhf/trainer/ppo_utils/experience_maker.py"
-    spec = importlib.util.spec_from_file_location("patched_experience_maker", file)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.RemoteExperienceMaker.get_cumulative_returns
-
-
 def time_paths(samples: int, tokens: int, micro_batch: int) -> pd.DataFrame:
     """Seconds of each path for a step, in micro-batches, without the KL in the reward and with it."""
     shape = {"samples": samples, "tokens": tokens, "micro_batch": micro_batch}
-    patched = patched_sum()
     rows = []
     sizes = [GROUP_SIZE] * (samples // GROUP_SIZE) + [samples % GROUP_SIZE] * (samples % GROUP_SIZE > 0)
     rewards = torch.rand(samples, generator=torch.Generator().manual_seed(0))
     advantages, offsets = group_advantages(rewards, sizes), torch.tensor([0, *sizes]).cumsum(0)
     for kl_coef in (0.0, KL_COEF):
-        sums = {"OpenRLHF": Timed(RemoteExperienceMaker.get_cumulative_returns), "OpenRLHF, patched": Timed(patched)}
-        paths = {name: Timed(openrlhf_path(timed)) for name, timed in sums.items()}
+        paths = {"OpenRLHF": Timed(openrlhf_path(RemoteExperienceMaker.get_cumulative_returns))}
         paths["closed form"] = Timed(rollout_advantages)  # the statistics, at a rollout's first batch, included
         difference, same_bits = dict.fromkeys(paths, 0.0), dict.fromkeys(paths, True)
         generator = torch.Generator().manual_seed(0)
@@ -72,7 +58,7 @@ def time_paths(samples: int, tokens: int, micro_batch: int) -> pd.DataFrame:
                 rollout = RolloutRewards(rewards, offsets, "group_norm", None, kl_coef, shift=0.0, scale=1.0)
             mine = range(max(start, 0), min(max(start, 0) + micro_batch, samples))
             batch = draw_batch(len(mine), tokens, generator) | {"advantages": advantages[mine.start : mine.stop]}
-            made = {name: paths[name](batch, kl_coef) for name in sums}
+            made = {"OpenRLHF": paths["OpenRLHF"](batch, kl_coef)}
             info = {SAMPLE: [torch.tensor(sample) for sample in mine]}
             experience = Experience(action_mask=batch["mask"], kl=batch["kl"] if kl_coef else None, info=info)
             made["closed form"] = paths["closed form"](rollout, experience)
@@ -91,7 +77,6 @@ def time_paths(samples: int, tokens: int, micro_batch: int) -> pd.DataFrame:
                 "seconds": path.seconds,
             }
             row["ratio"] = paths["OpenRLHF"].seconds / path.seconds
-            row["sum_ratio"] = sums["OpenRLHF"].seconds / sums[name].seconds if name in sums else None
             rows.append({**row, "max_difference": difference[name], "same_bits": same_bits[name]})
     return pd.DataFrame(rows)
 
@@ -137,8 +122,6 @@ def sent_bytes(samples: int, tokens: int, micro_batch: int) -> pd.DataFrame:
 
 def write(folder: Path, samples: int = 4096, tokens: int = 8192, micro_batch: int = 16) -> None:
     """cpu.csv and bytes.csv of a step, and on a GPU the kernel's table; ends where a result is not OpenRLHF's."""
-    if "cumsum" in inspect.getsource(RemoteExperienceMaker.get_cumulative_returns):
-        sys.exit("eval/studies overhead: the patched OpenRLHF has no loop: set PYTHONPATH=build/cpu-base")
     times = time_paths(samples, tokens, micro_batch)
     if (times.max_difference > TOLERANCE).any():
         show("Differences from OpenRLHF's loop", times[["kl", "path", "max_difference"]])

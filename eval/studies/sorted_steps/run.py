@@ -78,7 +78,7 @@ class Epochs:
         return float(self._first[int(prompt.partition("\0")[0])].max())
 
 
-def rows_of(arm: str, gpus: int, seed: int, steps: int = STEPS) -> pd.DataFrame:
+def rows_of(arm: str, gpus: int, seed: int) -> pd.DataFrame:
     """The figures of each step of a run."""
     word, ratio = ARMS[arm]
     source = Epochs(LENGTHS, PROMPTS, 8, seed)
@@ -87,7 +87,7 @@ def rows_of(arm: str, gpus: int, seed: int, steps: int = STEPS) -> pd.DataFrame:
     run = train(parse_policy(word), gpus, source, CostModel.load(ENGINES / "h100-7b.json"), arguments)
     if arm == IDEAL:
         run.planner.predictor.predict = source.longest
-    return pd.DataFrame(run.step() for _ in range(steps)).assign(arm=arm, gpus=gpus, seed=seed)
+    return pd.DataFrame(run.step() for _ in range(STEPS)).assign(arm=arm, gpus=gpus, seed=seed)
 
 
 def measure(gpus: list[int], seeds: list[int]) -> pd.DataFrame:

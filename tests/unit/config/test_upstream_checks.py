@@ -135,7 +135,10 @@ def test_every_assertion_of_openrlhf_has_a_line():
     tree = ast.parse(inspect.getsource(train_ppo_ray.validate_args))
     texts = ["".join(ast.unparse(node.msg).split("'")) for node in ast.walk(tree) if isinstance(node, ast.Assert)]
     assert len(texts) > 10
-    for text in texts:
+    ours = [
+        text for text in texts if not text.startswith('f"--vllm.engine_args')
+    ]  # of a patch, behind check_engine_args
+    for text in ours:
         assert any(re.search(pattern, text) for pattern in LINES), text
 
 

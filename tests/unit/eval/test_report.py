@@ -4,9 +4,8 @@ import json
 import sys
 
 import pytest
-from comparison_runs import write_run
-
 import report
+from comparison_runs import write_run
 
 SECONDS = {"timing/generation": 4.0, "timing/make_experience": 1.0, "timing/ppo_train": 2.0, "timing/broadcast": 0.5}
 

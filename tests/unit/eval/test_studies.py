@@ -56,6 +56,13 @@ def test_placed_rollouts_make_shorter_steps_than_placed_groups(study, small):
     assert plain["times as fast"] == pytest.approx(plain["OpenRLHF's"] / plain["rollouts by length"], rel=1e-3)
 
 
+def test_sorted_steps_waste_no_token(study, small):
+    small("sorted_steps.run", PROMPTS=640, STEPS=10)
+    rows = pd.read_csv(study("sorted_steps", "--gpus", 16, "--seeds", 0) / "runs.csv").set_index("arm")
+    assert rows["wasted_share"]["fixed:8+tail:stop"] > 0 == rows["wasted_share"]["fixed:8+tail:sort"]
+    assert rows["trained_length_ratio"]["fixed:8+tail:stop"] < rows["trained_length_ratio"]["fixed:8+tail:sort"]
+
+
 def test_defaults_are_those_of_the_flags_and_a_higher_limit_gives_larger_groups(study, small):
     module = import_module("studies.defaults.run")
     parser = argparse.ArgumentParser()
