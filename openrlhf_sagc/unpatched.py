@@ -26,7 +26,7 @@ def main() -> None:
     compile_nothing_on_cpus()
     tree = use_tree(RELEASED)
     check_flags(sys.argv[1:])
-    check_stack()
+    check_stack(RELEASED)
     bring_tree(tree)
     runpy.run_module("openrlhf.cli.train_ppo_ray", run_name="__main__", alter_sys=True)
 

@@ -3,7 +3,7 @@
 FOLDER (build) gets, each as a git repository with a commit a patch:
   base         the wheel's files
   patched      base + patches/*.patch, what GPU machines run
-  cpu-base     base + patches/cpu/*.patch + ENGINES, "unpatched" on a CPU
+  cpu-base     base + patches/cpu/*.patch + ON_CPU, "unpatched" on a CPU
   cpu-patched  cpu-base + the other patches/*.patch
 and `stamp`, which says what they were made from. `pip install` puts the same trees into this package's wheel (backend.py).
 Exit codes: 2 no git, 10 wheel missing, 11 wheel differs from the pinned one, 12 a patch does not apply.
@@ -24,9 +24,9 @@ VERSION = "0.11.2"
 SHA256 = "c969d70db03a70724c3d8a5a01186c6e0728bce624fb3dff95e39b5396acefa6"
 WHEEL = f"openrlhf-{VERSION}-cp311-cp311-manylinux1_x86_64.whl"  # its code is that of the wheels for 3.10 and 3.12
 FOR_WHEEL = ["--python-version", "3.11", "--implementation", "cp", "--abi", "cp311", "--platform", "manylinux1_x86_64"]
-ENGINES = (
-    "0011-Give-vLLM-s-engines-the-data-type-of-the-training.patch"  # without it fp32 ends at the first weight sync
-)
+# Of the main series: nothing can be imported without the one where flash-attn is missing, and without the other fp32 ends
+# at the first weight sync.
+ON_CPU = ("*-Pack-samples-without-flash-attn-*.patch", "*-Give-vLLM-s-engines-the-data-type-*.patch")
 TREES = ("base", "patched", "cpu-base", "cpu-patched")
 NOTICE = f"# This file of OpenRLHF {VERSION} was changed by the project openrlhf_sagc: its folder patches/ has each change.\n"
 WHO = {"NAME": "OpenRLHF", "EMAIL": "openrlhf@localhost", "DATE": "2026-11-20T12:00:00+0000"}
@@ -56,11 +56,11 @@ def make_trees(folder: Path) -> None:
         raise NotMade(2, "git is missing, which applies the patches: install it, or install a release's wheel")
     base, cpu_base = folder / "base", folder / "cpu-base"
     series = sorted(PATCHES.glob("*.patch"))
-    engines = PATCHES / ENGINES
+    on_cpu = [patch for pattern in ON_CPU for patch in PATCHES.glob(pattern)]
     _unpack(_fetched_wheel(), base)
     _apply(base, folder / "patched", "main", series)
-    _apply(base, cpu_base, "cpu", [*sorted(PATCHES.glob("cpu/*.patch")), engines])
-    _apply(cpu_base, folder / "cpu-patched", "main", [patch for patch in series if patch != engines])
+    _apply(base, cpu_base, "cpu", [*sorted(PATCHES.glob("cpu/*.patch")), *on_cpu])
+    _apply(cpu_base, folder / "cpu-patched", "main", [patch for patch in series if patch not in on_cpu])
 
 
 def _fetched_wheel() -> Path:

@@ -11,7 +11,6 @@ import os
 import runpy
 import shutil
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -21,14 +20,15 @@ import psutil
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
+from gpus import attention_of, driver_problems, gpu_problems  # noqa: E402
 from ray_token import open_cluster_problems, reason_for_token, token_problems  # noqa: E402
 
 # By its path: what is printed has no secrets where the package is missing, too.
 without_secrets = runpy.run_path(str(HERE.parent / "openrlhf_sagc/redaction.py"))["without_secrets"]
 GB = 1e9
 LEAST_SHARED_MEMORY_GB = 4  # of /dev/shm, where Ray has its objects; containers begin with 0.06
-FREE_SHARE = 0.9  # of a GPU's memory that nothing else may use
 DEFAULT_REWARD = "math_reward.py"
+RELEASED = "openrlhf_sagc.unpatched"
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -66,11 +66,11 @@ def value(settings: dict[str, list[str]], flag: str, default: str = "") -> str:
     return (settings.get(flag) or [default])[0]
 
 
-def module_problems(settings: dict[str, list[str]]) -> Iterator[str]:
+def module_problems(module: str, settings: dict[str, list[str]]) -> Iterator[str]:
     """What cannot be imported. Only looked for, as importing it all takes a minute."""
     needed = dict.fromkeys(["ray", "vllm", "openrlhf_sagc"], "it with all else that a GPU node needs: bash install.sh")
-    if os.environ.get("DS_ACCELERATOR") != "cpu":
-        needed["flash_attn"] = "flash-attn, which OpenRLHF imports: pip install flash-attn==2.8.3 --no-build-isolation"
+    if module == RELEASED and os.environ.get("DS_ACCELERATOR") != "cpu":
+        needed["flash_attn"] = "flash-attn, which OpenRLHF as released imports, or compare with SAGC=off"
     if "--logger.wandb.key" in settings:
         needed["wandb"] = "W&B, which WANDB_API_KEY switches on: pip install wandb, or unset WANDB_API_KEY"
     for name, what in needed.items():
@@ -102,9 +102,9 @@ def flag_problems(module: str, flags: list[str], *, names_alone: bool = False) -
 
 
 def _use_tree(module: str) -> None:
-    from openrlhf_sagc.run.trees import PATCHED, RELEASED, use_tree
+    from openrlhf_sagc.run import trees
 
-    use_tree(RELEASED if module == "openrlhf_sagc.unpatched" else PATCHED)
+    trees.use_tree(trees.RELEASED if module == RELEASED else trees.PATCHED)
 
 
 def _check_flags(flags: list[str]) -> None:
@@ -135,7 +135,7 @@ def _check_names_of_released(flags: list[str]) -> None:
 FLAG_CHECKS = {
     "openrlhf_sagc": _check_flags,
     "openrlhf_sagc.off": _check_flags_without_scheduler,
-    "openrlhf_sagc.unpatched": _check_flags_of_released,
+    RELEASED: _check_flags_of_released,
 }
 
 
@@ -158,7 +158,7 @@ def _check_names_without_scheduler(flags: list[str]) -> None:
 NAME_CHECKS = {
     "openrlhf_sagc": _check_names,
     "openrlhf_sagc.off": _check_names_without_scheduler,
-    "openrlhf_sagc.unpatched": _check_names_of_released,
+    RELEASED: _check_names_of_released,
 }
 
 
@@ -194,25 +194,6 @@ def gpus_needed(settings: dict[str, list[str]]) -> int:
         return actors
     engines = int(value(settings, "--vllm.num_engines", "0"))
     return actors + engines * int(value(settings, "--vllm.tensor_parallel_size", "1"))
-
-
-def gpu_problems(needed: int) -> Iterator[str]:
-    """On this node: too few GPUs, or memory in use by others."""
-    query = ["nvidia-smi", "--query-gpu=memory.used,memory.total", "--format=csv,noheader,nounits"]
-    try:
-        lines = subprocess.run(query, capture_output=True, text=True, check=True, timeout=60).stdout.splitlines()
-    except (OSError, subprocess.SubprocessError) as error:
-        yield f"nvidia-smi does not work, and the run needs {needed} GPUs: {error}"
-        return
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    count = len(lines) if visible is None else len([word for word in visible.split(",") if word])
-    if count < needed:
-        where = "" if visible is None else f" in CUDA_VISIBLE_DEVICES={visible}"
-        yield f"the run needs {needed} GPUs, this node has {count}{where}: set ACTOR_GPUS and ENGINES"
-    for number, line in enumerate(lines):
-        used, total = map(float, line.split(","))
-        if used > (1 - FREE_SHARE) * total and (visible is None or str(number) in visible.split(",")):
-            yield f"GPU {number} has {used / 1024:.0f} of {total / 1024:.0f} GiB in use: end what runs there (nvidia-smi)"
 
 
 def cluster_problems(address: str, needed: int, minutes: float) -> Iterator[str]:
@@ -296,14 +277,17 @@ def known_problems(options: argparse.Namespace) -> Iterator[str]:
         return
     module, *flags = options.command
     settings = settings_of(flags)
-    missing = list(module_problems(settings))
+    missing = list(module_problems(module, settings))
     yield from missing
     yield from room_problems(value(settings, "--ckpt.output_dir", "ckpt"), options.disk_gb, options.memory_gb)
     why = "" if options.isolated_network or missing else reason_for_token(settings, options.cluster)
     if why:
         yield from token_problems(why)
+    if options.device == "gpu":
+        yield from filter(None, [attention_of(settings)[1]])
     if options.device == "gpu" and not options.cluster:
         yield from gpu_problems(gpus_needed(settings))
+        yield from driver_problems()
         if not missing:
             yield from ray_problems()
     yield from flag_problems(module, flags, names_alone=bool(missing))
@@ -315,9 +299,11 @@ def all_right(options: argparse.Namespace) -> str:
     """What was looked at, and is right."""
     if not options.command:
         return "ports and Ray's token are as Ray's head needs them"
-    is_released = options.command[0] == "openrlhf_sagc.unpatched"
-    what = "flags' names and the reward's or agent's file" if is_released else "flags, data and files"
-    return f"modules, disk, memory, GPUs, {what} are as the run needs them"
+    what = (
+        "flags' names and the reward's or agent's file" if options.command[0] == RELEASED else "flags, data and files"
+    )
+    attention = f"; attention: {attention_of(settings_of(options.command[1:]))[0]}" if options.device == "gpu" else ""
+    return f"modules, disk, memory, GPUs, {what} are as the run needs them{attention}"
 
 
 if __name__ == "__main__":

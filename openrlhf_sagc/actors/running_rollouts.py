@@ -7,6 +7,7 @@ from contextvars import ContextVar
 from copy import copy
 from dataclasses import dataclass, field
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
 
@@ -51,7 +52,8 @@ class EngineOfAgents:
         sampling_params.output_kind = RequestOutputKind.FINAL_ONLY
         if not self._needs_text and not getattr(sampling_params, "stop", None):  # vLLM finds stop strings in the text
             sampling_params.detokenize = False
-        call = partial(self._actor.generate, prompt_token_ids, sampling_params, multi_modal_data=multi_modal_data)
+        generate = with_named_request(self._actor, request).generate
+        call = partial(generate, prompt_token_ids, sampling_params, multi_modal_data=multi_modal_data)
         rollout = current_rollout.get(None)
         if rollout and not rollout.task.done() and rollout.ended.get_loop() is asyncio.get_running_loop():
             return await rollout.generate(call, request)
@@ -59,9 +61,20 @@ class EngineOfAgents:
             raise asyncio.CancelledError
         self.requests.add(request)
         try:
-            return await call(request_id=request)
+            return await call()
         finally:
             self.requests.remove(request)
+
+
+def with_named_request(actor, name: str):
+    """The engine's actor, whose `generate` gives its request in vLLM this name instead of one that nobody learns."""
+    named = copy(actor)
+    named.llm = SimpleNamespace(
+        generate=lambda prompt, sampling_params, request_id: actor.llm.generate(
+            prompt, sampling_params, request_id=name
+        )
+    )
+    return named
 
 
 class RunningRollout:
@@ -102,7 +115,7 @@ class RunningRollout:
         self.requests.add(request)
         self._set_deadline(False)
         try:
-            output = await call(request_id=request)
+            output = await call()
         finally:
             self.requests.remove(request)
             self._set_deadline(not self.requests and not self.task.done())

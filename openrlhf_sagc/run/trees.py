@@ -18,7 +18,6 @@ PATCHED, RELEASED = "patched", "base"
 GIVEN = "OPENRLHF_SAGC_TREE"  # to Ray's workers: the tree's name, and a digest of the code
 NOTICE = b"# This file of OpenRLHF"  # begins the line that patches/trees.py adds to a changed file
 PACKAGE = Path(__file__).parents[1]
-FLASH_ATTENTION = "pip install flash-attn==2.8.3 --no-build-isolation"
 STACK = ("deepspeed", "peft", "ray", "torch", "transformers", "vllm")  # what a run imports besides, if not only these
 
 
@@ -42,8 +41,11 @@ def use_tree(kind: str) -> Tree:
     return _put_first(name, [os.getcwd(), *_python_path()])  # Ray's workers get the working folder as well
 
 
-def check_stack() -> None:
+def check_stack(kind: str = PATCHED) -> None:
     """Look for what OpenRLHF imports, which is of no use for `--help`.
+
+    Args:
+        kind: PATCHED or RELEASED, which imports flash-attn besides, but on the CPU stack.
 
     Raises:
         SystemExit: this package was installed without it; one line.
@@ -53,8 +55,11 @@ def check_stack() -> None:
         missing, f"no module {' '.join(missing)}: install this package with [gpu] behind its name, or bash install.sh"
     )
     refuse(
-        os.environ.get("DS_ACCELERATOR") != "cpu" and importlib.util.find_spec("flash_attn") is None,
-        f"no module flash_attn, which OpenRLHF {VERSION} imports: {FLASH_ATTENTION}",
+        kind == RELEASED
+        and os.environ.get("DS_ACCELERATOR") != "cpu"
+        and importlib.util.find_spec("flash_attn") is None,
+        f"no module flash_attn, which OpenRLHF {VERSION} imports as released: pip install flash-attn==2.8.3 "
+        "--no-build-isolation, or compare with python -m openrlhf_sagc.off",
     )
 
 

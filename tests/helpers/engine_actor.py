@@ -26,6 +26,7 @@ class Actor:
         self.executor = executor
         self.submit, self.statistics = submit, statistics
         self.requests = {}
+        self.names = itertools.count()
         self.places = itertools.count()  # of rollouts in their groups
         self.waiting = {}  # for dispatched rollouts: futures by group and place
         self.collecting = None
@@ -33,6 +34,7 @@ class Actor:
         self.llm = SimpleNamespace(
             errored=False,
             abort=self._abort,
+            generate=self._generate,
             model_config=SimpleNamespace(get_vocab_size=lambda: VOCABULARY),
             output_processor=SimpleNamespace(external_req_ids=self.requests),
             reset_prefix_cache=self._reset,
@@ -50,7 +52,11 @@ class Actor:
     def get_num_unfinished_requests(self):
         return len(self.requests)
 
-    async def generate(self, tokens, sampling_params, multi_modal_data=None, request_id=None):
+    async def generate(self, tokens, sampling_params, multi_modal_data=None):
+        async for output in self.llm.generate(tokens, sampling_params, request_id=f"request-{next(self.names)}"):
+            return output
+
+    async def _generate(self, tokens, sampling_params, request_id):
         assert sampling_params.output_kind is RequestOutputKind.FINAL_ONLY
         await asyncio.sleep(self.submit)
         aborted, token_ids = asyncio.Event(), []
@@ -62,7 +68,7 @@ class Actor:
         reason = "abort" if aborted.is_set() else "stop"
         output = SimpleNamespace(token_ids=token_ids, text="text", finish_reason=reason, logprobs=None)
         stats = SimpleNamespace(queued_ts=5.0, scheduled_ts=5.3) if self.statistics else None
-        return SimpleNamespace(outputs=[output], metrics=stats)
+        yield SimpleNamespace(outputs=[output], metrics=stats)
 
     def request(self, label="", max_tokens=5, tokenizer=None):
         """The arguments of OpenRLHF's executors."""

@@ -25,6 +25,7 @@ for name in (
     "vllm",
     "vllm.envs",
     "vllm.inputs",
+    "vllm.platforms",
     "vllm.sampling_params",
     "vllm.utils",
     "openrlhf.datasets",
@@ -125,7 +126,7 @@ ppo_trainer_async.VLLMLock = mock.MagicMock()
 
 
 def parse(flags):
-    """What the tree's script makes of the flags; dynamic batches without packing where the case does not ask for it."""
+    """What the tree's script makes of the flags."""
     command = ["train_ppo_ray"]
     for name, value in flags.items():
         command += ["--" + name, *([] if value is True else map(str, value if isinstance(value, list) else [value]))]
@@ -138,9 +139,6 @@ def parse(flags):
         contextlib.suppress(ZeroDivisionError),
     ):
         runpy.run_path(str(TREE / "openrlhf/cli/train_ppo_ray.py"), run_name="__main__")
-    args[0].ds.packing_samples = "ds.packing_samples" in flags
-    if not args[0].ds.packing_samples:
-        args[0].ds.attn_implementation = "eager"
     return args[0]
 
 

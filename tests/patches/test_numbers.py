@@ -12,7 +12,7 @@ def run_script(run_in_tree):
 
 @pytest.mark.parametrize("tree, worst", [("cpu-base", 10.0), ("cpu-patched", 0.0)])
 def test_patch_zeroes_the_advantages_of_constant_groups(run_script, tree, worst):
-    """Patch 1: rewards of 0.9 have no signal; unpatched OpenRLHF gives each -59.6, which the clip range cuts to -10."""
+    """Rewards of 0.9 have no signal; unpatched OpenRLHF gives each -59.6, which the clip range cuts to -10."""
     script = (
         "import sys; sys.path.insert(0, 'tests/helpers')\n"
         "import torch; from experiences import experience_maker, experiences_of\n"
@@ -27,29 +27,13 @@ def test_patch_zeroes_the_advantages_of_constant_groups(run_script, tree, worst)
 
 @pytest.mark.parametrize("tree, orders", [("cpu-base", 2), ("cpu-patched", 1)])
 def test_patch_makes_the_order_of_prompts_follow_the_seed(run_script, tree, orders):
-    """Patch 2: unpatched OpenRLHF shuffles the prompts anew in every process, whatever the seed."""
+    """Unpatched OpenRLHF shuffles the prompts anew in every process, whatever the seed."""
     script = (
         "from openrlhf.utils.deepspeed import DeepspeedStrategy\n"
         "strategy = DeepspeedStrategy.__new__(DeepspeedStrategy); strategy.seed = 42\n"
         "print(list(strategy.setup_dataloader(list(range(48)), 1, shuffle=True, collate_fn=lambda rows: rows[0])))"
     )
     assert len({run_script(tree, script) for _ in range(2)}) == orders
-
-
-def test_patch_sums_returns_to_the_same_bits(run_script):
-    """Patch 10: on multi-turn masks with holes and rows without an action, the KL in the reward; gamma 1 and below."""
-    script = (
-        "import hashlib, torch\n"
-        "from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker as Maker\n"
-        "torch.manual_seed(0)\n"
-        "rewards, mask = torch.randn(64, 2000), torch.rand(64, 2000).round().long()\n"
-        "mask[::7] = 0\n"
-        "made = [Maker.get_cumulative_returns(None, rewards, mask, gamma) for gamma in (1.0, 0.99)]\n"
-        "print([(m.dtype, m.shape, m.stride(), hashlib.sha256(m.numpy().tobytes()).hexdigest()) for m in made])"
-    )
-    patched = run_script("cpu-patched", script)
-    assert "torch.float32, torch.Size([64, 2000]), (2000, 1)" in patched
-    assert patched == run_script("cpu-base", script)
 
 
 def test_recorded_rollouts_give_the_same_bits_with_and_without_the_patches(run_in_tree):

@@ -76,7 +76,7 @@ def test_patch_of_a_line_that_differs_conflicts_and_the_others_are_tried_without
     (main, cpu, both), last = onto(tree, 31)
     assert "not every patch applies" in last[0]
     assert main.pop("0001") == both["0001"] == f"conflicts in {MAKER}"
-    assert main["0002"] == "applies; alone (tried without 0001)"
+    assert main["0008"] == "applies; alone (tried without 0001)"
     assert all(re.search(r"^applies.*\(tried without 0001\)$", verdict) for verdict in main.values())
     assert not any("without" in verdict for verdict in cpu.values())
     assert {path: path.read_bytes() for path in tree.rglob("*") if path.is_file()} == before
@@ -85,7 +85,7 @@ def test_patch_of_a_line_that_differs_conflicts_and_the_others_are_tried_without
 def test_lines_above_a_hunk_are_an_offset(tree):
     change(tree / MAKER, "import itertools\n", "import itertools\n\n\n")
     (main, _, _), _ = onto(tree)
-    assert main["0001"] == "applies with offset 2 lines; alone" and main["0002"] == "applies; alone"
+    assert main["0001"] == "applies with offset 2 lines; alone" and main["0008"] == "applies; alone"
 
 
 def test_changed_context_is_fuzz(tree):
@@ -104,8 +104,8 @@ def test_what_upstream_has_taken_is_already_there(tree):
 def test_file_that_is_missing(tree):
     (tree / "tests/test_agent.py").unlink()
     (main, _, _), _ = onto(tree, 31)
-    assert main["0009"] == "conflicts in tests/test_agent.py"
-    assert main["0010"] == "applies; alone (tried without 0009)"
+    assert main["0012"] == "conflicts in tests/test_agent.py"
+    assert main["0013"] == "applies; alone (tried without 0012)"
 
 
 @pytest.mark.parametrize("path", [None, "nowhere", "empty.whl", "empty.tar.gz", "."])

@@ -31,8 +31,9 @@ def change(path: Path, old: str, new: str) -> None:
     path.write_text(text.replace(old, new, 1))
 
 
-def first_patch(folder: Path) -> Path:
-    return next(iter(sorted(folder.glob("patches/0001-*.patch"))))
+def zeroing_patch(folder: Path) -> Path:
+    """The one of group_norm, which stands on OpenRLHF as released."""
+    return next(folder.glob("patches/*-Zero-the-group_norm-*.patch"))
 
 
 def assert_fails(result, code: int, *words: str) -> None:
@@ -88,18 +89,25 @@ def test_changed_wheel(copy):
 
 def test_patch_that_does_not_apply(copy):
     estimator = '        elif args.algo.advantage.estimator == "{}":'
-    change(first_patch(copy), estimator.format("group_norm"), estimator.format("norm"))
+    change(zeroing_patch(copy), estimator.format("group_norm"), estimator.format("norm"))
     assert_fails(run(copy / "patches/build.sh"), 12, "0001-", "does not apply to build/base")
 
 
 def test_message_without_forwarded(copy):
-    change(first_patch(copy), "Forwarded:", "Sent:")
+    change(zeroing_patch(copy), "Forwarded:", "Sent:")
     assert_fails(run(copy / "patches/check.sh"), 20, "0001-", "Forwarded")
 
 
 def test_message_without_its_risk(copy):
-    change(first_patch(copy), "Risk:", "Hope:")
+    change(zeroing_patch(copy), "Risk:", "Hope:")
     assert_fails(run(copy / "patches/check.sh"), 20, "0001-", "Risk")
+
+
+@pytest.mark.parametrize("option", ["--help", "--lockd"])
+def test_another_option_is_answered_in_a_line(copy, option):
+    result = run(copy / "patches/check.sh", option)
+    assert_fails(result, 1, "usage: bash patches/check.sh [--locked | --onto PATH]")
+    assert not result.stdout and not (copy / "build/gates").exists()
 
 
 def test_series_over_budget(copy):
@@ -108,7 +116,7 @@ def test_series_over_budget(copy):
 
 
 def test_patch_edited_by_hand(copy):
-    change(first_patch(copy), "2 files changed", "2 files  changed")
+    change(zeroing_patch(copy), "2 files changed", "2 files  changed")
     assert_fails(run(copy / "patches/check.sh"), 22, "0001-", "edited by hand")
 
 
@@ -131,14 +139,14 @@ def export_again(copy):
     ],
 )
 def test_patch_that_does_not_compile_or_is_not_formatted(copy, line, code, words):
-    change(first_patch(copy), "            constant = high - low <= 8 * eps * torch.maximum(high, -low)", line)
+    change(zeroing_patch(copy), "            constant = high - low <= 8 * eps * torch.maximum(high, -low)", line)
     export_again(copy)
     assert_fails(run(copy / "patches/check.sh"), code, "0001-", words)
 
 
 def test_series_that_was_not_checked_as_a_whole(copy):
     """Its patches are sound, so that nothing but the lock tells."""
-    first_patch(copy).unlink()
+    zeroing_patch(copy).unlink()
     assert_fails(run(copy / "patches/check.sh", "--locked"), 26, "check.lock is about another series")
 
 
@@ -150,10 +158,10 @@ def test_upstream_tests_that_are_not_all_there(copy, python):
 
 
 def test_patch_whose_tests_pass_without_it(copy, python):
-    """The first patch's own tests, of rewards whose mean is exact."""
+    """Its own tests, of rewards whose mean is exact."""
     inexact = "(0.1, 0.1), (0.3, 0.3), (0.7, 0.7), (0.9, 0.9), (1.29999995, 1.30000007), (-250.0, -250.00002)"
     exact = "(0.5, 0.5), (1.5, 1.5), (2.5, 2.5), (3.5, 3.5), (1.25000000, 1.25000000), (-250.0, -250.00000)"
-    change(first_patch(copy), inexact, exact)
+    change(zeroing_patch(copy), inexact, exact)
     export_again(copy)
     result = run(copy / "patches/check.sh", PYTHON=str(python))
     assert_fails(result, 27, "0001-", "its tests do not fail without it", " passed")

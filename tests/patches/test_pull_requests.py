@@ -26,6 +26,7 @@ def numbered(folder, suffix):
 
 
 PATCHES = numbered(ROOT / "patches", ".patch")
+ON_CPU = FLASH, DTYPE = "0002", "0014"  # of the main series, which "unpatched" on a CPU has too
 
 
 def blocks(number, language):
@@ -45,11 +46,11 @@ def printed(tmp_path_factory, run_in_tree):
         output = run_in_tree(tree, "-c", RUNNER, input=json.dumps(snippets), cwd=folder)
         return json.loads(output.splitlines()[-1].removeprefix("OUTPUTS "))
 
-    cpu = {number: code for number, code in SNIPPETS.items() if number.startswith("cpu") or number == "0011"}
+    cpu = {number: code for number, code in SNIPPETS.items() if number.startswith("cpu") or number in ON_CPU}
     main = {number: code for number, code in SNIPPETS.items() if number not in cpu}
-    cpu = dict(sorted(cpu.items(), key=lambda snippet: snippet[0] == "0011"))  # it pretends that there is a flash-attn
+    cpu = dict(sorted(cpu.items(), key=lambda snippet: snippet[0] == DTYPE))  # it pretends that there is a flash-attn
     before = outputs("base", cpu) | outputs("cpu-base", main)
-    after = outputs("cpu-patched", cpu | main)  # the import of cpu/0001 is tried first
+    after = outputs("cpu-patched", cpu | main)  # FLASH's import is tried first
     return {number: [before[number], after[number]] for number in SNIPPETS}
 
 

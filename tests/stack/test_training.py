@@ -36,6 +36,27 @@ def assert_the_trace_has_every_rollout(file, run):
     assert len(trace.samples_per_prompt) == PROMPTS
 
 
+def test_a_gpu_runs_shape_trains_on_the_cpu_stack(train):
+    """With the flags of the launch scripts on GPUs: colocated engines that sleep, packed and dynamic batches, ZeRO 3."""
+    run = train(
+        "cpu-patched",
+        **MOVING,
+        ds__param_dtype="fp32",
+        train__colocate_all=True,
+        vllm__enable_sleep=True,
+        ds__enable_sleep=True,
+        ds__packing_samples=True,
+        train__dynamic_batch_enable=True,
+        train__max_tokens_per_gpu=1024,
+        ds__zero_stage=3,
+        actor__gradient_checkpointing_enable=True,
+        train__batch_size=32,
+    )
+    assert "sleep mode is not supported on CPU, ignore it" in run.output
+    assert len(run.scalars) == PROMPTS // 8 and (run.scalars["actor_grad_norm"] > 0).all()
+    assert_vllm_serves_the_trained_weights(run, "torch.float32")
+
+
 def test_group_control_trains_on_whole_groups_of_the_chosen_size(train, task, tmp_path):
     run = train(
         "cpu-patched",

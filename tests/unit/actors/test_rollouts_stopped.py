@@ -76,14 +76,14 @@ def test_rollouts_that_begin_during_a_stop_are_stopped_and_later_ones_run(reward
 def test_a_rollout_that_was_queued_all_the_time_has_no_seconds_of_its_own():
     async def check():
         actor = Actor(Agent())
-        generate = actor.generate
+        generate = actor.llm.generate
 
         async def queued(*args, **kwargs):
-            output = await generate(*args, **kwargs)
-            output.outputs[0].token_ids, output.metrics = [], SimpleNamespace(queued_ts=0.0, scheduled_ts=0.0)
-            return output
+            async for output in generate(*args, **kwargs):
+                output.outputs[0].token_ids, output.metrics = [], SimpleNamespace(queued_ts=0.0, scheduled_ts=0.0)
+                yield output
 
-        actor.generate = queued
+        actor.llm.generate = queued
         (response,) = await actor.stopped_when(until(lambda: actor.requests), [actor.rollout(max_tokens=ENDLESS)])
         assert response[ROLLOUT].seconds >= response[ROLLOUT].queue_seconds > 0.015 and response[ROLLOUT].tokens == 0
 
