@@ -100,32 +100,32 @@ if [ "$module" = openrlhf_sagc ]; then
     fi
 fi
 
+hardware=(
+    --actor.num_nodes "$NODES"
+    --actor.num_gpus_per_node "$ACTOR_GPUS"
+    --vllm.num_engines "$ENGINES"
+    --vllm.tensor_parallel_size "$TENSOR_PARALLEL"
+    --vllm.gpu_memory_utilization "$GPU_MEMORY"
+    --data.apply_chat_template
+    --train.dynamic_batch_enable
+    --train.max_tokens_per_gpu "${TOKENS_PER_GPU:-$((LONG_SAMPLES * MAX_LEN))}"
+    --actor.gradient_checkpointing_enable
+    --ds.zero_stage 3
+    --ds.packing_samples
+)
+# Training and generation in turn on the same GPUs; else engines have theirs, and room for CUDA graphs.
+[ "$SHAPE" = async ] || hardware+=(--train.colocate_all --vllm.enable_sleep --ds.enable_sleep --vllm.enforce_eager)
 case $DEVICE in
-    gpu)
-        hardware=(
-            --actor.num_nodes "$NODES"
-            --actor.num_gpus_per_node "$ACTOR_GPUS"
-            --vllm.num_engines "$ENGINES"
-            --vllm.tensor_parallel_size "$TENSOR_PARALLEL"
-            --vllm.gpu_memory_utilization "$GPU_MEMORY"
-            --data.apply_chat_template
-            --train.dynamic_batch_enable
-            --train.max_tokens_per_gpu "${TOKENS_PER_GPU:-$((LONG_SAMPLES * MAX_LEN))}"
-            --actor.gradient_checkpointing_enable
-            --ds.zero_stage 3
-            --ds.packing_samples
-        )
-        # Training and generation in turn on the same GPUs; else engines have theirs, and room for CUDA graphs.
-        [ "$SHAPE" = async ] ||
-            hardware+=(--train.colocate_all --vllm.enable_sleep --ds.enable_sleep --vllm.enforce_eager)
-        ;;
+    gpu) ;;
     cpu)
-        grep -q avx512_bf16 /proc/cpuinfo && dtype=bf16 || dtype=fp32
-        hardware=(
-            --actor.num_gpus_per_node 1 --vllm.num_engines 1 --vllm.enforce_eager --vllm.sync_backend gloo
-            --ds.zero_stage 2 --ds.attn_implementation eager --ds.param_dtype "$dtype"
-            --rollout.micro_batch_size 16 --train.micro_batch_size 16
-        )
+        instead=("--ds.attn_implementation sdpa # flash-attn needs a GPU" "--vllm.sync_backend gloo # so does NCCL")
+        [ "$SHAPE" != async ] || instead+=("--vllm.enforce_eager # there are no CUDA graphs")
+        grep -q avx512_bf16 /proc/cpuinfo || instead+=("--ds.param_dtype fp32 # bfloat16 is only emulated here")
+        for change in "${instead[@]}"; do
+            echo "train_scripts/launch.sh: besides sizes, the smoke form changes $change" >&2
+            read -ra words <<<"${change% \#*}"
+            hardware+=("${words[@]}")
+        done
         ;;
     *) fail "DEVICE is gpu or cpu, not $DEVICE" ;;
 esac

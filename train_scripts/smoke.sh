@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # A launch script in small, on a machine without a GPU: some 20 steps of the very script with an untrained tiny model.
+# It has every flag of the script but sizes, the reward and what needs a GPU, which it names.
 #   bash train_scripts/smoke.sh dapo_qwen2.5_7b.sh [FLAG...]   any of the launch scripts; SAGC as for the script itself
 # It shows that the script's flags, evaluation and checkpoints work together; not that its sizes fit your GPUs.
 # STEPS=20; results in OUTPUT, by default build/smoke/NAME. TASK: a folder that warm_start.py has made, else it is made. Not for
@@ -32,9 +33,11 @@ trap 'rm -rf "$problems"' EXIT
 head -n 4 "$task/data/heldout.jsonl" >"$problems/heldout.jsonl"
 
 export DEVICE=cpu MODEL=$task/model DATA=$task/data/train.jsonl EVAL_DATA=$problems/heldout.jsonl
-export OUTPUT=${OUTPUT:-build/smoke/$name} RUN_NAME=run PROMPTS=8 SAMPLES=4 TRAIN_BATCH=32 GROUP_SIZES="2 4"
-export MAX_NEW_TOKENS=64 PROMPT_TOKENS=64 MAX_LEN=128
-export SAVE_HOURS=1 STEP_MINUTES=$((60 / (STEPS < 10 ? STEPS : 10))) DISK_GB=1 MEMORY_GB=0 # a checkpoint each 10 steps
+export OUTPUT=${OUTPUT:-build/smoke/$name} RUN_NAME=run PROMPTS=8 SAMPLES=4 TRAIN_BATCH=16 GROUP_SIZES="2 4"
+export NODES=1 ACTOR_GPUS=1 ENGINES=1 TENSOR_PARALLEL=1
+export MAX_NEW_TOKENS=64 PROMPT_TOKENS=64 MAX_LEN=128 TOKENS_PER_GPU=512
+# A checkpoint half-way, and each 10 steps at least.
+export SAVE_HOURS=1 STEP_MINUTES=$((60 / (STEPS < 2 ? 1 : STEPS < 20 ? STEPS / 2 : 10))) DISK_GB=1 MEMORY_GB=0
 rewards=$PWD/train_scripts/smoke_reward.py
 if [ "$script" = multi_turn_agent.sh ]; then export AGENT=$rewards; else export REWARD=$rewards; fi
 # A quarter more prompts than the steps train: groups of equal rewards are dropped.

@@ -3,6 +3,7 @@
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
+PLAIN_CHAT = "{% for message in messages %}{{ message.content }}{% endfor %}"  # a prompt with the template is itself
 SPECIAL_TOKENS = ["<pad>", "<eos>", "<unk>"]
 
 
@@ -18,4 +19,5 @@ def word_level_tokenizer(words: list[str]) -> PreTrainedTokenizerFast:
         unk_token="<unk>",
         padding_side="left",
         clean_up_tokenization_spaces=False,
+        chat_template=PLAIN_CHAT,
     )

@@ -38,6 +38,7 @@ from openrlhf_sagc.driver.trainers import GroupTraining  # isort: skip
 
 OWN = ("train.old_log_probs", "train.micro_batches", "train.stream")
 PLAIN_LENGTH = "train.plain_length"  # a flag of this script alone: mean tokens by which steps are weighed
+PADDED = "train.padded"  # and another: dynamic batches without the packing that they switch on
 RAGGED = "train.ragged"  # another one: some samples have logs, with names of their own and of OpenRLHF's
 
 
@@ -145,8 +146,10 @@ def roll_out(prompt, number, rewards):
 
 def parse(flags):
     ppo_loop.roll_out = roll_out if flags.get(RAGGED) else made_up
-    args = theirs({name: value for name, value in flags.items() if name not in (*OWN, PLAIN_LENGTH, RAGGED)})
+    args = theirs({name: value for name, value in flags.items() if name not in (*OWN, PLAIN_LENGTH, PADDED, RAGGED)})
     args.train.plain_length = flags.get(PLAIN_LENGTH)
+    if flags.get(PADDED):
+        args.ds.packing_samples = False
     for name in OWN:
         section, key = name.split(".")
         setattr(getattr(args, section), key, flags[name])

@@ -1,4 +1,4 @@
-"""A launch script trains on the real stack: the very script, with the sizes of smoke.sh."""
+"""A launch script trains on the real stack: the very script in its own shape, with the sizes of smoke.sh."""
 
 import re
 
@@ -7,7 +7,7 @@ from cpu_stack import ROOT
 from real_runs import logged_steps
 
 pytestmark = pytest.mark.stack
-STEPS = 20
+STEPS = 10
 RUNS = [
     ("dapo_qwen2.5_1.5b.sh", "recommended"),
     ("dapo_qwen2.5_7b.sh", "off"),
@@ -26,6 +26,8 @@ def test_smoke(task, run_command, monkeypatch, script, sagc):
     monkeypatch.setenv("SAGC", sagc)
     code, output = run_command(["bash", ROOT / "train_scripts" / "smoke.sh", script])
     assert code == 0 and f"{script} has trained, evaluated and saved" in output, output[-5000:]
+    changed = set(re.findall(r"besides sizes, the smoke form changes (--\S+)", output))
+    assert {"--ds.attn_implementation", "--vllm.sync_backend"} <= changed and len(changed) <= 4
     folder = ROOT / "build" / "smoke" / script.removesuffix(".sh")
     steps = logged_steps(output)
     assert STEPS / 2 <= len(steps) <= 2 * STEPS

@@ -17,6 +17,21 @@ ALGORITHMS = {
     },
 }
 OPTIMIZER_STEPS = {"grpo": 1, "dapo": 2}  # of a rollout
+# Of a step: as the quickstart has it, or as the launch scripts on GPUs.
+SHAPES = {
+    "padded": {},
+    "gpu": {
+        "ds.packing_samples": None,
+        "ds.attn_implementation": "sdpa",
+        "ds.zero_stage": 3,
+        "train.dynamic_batch_enable": None,
+        "train.max_tokens_per_gpu": 1024,  # the cost of this attention grows with their square
+        "actor.gradient_checkpointing_enable": None,
+        "train.colocate_all": None,
+        "vllm.enable_sleep": None,
+        "ds.enable_sleep": None,
+    },
+}
 STEP_FLAGS = {
     "forward": {"train.old_log_probs": "forward"},
     "shuffled": {"train.micro_batches": "shuffled"},

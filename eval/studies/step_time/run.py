@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from lib.comparison.arms import ALGORITHMS, MICRO_BATCH_SIZE, SAMPLES, flags_of
+from lib.comparison.arms import ALGORITHMS, MICRO_BATCH_SIZE, SAMPLES, SHAPES, flags_of
 from lib.comparison.group_size_runs import WARM_UP
 from lib.comparison.logs import PHASES
 from lib.comparison.step_arms import ALL_ON, ARM, ARMS, UNPATCHED, check_prompts, prompts_of, values_of
@@ -61,10 +61,12 @@ def run_flags(arm: str, algorithm: str, size: int, seed: int, arguments: argpars
         "train.num_episodes": 1,
         "data.max_samples": prompts_of(algorithm, size, arguments.steps),
         "actor.adam.lr": 0,
+        **SHAPES[arguments.shape],
     }
     if arm != UNPATCHED:
         settings |= {f"train.{name}": value for name, value in values_of(arm).items()}
-    return tree, words + [str(word) for name, value in settings.items() for word in (f"--{name}", value)]  # later win
+    added = [str(word) for name, value in settings.items() for word in (f"--{name}", value) if word is not None]
+    return tree, words + added  # later ones win
 
 
 def read_steps(run: Path, steps: int, pauses: list[list[float]]) -> pd.DataFrame:
@@ -180,9 +182,13 @@ def summaries(steps: pd.DataFrame) -> list[dict]:
 
 def report(rows: list[dict], settings: dict) -> str:
     """The tables as Markdown, one an algorithm and size."""
+    tokens = SHAPES["gpu"]["train.max_tokens_per_gpu"]
+    shape = f"micro-batches of {settings['micro_batch_size']}"
+    if settings.get("shape") == "gpu":
+        shape = f"packs of at most {tokens} tokens, ZeRO 3, checkpointing; engine and actor sleep in turn"
     text = (
         f"{settings['processor']}, {settings['cores']} cores, {settings['data_type']}; steps of {SAMPLES} samples in "
-        f"micro-batches of {settings['micro_batch_size']}. Seconds of a run are medians over its steps after {WARM_UP} of "
+        f"{shape}. Seconds of a run are medians over its steps after {WARM_UP} of "
         "warm-up; shown are means over runs, and ratios with the 95 % interval of Student's t over repetitions. `rest` is "
         "what OpenRLHF's log names no timing for.\n"
     )
@@ -206,6 +212,12 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--algorithms", nargs="+", choices=list(ALGORITHMS), default=list(ALGORITHMS))
     parser.add_argument("--sizes", nargs="+", type=int, choices=(2, 4, 8, 16, 32, 64), default=[8, 16])
     parser.add_argument("--arms", nargs="+", choices=ARMS, default=ARMS)
+    parser.add_argument(
+        "--shape",
+        choices=list(SHAPES),
+        default="padded",
+        help="gpu: packed samples and sleep, as in the launch scripts",
+    )
     parser.add_argument("--repetitions", type=int, default=3, help="runs of an arm, with the seeds 0, 1, ...")
     parser.add_argument("--steps", type=int, default=30, help="steps of a run that count, after the warm-up")
     parser.add_argument("--report", action="store_true", help="train nothing, make the report of --output again")
@@ -232,6 +244,7 @@ def results_of(arguments: argparse.Namespace) -> tuple[pd.DataFrame, dict]:
     check_prompts(arguments.task, arguments.algorithms, arguments.sizes, arguments.steps)
     settings = {"processor": processor_name(), "cores": usable_cores(), "repetitions": arguments.repetitions}
     settings |= {"steps": arguments.steps, "micro_batch_size": MICRO_BATCH_SIZE, "data_type": data_type()}
+    settings |= {"shape": arguments.shape}
     return measure(arguments), settings
 
 

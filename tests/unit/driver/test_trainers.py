@@ -14,6 +14,7 @@ from openrlhf.trainer.ppo_trainer import BasePPOTrainer
 from ray.exceptions import ActorDiedError, RayTaskError
 
 import openrlhf_sagc.driver.trainers as trainers
+from openrlhf_sagc.actors.adapters import broadcast_merged
 from openrlhf_sagc.driver.experience import GroupExperienceMaker
 from openrlhf_sagc.driver.rollout import StepSamples, StragglerAwareSamplesGenerator
 from openrlhf_sagc.driver.trainers import GroupGenerator, GroupTrainer, GroupTrainerAsync, GroupTrainingActor
@@ -92,6 +93,20 @@ def test_a_checkpoints_state_is_put_once_for_all_actors(start_run, make, monkeyp
     trainer.save_logs_and_checkpoints(7, {}, {"samples_generator": "large"})
     ((put, state),) = saved
     assert put == "put" and state["samples_generator"] == "large"
+
+
+@pytest.mark.parametrize(
+    "flags, call",
+    [([], ("broadcast_to_vllm",)), (["--ds.lora.rank", "8"], ("__ray_call__", broadcast_merged))],
+    ids=["without adapters", "with adapters"],
+)
+def test_the_weights_of_adapters_are_sent_merged(start_run, make, monkeypatch, flags, call):
+    called = []
+    actors = SimpleNamespace(async_run_method=lambda *what, **named: called.append((*what, *named.values())) or [])
+    trainer = make(GroupTrainer, start_run(*flags).args, actors, None, None, None, [])
+    monkeypatch.setattr("ray.get", lambda refs: refs)
+    trainer.broadcast_to_vllm()
+    assert called == [call]
 
 
 @pytest.mark.parametrize("cls", [GroupTrainer, GroupTrainingActor])

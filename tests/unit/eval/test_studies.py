@@ -377,7 +377,7 @@ def test_an_arm_differs_from_unpatched_in_what_it_is_named_for(task):
     assert {f"without {name}" for name in SWITCHES} == {*ARMS} - {"unpatched", "all on", "all off"}
     flags = {}
     for arm in ARMS:
-        tree, words = module.run_flags(arm, "grpo", 8, 2, argparse.Namespace(task=task, steps=20))
+        tree, words = module.run_flags(arm, "grpo", 8, 2, argparse.Namespace(task=task, steps=20, shape="padded"))
         assert tree == ("cpu-base" if arm == "unpatched" else "cpu-patched")
         flags[arm] = {
             word: words[i + 1] for i, word in enumerate(words[:-1]) if word.startswith("--")
@@ -388,8 +388,20 @@ def test_an_arm_differs_from_unpatched_in_what_it_is_named_for(task):
     more = flags["all on"].items() - flags["unpatched"].items()
     assert all(flag.startswith(("--rollout.sagc", *(f"--train.{name}" for name in SWITCHES))) for flag, _ in more)
     (task / "data/task.txt").write_text("route\n")
-    _, words = module.run_flags("all on", "dapo", 8, 0, argparse.Namespace(task=task, steps=20))
+    _, words = module.run_flags("all on", "dapo", 8, 0, argparse.Namespace(task=task, steps=20, shape="padded"))
     assert "584" in words and str(ROOT / "train_scripts/route/reward.py") in words  # its own lengths and reward
+
+
+@pytest.mark.parametrize("arm", ["unpatched", "all on"])
+def test_the_gpu_shape_is_that_of_the_launch_scripts(task, arm):
+    module = import_module("studies.step_time.run")
+    padded, packed = (
+        module.run_flags(arm, "dapo", 8, 0, argparse.Namespace(task=task, steps=20, shape=shape))[1]
+        for shape in ("padded", "gpu")
+    )
+    launched = (ROOT / "train_scripts/launch.sh").read_text()
+    added = {word for word in packed if word.startswith("--")} - {word for word in padded if word.startswith("--")}
+    assert set(padded) <= set(packed) and len(added) == 9 and all(name in launched for name in added)
 
 
 def test_a_run_that_fails_is_named_with_its_log(study, small, task, tmp_path, monkeypatch):
