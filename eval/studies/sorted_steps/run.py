@@ -163,6 +163,7 @@ def main() -> None:
     parser.add_argument("--slots", type=int, nargs="+", default=[128, 512], help="of sizes")
     parser.add_argument("--caps", type=int, nargs="+", default=[8192, 32768], help="of sizes")
     arguments = parser.parse_args()
+    arguments.output.mkdir(parents=True, exist_ok=True)
     if arguments.part == "sizes":
         shapes = [tuple(map(int, word.split("x"))) for word in arguments.samples]
         cells = [*itertools.product(shapes, arguments.gpus, arguments.slots, arguments.caps)]
