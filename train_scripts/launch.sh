@@ -107,20 +107,24 @@ hardware=(
     --vllm.tensor_parallel_size "$TENSOR_PARALLEL"
     --vllm.gpu_memory_utilization "$GPU_MEMORY"
     --data.apply_chat_template
-    --train.dynamic_batch_enable
-    --train.max_tokens_per_gpu "${TOKENS_PER_GPU:-$((LONG_SAMPLES * MAX_LEN))}"
     --actor.gradient_checkpointing_enable
     --ds.zero_stage 3
     --ds.packing_samples
 )
 # Training and generation in turn on the same GPUs; else engines have theirs, and room for CUDA graphs.
 [ "$SHAPE" = async ] || hardware+=(--train.colocate_all --vllm.enable_sleep --ds.enable_sleep --vllm.enforce_eager)
+dynamic=(--train.dynamic_batch_enable --train.max_tokens_per_gpu "${TOKENS_PER_GPU:-$((LONG_SAMPLES * MAX_LEN))}")
 case $DEVICE in
-    gpu) ;;
+    gpu) hardware+=("${dynamic[@]}") ;;
     cpu)
         instead=("--ds.attn_implementation sdpa # flash-attn needs a GPU" "--vllm.sync_backend gloo # so does NCCL")
         [ "$SHAPE" != async ] || instead+=("--vllm.enforce_eager # there are no CUDA graphs")
         grep -q avx512_bf16 /proc/cpuinfo || instead+=("--ds.param_dtype fp32 # bfloat16 is only emulated here")
+        if [ "$SAGC" = unpatched ]; then
+            echo "train_scripts/launch.sh: the smoke form leaves out ${dynamic[*]}, for which OpenRLHF as released asks CUDA" >&2
+        else
+            hardware+=("${dynamic[@]}")
+        fi
         for change in "${instead[@]}"; do
             echo "train_scripts/launch.sh: besides sizes, the smoke form changes $change" >&2
             read -ra words <<<"${change% \#*}"

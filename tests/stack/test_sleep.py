@@ -33,6 +33,7 @@ def test_engines_sleep_when_all_rollouts_are_back_and_wake_for_the_weights(train
         train__max_tokens_per_gpu=512,
         actor__gradient_checkpointing_enable=True,
         rollout__tail_batching__enable=True,
+        rollout__tail_batching__method="stop",
         rollout__tail_batching__response_ratio=1.25,
         train__batch_size=32,
         eval__dataset=task / "prompts.jsonl",
