@@ -32,6 +32,7 @@ for name in (
     "openrlhf.datasets.utils",
 ):
     sys.modules[name] = mock.MagicMock()  # seconds to import, and not used here
+sys.modules["vllm"].AsyncEngineArgs = SimpleNamespace(__dataclass_fields__={})  # of which the flags' check asks names
 
 import ray  # noqa: E402
 
