@@ -39,6 +39,7 @@ def test_engines_sleep_when_all_rollouts_are_back_and_wake_for_the_weights(train
         eval__dataset=task / "prompts.jsonl",
         eval__steps=2,
         eval__n_samples_per_prompt=1,
+        ckpt__path=tmp_path / "checkpoints",
     ).scalars
     asked = log.read_text()
     assert re.fullmatch(f"s({ROLLED_OUT}{SYNCED}({EVALUATED})?)+", asked), re.sub("(.)\\1+", "\\1+", asked)
