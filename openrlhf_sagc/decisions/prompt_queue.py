@@ -107,7 +107,7 @@ class PromptQueue:
         prompts = self.frame.draw(count, part)
         allowed = next_episode_allowed or bool(prompts)
         prompts += self.draw(count - len(prompts), max_put_back=0, next_episode_allowed=allowed)
-        return [prompt._replace(must_finish=True) for prompt in prompts] if must_finish else prompts
+        return [_that_must_finish(prompt) for prompt in prompts] if must_finish else prompts
 
     def dissolve_frame(self) -> None:
         """What the frame has left waits like prompts that were put back."""
@@ -160,3 +160,8 @@ class PromptQueue:
         self.frame = Frame([Prompt(*prompt) for prompt in state.get("frame", [])])
         self._is_drawing = not state["drained"]
         self._source.resume()  # even if no prompt is left: the next episode must not begin with this one's state
+
+
+def _that_must_finish(prompt: Prompt) -> Prompt:
+    """From its first attempt on, which has no part in `stops`, as elsewhere."""
+    return prompt if prompt.must_finish else prompt._replace(must_finish=True, stops=prompt.stops - 1)

@@ -6,7 +6,7 @@ import pytest
 from random_runs import Source
 
 from openrlhf_sagc.decisions.prompt_queue import PromptQueue
-from openrlhf_sagc.decisions.records import Prompt
+from openrlhf_sagc.decisions.records import Part, Prompt
 
 
 @pytest.mark.parametrize("max_put_back, drawn", [(9, "xy01"), (1, "x012"), (0, "0123")])
@@ -41,3 +41,14 @@ def test_unused_prompts_that_had_waited_are_drawn_ahead_of_all_others():
     drawn = queue.draw(5, max_put_back=9, next_episode_allowed=False)
     assert [prompt.text for prompt in drawn] == ["b", "d", "waits", "a", "c"]
     assert all(prompt.must_finish for prompt in drawn)
+
+
+def test_a_step_that_waits_for_all_its_prompts_does_not_count_their_first_attempt():
+    queue = PromptQueue(Source(4))
+    queue.begin_frame(1, 4, lambda prompt: 1.0, from_data=True)
+    first, *_ = queue.draw_part(4, Part(0, 1), must_finish=True, next_episode_allowed=False)
+    assert (first.must_finish, first.stops) == (True, -1)
+    queue.put_back(first._replace(stops=0))  # as a step does that has stopped its group
+    queue.begin_frame(1, 4, lambda prompt: 1.0, from_data=True)
+    again = queue.draw_part(4, Part(0, 1), must_finish=True, next_episode_allowed=True)
+    assert {prompt.text: prompt.stops for prompt in again if prompt.episode == 1} == {first.text: 0}
