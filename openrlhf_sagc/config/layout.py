@@ -54,3 +54,9 @@ def samples_per_step(args: SimpleNamespace) -> tuple[int, str]:
 def _data_parallel_ranks(args: SimpleNamespace, section: str) -> int:
     flags = getattr(args, section)
     return max(flags.num_nodes * flags.num_gpus_per_node // (args.ds.ring_attn_size * args.ds.tensor_parallel_size), 1)
+
+
+def longest_response(args: SimpleNamespace) -> int:
+    """Tokens that a response may have; an upper bound for agents, whose turns share data.max_len."""
+    longest = None if args.train.agent_func_path else args.rollout.max_new_tokens
+    return longest or args.data.max_len

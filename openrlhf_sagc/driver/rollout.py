@@ -16,7 +16,7 @@ from tqdm import tqdm
 
 from openrlhf_sagc.actors.extra_logs import LEFT_OUT
 from openrlhf_sagc.actors.training import StepShare
-from openrlhf_sagc.config.layout import fewest_batches, forward_ranks, uneven_share
+from openrlhf_sagc.config.layout import fewest_batches, forward_ranks, longest_response, uneven_share
 from openrlhf_sagc.config.length_history import read_history
 from openrlhf_sagc.config.settings import Settings
 from openrlhf_sagc.decisions.loop import roll_out, stop
@@ -88,8 +88,7 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
         Raises:
             RuntimeError: too many rewards failed, or the groups that a step may dispatch did not fill it.
         """
-        seconds = self.clock.step_over()
-        if seconds is not None:
+        if (seconds := self.clock.step_over()) is not None:
             self.planner.timed(seconds)
         step = self.planner.begin(self.queue)
         if step.round.why:
@@ -329,9 +328,3 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
         rewards, self._first_rewards = self._first_rewards, None
         if rewards and len(rewards) > 1 and min(rewards) == max(rewards):
             logger.warning(equal_rewards_warning(rewards))
-
-
-def longest_response(args: Settings) -> int:
-    """Tokens that a response may have; an upper bound for agents, whose turns share data.max_len."""
-    longest = None if args.train.agent_func_path else args.rollout.max_new_tokens
-    return longest or args.data.max_len
