@@ -41,7 +41,7 @@ def attention_of(settings: dict[str, list[str]]) -> tuple[str, str]:
     """What the models' attention will be on a GPU, in words, and what is missing for it, which is empty if nothing is."""
     given = (settings.get(FLAG) or [DEFAULT])[0]
     packed = "--ds.packing_samples" in settings or "--train.dynamic_batch_enable" in settings
-    if int((settings.get("--ds.ring_attn_size") or ["1"])[0]) > 1:
+    if (settings.get("--ds.ring_attn_size") or ["1"])[0] != "1":
         missing = [name for name in ("flash_attn", "ring_flash_attn") if importlib.util.find_spec(name) is None]
         return f"{DEFAULT} in a ring", missing and f"--ds.ring_attn_size needs {' and '.join(missing)}" or ""
     if (module := MODULES.get(given)) and importlib.util.find_spec(module) is not None:

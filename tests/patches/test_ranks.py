@@ -1,4 +1,4 @@
-"""Patches 4, 5 and 15: whatever number of samples a rollout has, all ranks run the same micro-batches over all samples."""
+"""Patches 4, 5 and 6: whatever number of samples a rollout has, all ranks run the same micro-batches over all samples."""
 
 import json
 from argparse import Namespace

@@ -1,4 +1,4 @@
-"""Patch 15: under dynamic batches the optimizer steps of a rollout have samples of all lengths, at no cost in time."""
+"""Patch 6: under dynamic batches the optimizer steps of a rollout have samples of all lengths, at no cost in time."""
 
 import json
 

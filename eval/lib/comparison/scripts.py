@@ -15,7 +15,7 @@ LEAST_TURN = 20  # steps, so that the first ones, which warm up, are a small par
 SMOKE_DATA = 4  # times the steps for which smoke.sh makes data: groups are dropped
 RESUMES = (
     "The arms took turns by checkpoints. OpenRLHF as released loses the prompts that were not delivered when it "
-    "saved, may begin the wrong episode, and evicts its newest checkpoint by its metric (patches 6, 12 and 13), so "
+    "saved, may begin the wrong episode, and evicts its newest checkpoint by its metric (patches 7, 9 and 10), so "
     "its rewards are of other prompts than without turns."
 )
 

@@ -88,7 +88,7 @@ def test_resumed_generator_goes_on_as_the_uninterrupted_one(make_generator, hold
 @pytest.mark.parametrize(
     "state",
     [{"undelivered_prompts": [], "data_loader_state_dict": None}, {"data_loader_state_dict": {}}],
-    ids=["new", "from before patch 6"],
+    ids=["new", "from before patch 9"],
 )
 def test_checkpoint_of_a_run_without_group_control_is_refused(make_generator, state):
     with pytest.raises(
