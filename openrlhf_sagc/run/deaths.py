@@ -26,7 +26,11 @@ from openrlhf_sagc.run.checkpoints import is_saved
 PAUSE = 2.0  # seconds between two looks at Ray's actors
 HEARD_OF = 5.0  # seconds in which Ray hears of a death, after others have met it
 NODE_LOST = 45.0  # seconds in which it hears of a lost node, which has to miss several health checks
-LOST = re.compile("connection|socket|unavailable|died|lost", re.IGNORECASE)  # in an error of who has met it
+# In an error of who has met it: Ray's, gloo's, NCCL's and the system's.
+LOST = re.compile(
+    "connection|socket|broken pipe|unavailable|unreachable|no route|timed out|raylet|nccl|remote process|died|lost",
+    re.IGNORECASE,
+)
 GRACE = 20.0  # seconds in which a run that has lost a process may end by itself, with an error of its own
 STUCK = 30.0  # seconds in which Python may act on an interrupt
 # What the run cannot do without. Other actors of the job are an agent's own.

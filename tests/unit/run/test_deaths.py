@@ -233,13 +233,31 @@ finally:
     assert ended.stderr.startswith("\nopenrlhf_sagc: RolloutRayActor (process 12 on 10.0.0.3) has died: ")
 
 
-def test_a_lost_node_is_waited_for_and_the_users_own_interrupt_is_not(table, args, monkeypatch):
+@pytest.mark.parametrize(
+    "met",
+    [
+        RayActorError(error_msg="RPC error: Socket closed"),
+        *(
+            RayTaskError(
+                "PolicyModelActor.broadcast_to_vllm", f"{'x' * 3000}\n{line}", OSError()
+            ).as_instanceof_cause()
+            for line in (
+                "OSError: Broken pipe",
+                "RuntimeError: Timed out waiting 1800000ms for recv operation to complete",
+                "OSError: [Errno 113] No route to host",
+                "torch.distributed.DistBackendError: NCCL error: remote process exited or there was a network error",
+            )
+        ),
+    ],
+    ids=str.split("socket pipe timeout route nccl"),
+)
+def test_a_lost_node_is_waited_for_and_the_users_own_interrupt_is_not(table, args, monkeypatch, met):
     monkeypatch.setattr(deaths, "HEARD_OF", 0.0)
     monkeypatch.setattr(deaths, "NODE_LOST", 30.0)
     looks = iter([None, None, killed(reason="NODE_DIED")])
     monkeypatch.setattr(deaths, "_interrupt_after_a_death", lambda *_: None)
     monkeypatch.setattr(deaths, "first_death", lambda: next(looks))
-    assert "RolloutRayActor" in end_of(args, RayActorError(error_msg="RPC error: Socket closed"))
+    assert "RolloutRayActor" in end_of(args, met)
     table["a"] = killed()
     with pytest.raises(KeyboardInterrupt), deaths.ended_by_deaths(args):
         raise KeyboardInterrupt
