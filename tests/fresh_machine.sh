@@ -18,6 +18,7 @@ command -v debootstrap >/dev/null || fail "debootstrap is missing: apt-get insta
 stage "a minimal Debian"
 mkdir -p "$root"
 debootstrap --variant=minbase "$suite" "$root" >"$root.log" 2>&1 || fail "no $suite, see $root.log"
+echo "127.0.0.1 localhost" >"$root/etc/hosts" # as every installer and container engine does
 git clone --quiet . "$root/project"
 mapfile -t settings < <(env | grep -E '^(PIP_|UV_|SSL_CERT_|REQUESTS_CA_BUNDLE=|(https?|no)_proxy=)' || true)
 

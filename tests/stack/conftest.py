@@ -15,7 +15,7 @@ import pytest
 from cpu_stack import ROOT
 from filelock import FileLock
 from one_engine import engine, make_scheduler  # noqa: F401
-from real_runs import TIMEOUT, kill, logged_steps, training
+from real_runs import PORT_TAKEN, TIMEOUT, kill, logged_steps, training, why_it_ended
 
 MODULES = {"cpu-patched": "openrlhf_sagc", "cpu-base": "openrlhf_sagc.unpatched"}
 
@@ -63,8 +63,6 @@ def train(task, tmp_path, run_command, python):
     def run(tree: str, *, off=False, kill_at=None, grace=0.0, victim=None, fails: bool = False, **flags) -> Run:
         from lib.run_logs.read import read_run
 
-        name = f"{tree}-{len(list(tmp_path.iterdir()))}"
-        outputs = {"logger__tensorboard_dir": tmp_path / name, "ckpt__output_dir": tmp_path / f"{name}-model"}
         module = "openrlhf_sagc.off" if off else MODULES[tree]
         program = [
             "bash",
@@ -74,10 +72,16 @@ def train(task, tmp_path, run_command, python):
             ROOT / "train_scripts/train_on_cpu.py",
             module,
         ]
-        command = training(task, *program, **outputs, **flags)
         moment = {"kill_at": kill_at, "grace": grace, "victim": victim}
-        code, output = run_command(command, log=tmp_path / f"{name}.log", **moment)
-        assert code == (-9 if kill_at and not victim else fails or bool(victim)), output[-5000:]
+        end = -9 if kill_at and not victim else int(fails or bool(victim))
+        for _ in range(3):
+            name = f"{tree}-{len(list(tmp_path.iterdir()))}"
+            outputs = {"logger__tensorboard_dir": tmp_path / name, "ckpt__output_dir": tmp_path / f"{name}-model"}
+            command = training(task, *program, **outputs, **flags)
+            code, output = run_command(command, log=tmp_path / f"{name}.log", **moment)
+            if code == end or not PORT_TAKEN.search(output):
+                break
+        assert code == end, why_it_ended(output)
         scalars = logged_steps(output) if kill_at or fails else read_run(tmp_path / name / "run")
         return Run(code, output, scalars, tmp_path / f"{name}-model")
 
@@ -116,7 +120,7 @@ def run_command(tmp_path):
                     kill_time = math.inf
                 if time.monotonic() > deadline:
                     pytest.fail(
-                        f"waited {timeout:.0f} s for {command[0]} ... {command[-1]} {awaited}; it printed:\n{output[-5000:]}"
+                        f"waited {timeout:.0f} s for {command[0]} ... {command[-1]} {awaited}; it printed:\n{why_it_ended(output)}"
                     )
                 time.sleep(0.2)
         finally:

@@ -11,6 +11,8 @@ import psutil
 
 AGENTS = Path(__file__).with_name("agents")  # and rewards
 TIMEOUT = 1200  # seconds a run may take; one takes about 25
+# OpenRLHF looks for a free port, lets it go, and opens it seconds later, when another process may have it.
+PORT_TAKEN = re.compile("EADDRINUSE|address already in use", re.IGNORECASE)
 
 
 def training(task: Path, *program, **flags) -> list:
@@ -48,6 +50,12 @@ def training(task: Path, *program, **flags) -> list:
         command.append("--" + flag.replace("__", "."))
         command += [] if value is True else value if isinstance(value, list) else [value]
     return command
+
+
+def why_it_ended(output: str) -> str:
+    """The command's own traceback or line, and the end of the output, which workers often fill after it."""
+    own = re.search(r"^(Traceback \(most recent call last\)|openrlhf_sagc: ).*", output, re.MULTILINE | re.DOTALL)
+    return (f"{own[0][:6000]}\n[...]\n" if own else "") + output[-5000:]
 
 
 def logged_steps(output: str) -> pd.DataFrame:
