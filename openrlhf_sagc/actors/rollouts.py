@@ -28,6 +28,7 @@ from openrlhf_sagc.decisions.records import ROLLOUT, Collect, Dispatch, Ended, R
 
 RESETS = 50  # attempts at resetting the prefix cache
 RESET_PAUSE = 0.2  # seconds between them
+MOST_COLLECTED = 64  # rollouts in one answer, which the driver then handles while its processor's cache holds them
 
 
 def watch_rollouts(
@@ -129,7 +130,7 @@ class RolloutExecutor:
 
         The scheduler sends two things in the place of a prompt, since OpenRLHF's `generate_responses` is the one method of
         the actor that awaits what this returns. A `Dispatch` begins rollouts and returns at once. A `Collect` returns the
-        list of those that have `Ended` since the last one; it waits for the first.
+        list of those that have `Ended` since the last one, at most MOST_COLLECTED; it waits for the first.
 
         Raises:
             Exception: vLLM is dead.
@@ -158,7 +159,7 @@ class RolloutExecutor:
 
     async def _collect(self) -> list[Ended]:
         ended = [await self._ended.get()]
-        ended += [self._ended.get_nowait() for _ in range(self._ended.qsize())]
+        ended += [self._ended.get_nowait() for _ in range(min(self._ended.qsize(), MOST_COLLECTED - 1))]
         return [Ended(number, place, task.result()) for number, place, task in ended]
 
     async def _execute(self, group: "RunningGroup", args: tuple, kwargs: dict) -> dict:

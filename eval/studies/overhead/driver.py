@@ -132,9 +132,10 @@ class Engine:
             if hasattr(prompt, "shares"):
                 self._ended += [(share.number, place) for share in prompt.shares for place in share.places]
                 return Ref([None])
+            from openrlhf_sagc.actors.rollouts import MOST_COLLECTED
             from openrlhf_sagc.decisions.records import Ended
 
-            ended, self._ended = self._ended, []
+            ended, self._ended = self._ended[:MOST_COLLECTED], self._ended[MOST_COLLECTED:]
             return Ref([[Ended(*rollout, self._answer(*rollout)) for rollout in ended]])
 
     def _answer(self, number: int, place: int) -> dict:

@@ -258,6 +258,21 @@ def test_what_has_ended_is_collected_in_one_answer_and_the_next_one_waits():
     run(main())
 
 
+def test_an_answer_has_no_more_rollouts_than_the_driver_handles_at_once(monkeypatch):
+    monkeypatch.setattr("openrlhf_sagc.actors.rollouts.MOST_COLLECTED", 2)
+
+    async def main():
+        actor = Actor(SingleTurnAgentExecutor(None))
+        share = Share(7, Prompt("prompt", 7, None, 1), tuple(range(5)))
+        await actor.executor.execute(**actor.request(max_tokens=3) | {"prompt": Dispatch([share])})
+        await asyncio.sleep(0.2)
+        answers = [await actor.executor.execute(prompt=Collect(), llm_engine=actor) for _ in range(3)]
+        assert [len(ended) for ended in answers] == [2, 2, 1]
+        assert sorted(ended.place for answer in answers for ended in answer) == [0, 1, 2, 3, 4]
+
+    run(main())
+
+
 def test_a_dead_vllm_is_heard_of_by_who_waits_for_what_has_ended():
     async def main():
         actor = Actor(SingleTurnAgentExecutor(None))
