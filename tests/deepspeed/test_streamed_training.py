@@ -1,7 +1,8 @@
 """A step trained in random buckets is the step trained at once, on real DeepSpeed engines."""
 
 import pytest
-from trained_weights import assert_same_training, run_package_loop
+from tolerances import assert_same_training, near
+from trained_weights import run_package_loop
 
 pytestmark = pytest.mark.xdist_group("streamed training")  # one worker trains
 STEP = {  # 8 groups of 4, in three steps of other token counts; clipping is active
@@ -54,7 +55,7 @@ def test_weights_moments_and_log_are_those_of_the_step_at_once(trained, case, pa
         theirs = {name: value for name, value in theirs.items() if name != "actor_optimizer_seconds"}
         if "shuffled" in case:  # OpenRLHF logs a mean of micro-batches there
             del ours["policy_loss"], theirs["policy_loss"]
-        assert ours == pytest.approx(theirs, rel=1e-4, abs=1e-5)
+        assert ours == near(theirs)
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
@@ -64,9 +65,10 @@ def test_every_sample_of_a_rollout_is_in_one_of_its_optimizer_steps(trained, ran
     for run in runs:
         assert run["actor"]["optimizer_steps"] == 3 + 3 + 2
         for step in run["steps"]:
-            assert step["reward"] == pytest.approx(step["rollout/reward_mean"], rel=1e-5)
-            assert step["response_length"] == pytest.approx(step["rollout/response_length_mean"], rel=1e-5)
-    assert runs[0]["actor"]["weights"] == pytest.approx(runs[1]["actor"]["weights"], abs=0.05)
+            assert step["reward"] == near(step["rollout/reward_mean"])
+            assert step["response_length"] == near(step["rollout/response_length_mean"])
+    furthest = 2 * (3 + 3 + 2) * 1.2 * 1e-3  # Adam moves a weight by 1.2 times the rate in a step at most
+    assert runs[0]["actor"]["weights"] == pytest.approx(runs[1]["actor"]["weights"], abs=furthest)
 
 
 @pytest.mark.parametrize("ranks", [1, 2])

@@ -4,7 +4,8 @@ import random
 
 import pytest
 import torch
-from trained_weights import rounding, run_package_loop
+from tolerances import FLOAT32, STEP, rounding
+from trained_weights import run_package_loop
 
 pytestmark = pytest.mark.xdist_group("token weights")  # one worker trains
 PROMPTS, SIZE = 24, 4
@@ -38,11 +39,9 @@ CASES = {
 }
 AT_ONCE = {"rollout.batch_size": PROMPTS, "train.batch_size": PROMPTS * SIZE, "train.plain_length": None}
 PLAIN = {"train.plain_length": None}
-ONE_ROUND = {
-    "train.plain_length": sum(LENGTHS[:16]) / 16 / 2,
-    "actor.max_norm": 1e-3,
-}  # which counts as two plain steps
-LEARNS = {"actor.adam.lr": 1e-3, "actor.lr_scheduler": "constant"}
+RATE, BOUND, EPSILON = 1e-3, 1e-3, 1e-12  # gradients are far above this epsilon, though their norm is clipped
+ONE_ROUND = {"train.plain_length": sum(LENGTHS[:16]) / 16 / 2, "actor.max_norm": BOUND}  # counts as two plain steps
+LEARNS = {"actor.adam.lr": RATE, "actor.adam.eps": EPSILON, "actor.lr_scheduler": "constant"}
 
 
 @pytest.fixture(scope="module")
@@ -91,14 +90,16 @@ def test_the_engine_takes_the_rate_and_the_decays(trained, stage, ranks):
     (count,) = trained[ranks][f"one round learns, {stage}"]["actor"]["counts"]
     assert count == pytest.approx(2)
     expected = 2 * (1 - 0.9**2) / (1 - 0.9) * ((1 - 0.95) / (1 - 0.95**2)) ** 0.5
-    moved = (plain - start).abs() > 0.9e-3  # others have a gradient as small as Adam's epsilon
+    moved = (plain - start).abs() > 0.9 * RATE  # others have no gradient
     assert moved.double().mean() > 0.5
     ratios = ((two - start) / (plain - start))[moved]
-    assert ratios.median().item() == pytest.approx(expected, rel=1e-3)
+    off = FLOAT32 / RATE  # weights are up to about 1, and rounded
+    assert ratios.median().item() == pytest.approx(expected, rel=off)
 
 
 @pytest.mark.parametrize("stage", [1, 2, 3])
 def test_the_engine_takes_the_bound_of_the_norm(trained, stage):
-    actor = trained[1][f"one round, {stage}"]["actor"]
-    norm = torch.tensor(actor["update"], dtype=torch.float64).norm().item() / 2
-    assert norm == pytest.approx(1e-3 * 2 ** (-1 / 3), rel=1e-3)
+    run = trained[1][f"one round, {stage}"]
+    norm = torch.tensor(run["actor"]["update"], dtype=torch.float64).norm().item() / 2
+    off = STEP + 1e-6 / run["steps"][0]["actor_grad_norm"]  # DeepSpeed divides by the norm and 1e-6
+    assert norm == pytest.approx(BOUND * 2 ** (-1 / 3), rel=off)

@@ -10,6 +10,14 @@ from cpu_stack import ROOT
 
 SCRIPTS = ROOT / "train_scripts"
 MODULES = {"off": "openrlhf_sagc.off", "unpatched": "openrlhf_sagc.unpatched"}  # by SAGC; else openrlhf_sagc
+GPUS = {
+    "dapo_qwen2.5_1.5b.sh": 8,
+    "dapo_qwen2.5_7b.sh": 8,
+    "dapo_qwen2.5_32b_multinode.sh": 64,
+    "dapo_async_partial_rollout.sh": 8,
+    "multi_turn_agent.sh": 8,
+}
+SETTINGS = ["recommended", "all"]  # of SAGC with the package
 FAKE = f"""#!{sys.executable}
 import json, os, sys
 name, *words = sys.argv
@@ -102,3 +110,11 @@ def pairs(flags):
     """Each flag with its values."""
     starts = [i for i, word in enumerate(flags) if word.startswith("--")]
     return [tuple(flags[i:j]) for i, j in zip(starts, [*starts[1:], None])]
+
+
+@pytest.fixture(scope="module")
+def many_prompts(tmp_path_factory):
+    """A file of 17,000 prompts: more than any launch script asks for."""
+    path = tmp_path_factory.mktemp("data") / "prompts.jsonl"
+    path.write_text('{"prompt": "1 2 3", "label": "6"}\n' * 17_000)
+    return str(path)

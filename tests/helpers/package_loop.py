@@ -3,7 +3,8 @@
 Rollouts are made up as there, in groups of n_samples_per_prompt. With `train.stream` not off, each step is trained in random buckets,
 others for another value. A case is trained like one of `ppo_loop.py`; its flags may
 have this package's `train.*` as well. Its result has every weight, the sum of the optimizer steps' gradients, each times what
-its step counts as, where the learning rate is 0, and, of the first rank, the optimizer's moments.
+its step counts as, where the learning rate is 0, and the optimizer's moments of all ranks. Adam's epsilon is that of
+`tolerances.py`.
 
 Where a rollout has two optimizer steps, the first one trains the first half of each group, and not a random half of the
 samples. Two ranks have every other sample there. So cases can be compared.
@@ -21,6 +22,8 @@ import ppo_loop  # first: it stands in for Ray, vLLM and the data sets
 
 import deepspeed  # isort: skip
 import torch  # isort: skip
+import torch.distributed as dist  # isort: skip
+from deepspeed.accelerator import get_accelerator  # isort: skip
 from openrlhf.trainer import ppo_trainer  # isort: skip
 from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator  # isort: skip
 
@@ -35,6 +38,7 @@ from openrlhf_sagc.driver.experience import stamped  # isort: skip
 from openrlhf_sagc.driver.samples import sample_of  # isort: skip
 from openrlhf_sagc.driver.streaming import StepSamples, Stream  # isort: skip
 from openrlhf_sagc.driver.trainers import GroupTraining  # isort: skip
+from tolerances import EPSILON  # isort: skip
 
 OWN = ("train.old_log_probs", "train.micro_batches", "train.stream")
 PLAIN_LENGTH = "train.plain_length"  # a flag of this script alone: mean tokens by which steps are weighed
@@ -181,16 +185,26 @@ def values_of(parameters):
     return [value for parameter in parameters for value in parameter.detach().flatten().tolist()]
 
 
+def of_all_ranks(values):
+    """Of every rank, whose shares of the optimizer's state are different weights'."""
+    shares = [None] * dist.get_world_size()
+    dist.all_gather_object(shares, values)
+    return sum(shares, [])
+
+
 def describe(engine, args):
     parameters = list(engine.module.parameters())
     with deepspeed.zero.GatheredParameters(parameters, enabled=args.ds.zero_stage == 3):
         weights = values_of(parameters)
     states = [state for state in engine.optimizer.optimizer.state.values() if "exp_avg" in state]
-    moments = {name: [v for s in states for v in s[name].flatten().tolist()] for name in ("exp_avg", "exp_avg_sq")}
+    moments = {
+        name: of_all_ranks([v for s in states for v in s[name].flatten().tolist()])
+        for name in ("exp_avg", "exp_avg_sq")
+    }
     return {
         "weights": weights,
         **moments,
-        "update": torch.as_tensor(getattr(engine, "update", [])).tolist(),
+        "update": of_all_ranks(torch.as_tensor(getattr(engine, "update", [])).tolist()),
         "counts": engine.counts,
         "optimizer_steps": engine.global_steps,
         "micro_batches": engine.micro_steps,
@@ -202,6 +216,9 @@ if __name__ == "__main__":
     made_up = ppo_loop.roll_out
     theirs, deal, as_plain_steps = ppo_loop.parse, experience.deal, training.as_plain_steps
     with (
+        mock.patch.dict(ppo_loop.FLAGS, {"actor.adam.eps": EPSILON}),
+        # Muon iterates in bfloat16 where a processor has it.
+        mock.patch.object(type(get_accelerator()), "is_bf16_supported", lambda _: False),
         mock.patch.object(ppo_trainer, "PPOTrainer", Trainer),
         mock.patch.object(ppo_loop, "ModelActors", ModelActors),
         mock.patch.object(ppo_loop, "parse", parse),

@@ -19,7 +19,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
 
-os.environ.update(DS_ACCELERATOR="cpu", OMP_NUM_THREADS="1", MASTER_ADDR="localhost", MASTER_PORT="0")
+os.environ.update(DS_ACCELERATOR="cpu", MASTER_ADDR="localhost", MASTER_PORT="0")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ["TORCHDYNAMO_DISABLE"] = "1"  # as train_scripts/on_cpu.sh has it
 for name in (
     "vllm",

@@ -6,6 +6,9 @@ import runpy
 import pytest
 import ray
 
+SIZES = "--rollout.sagc.group_sizes"
+STOP = ["--rollout.tail_batching.enable", "--rollout.tail_batching.method", "stop"]
+
 
 class RayStarted(Exception):
     pass

@@ -8,7 +8,7 @@ import torch
 from cpu_stack import ROOT
 from fake_engines import make_generator  # noqa: F401
 from hypothesis import HealthCheck, settings
-from launched import commands, flags_of  # noqa: F401
+from launched import commands, flags_of, many_prompts  # noqa: F401
 from openrlhf.trainer.ppo_utils.experience import (
     balance_experiences,
     make_experience_batch,

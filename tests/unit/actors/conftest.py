@@ -2,6 +2,7 @@
 
 import pytest
 from openrlhf.utils.agent import SingleTurnAgentExecutor
+from reward_servers import serve  # noqa: F401
 
 import openrlhf_sagc.actors.rewards as rewards
 

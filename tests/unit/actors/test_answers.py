@@ -1,4 +1,4 @@
-"""The checks of answers by themselves; test_rewards.py and test_reward_server.py have them on the way of a reward."""
+"""The checks of answers by themselves; test_rewards.py and test_reward_server*.py have them on the way of a reward."""
 
 import asyncio
 import warnings

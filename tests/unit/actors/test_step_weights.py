@@ -64,6 +64,9 @@ def test_the_start_of_the_moments_is_made_up_for(second):
                 expected, rel=0.3 if step < 20 else 0.1 if step < 100 else 0.01
             )
         assert settings["lr"] * settings["weight_decay"] == pytest.approx(count * 0.01)
+        # By epsilon alone a mean of gradients is divided where they are small.
+        of_mean = settings["lr"] / settings["eps"] / (1 - settings["betas"][0] ** step)
+        assert of_mean == pytest.approx(count * old["lr"] / old["eps"] / (1 - old["betas"][0] ** step))
 
 
 def test_settings_are_as_before_after_the_step_but_for_the_rate_of_a_schedule():

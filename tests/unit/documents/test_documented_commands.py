@@ -46,6 +46,7 @@ READ = {
     "pip uninstall": "undone by hand",
     "bash train_scripts/lock.sh": "versions of an index, which change",
     "bash tests/fresh_machine.sh": "root, debootstrap and half an hour",
+    "bash tests/processors.sh": "minutes for each processor",
 }
 # Those that cannot run here, and why; within three lines the document says on what they run, in words of MARK.
 NEEDS_GPUS = {

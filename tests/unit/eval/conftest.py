@@ -43,3 +43,13 @@ def small(monkeypatch):
         return module
 
     return change
+
+
+@pytest.fixture
+def task(tmp_path):
+    """A warm-started task's folder, with as many prompts as the quickstart's."""
+    for folder in ("model", "data"):
+        (tmp_path / "task" / folder).mkdir(parents=True)
+    (tmp_path / "task/data/task.txt").write_text("countdown\n")
+    (tmp_path / "task/data/train.jsonl").write_text('{"input": "1 2", "label": "3"}\n' * 2168)
+    return tmp_path / "task"

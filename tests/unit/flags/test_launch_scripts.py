@@ -2,33 +2,16 @@
 
 import argparse
 import os
-import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from launched import MODULES, SCRIPTS, pairs
+from launched import GPUS, MODULES, SCRIPTS, SETTINGS, pairs
 
 from openrlhf_sagc.arguments import add_arguments
 from openrlhf_sagc.driver.trainers import GroupTrainer, GroupTrainerAsync
-
-GPUS = {
-    "dapo_qwen2.5_1.5b.sh": 8,
-    "dapo_qwen2.5_7b.sh": 8,
-    "dapo_qwen2.5_32b_multinode.sh": 64,
-    "dapo_async_partial_rollout.sh": 8,
-    "multi_turn_agent.sh": 8,
-}
-SETTINGS = ["recommended", "all"]  # of SAGC with the package
-
-
-@pytest.fixture(scope="module")
-def prompts(tmp_path_factory):
-    path = tmp_path_factory.mktemp("data") / "prompts.jsonl"
-    path.write_text('{"prompt": "1 2 3", "label": "6"}\n' * 17_000)
-    return str(path)
 
 
 @pytest.mark.parametrize("script", sorted(file.name for file in SCRIPTS.glob("*.sh")))
@@ -42,9 +25,9 @@ def test_shellcheck(script):
 
 @pytest.mark.parametrize("sagc", SETTINGS)
 @pytest.mark.parametrize("script", GPUS)
-def test_flags(flags_of, start_trainer, prompts, script, sagc):
+def test_flags(flags_of, start_trainer, many_prompts, script, sagc):
     """Patched OpenRLHF and the package take them as far as the trainer, on other data; sizes are as said."""
-    started = start_trainer(flags_of(script, "--data.prompt_dataset", prompts, SAGC=sagc))
+    started = start_trainer(flags_of(script, "--data.prompt_dataset", many_prompts, SAGC=sagc))
     args = started.args
     is_async = "async" in script
     assert started.cls is (GroupTrainerAsync if is_async else GroupTrainer)
@@ -60,8 +43,13 @@ def test_flags(flags_of, start_trainer, prompts, script, sagc):
 
 
 @pytest.mark.parametrize("sagc", ["recommended", "off"])
-def test_engine_args_come_through_a_script(flags_of, start_trainer, prompts, sagc):
-    words = ["--data.prompt_dataset", prompts, "--vllm.engine_args", '{"max_num_seqs": 512, "kv_cache_dtype": "fp8"}']
+def test_engine_args_come_through_a_script(flags_of, start_trainer, many_prompts, sagc):
+    words = [
+        "--data.prompt_dataset",
+        many_prompts,
+        "--vllm.engine_args",
+        '{"max_num_seqs": 512, "kv_cache_dtype": "fp8"}',
+    ]
     started = start_trainer(
         flags_of("dapo_qwen2.5_7b.sh", *words, SAGC=sagc), module=MODULES.get(sagc, "openrlhf_sagc")
     )
@@ -69,10 +57,11 @@ def test_engine_args_come_through_a_script(flags_of, start_trainer, prompts, sag
 
 
 @pytest.mark.parametrize("script", GPUS)
-def test_settings(flags_of, start_trainer, prompts, script):
+def test_settings(flags_of, start_trainer, many_prompts, script):
     """Recommended keeps the recipe's group size, that of the twin; all lets control choose it."""
     recommended, everything = (
-        start_trainer(flags_of(script, "--data.prompt_dataset", prompts, SAGC=sagc)).args.rollout for sagc in SETTINGS
+        start_trainer(flags_of(script, "--data.prompt_dataset", many_prompts, SAGC=sagc)).args.rollout
+        for sagc in SETTINGS
     )
     assert recommended.sagc.group_sizes == [recommended.n_samples_per_prompt]
     assert everything.sagc.enable and everything.n_samples_per_prompt in everything.sagc.group_sizes
@@ -176,11 +165,11 @@ def test_all(flags_of):
 
 
 @pytest.mark.parametrize("script", GPUS)
-def test_recipe(flags_of, start_trainer, prompts, script):
+def test_recipe(flags_of, start_trainer, many_prompts, script):
     """That of dapo_qwen2.5_7b.sh, whose formulas test_dapo.py checks; agents have no overlong shaping."""
 
     def recipe(script):
-        args = start_trainer(flags_of(script, "--data.prompt_dataset", prompts)).args
+        args = start_trainer(flags_of(script, "--data.prompt_dataset", many_prompts)).args
         actor, algo, reward = args.actor, args.algo, args.reward
         overlong = (reward.overlong_buffer_len, reward.overlong_penalty_factor)
         if reward.overlong_buffer_len:
@@ -194,54 +183,6 @@ def test_recipe(flags_of, start_trainer, prompts, script):
     assert overlong == ((None, 1) if "agent" in script else expected)
 
 
-def smoke_environment():
-    """What smoke.sh gives a launch script."""
-    assignments = re.findall(r"^export (.*?)(?: #.*)?$", (SCRIPTS / "smoke.sh").read_text(), re.MULTILINE)
-    return {name: text.strip('"') for line in assignments for name, text in re.findall(r'(\w+)=("[^"]*"|\S+)', line)}
-
-
-@pytest.mark.parametrize("sagc", [*SETTINGS, *MODULES])
-@pytest.mark.parametrize("script", GPUS)
-def test_smoke_form(commands, start_trainer, prompts, script, sagc):
-    """With smoke.sh's sizes the script trains on the CPU stack; tests/stack does so."""
-    sizes = smoke_environment()
-    sizes |= {"MODEL": "/model", "DATA": prompts, "EVAL_DATA": prompts, "STEP_MINUTES": "6", "SAGC": sagc}
-    assert sizes["DEVICE"] == "cpu" and sizes["PROMPTS"] == "8"
-    checked, started = commands(script, "--data.max_samples", "200", **sizes)
-    assert checked[:2] == started[:2] == ["bash", str(SCRIPTS / "on_cpu.sh")]
-    tree, module = "cpu-base" if sagc == "unpatched" else "cpu-patched", MODULES.get(sagc, "openrlhf_sagc")
-    assert started[2:6] == [tree, "python", str(SCRIPTS / "train_on_cpu.py"), module]
-    how = {"unpatched": tree} if sagc == "unpatched" else {"module": module}
-    args = start_trainer(started[6:], **how).args
-    assert args.actor.num_nodes * args.actor.num_gpus_per_node == args.vllm.num_engines == 1
-    steps = args.rollout.batch_size * args.rollout.n_samples_per_prompt / args.train.batch_size
-    assert steps == 2 and args.train.max_tokens_per_gpu >= args.data.max_len
-    assert args.ckpt.save_steps == 10 and args.train.async_enable == ("async" in script)
-
-
-SIZES = {
-    *("--actor.num_nodes", "--actor.num_gpus_per_node", "--vllm.num_engines", "--vllm.tensor_parallel_size"),
-    *("--data.max_len", "--rollout.batch_size", "--rollout.n_samples_per_prompt", "--rollout.max_new_tokens"),
-    *("--rollout.sagc.group_sizes", "--train.batch_size", "--train.max_tokens_per_gpu"),
-    *("--reward.overlong_buffer_len", "--ckpt.save_steps", "--eval.steps"),
-}
-NEED_GPUS = {"--ds.attn_implementation", "--vllm.sync_backend", "--vllm.enforce_eager", "--ds.param_dtype"}
-
-
-@pytest.mark.parametrize("script", GPUS)
-def test_the_smoke_form_is_the_recipe_but_for_sizes_and_what_needs_a_gpu(commands, script):
-    same = {"MODEL": "m", "DATA": "d", "EVAL_DATA": "e", "OUTPUT": "/output", "RUN_NAME": "run", "SAGC": "all"}
-    started = [
-        commands(script, **environment)[-1]
-        for environment in (same, smoke_environment() | same | {"STEP_MINUTES": "6"})
-    ]
-    recipe, smoke = (
-        {pair[0]: pair[1:] for pair in pairs(words[words.index("openrlhf_sagc") + 1 :])} for words in started
-    )
-    assert not recipe.keys() - smoke.keys() and smoke.keys() - recipe.keys() <= NEED_GPUS
-    assert {name for name, value in recipe.items() if smoke[name] != value} <= SIZES
-
-
 def test_multinode_submits_to_ray(commands):
     """Once the checks have found the nodes' GPUs."""
     checked, command = commands("dapo_qwen2.5_32b_multinode.sh", NODES="2", RUNTIME_ENV_JSON='{"py_modules": ["x y"]}')
@@ -251,116 +192,3 @@ def test_multinode_submits_to_ray(commands):
     assert command[5:8] == ["--runtime-env-json", '{"py_modules": ["x y"]}', "--"]
     assert command[8:11] == ["python3", "-m", "openrlhf_sagc"]
     assert ("--actor.num_nodes", "2") in pairs(command) and ("--vllm.num_engines", "4") in pairs(command)
-
-
-@pytest.mark.parametrize(
-    "script", [*GPUS, "dapo.sh", "dapo.sh cpu", "smoke.sh dapo_qwen2.5_7b.sh", "quickstart.sh", "slurm_dapo_32b.sh"]
-)
-def test_no_number_runs_a_command(script, tmp_path):
-    """Bash computes with x[$(command)] by running the command."""
-    text = (SCRIPTS / script.split()[0]).read_text() + (SCRIPTS / "launch.sh").read_text()
-    names = set(re.findall(r"\b([A-Z][A-Z0-9_]+)=", text)) | set(re.findall(r"\$\{?([A-Z][A-Z0-9_]+)", text))
-    names -= {"PATH", "SLURM_SUBMIT_DIR", "PWD", "SECONDS", "BASH_SOURCE", "HOSTNAME", "REWARD", "AGENT", "OUTPUT"}
-    assert {"NODES", "MAX_NEW_TOKENS", "PROMPT_TOKENS", "STEP_MINUTES"} <= names
-    ran, clone = tmp_path / "ran", tmp_path / "clone"
-    shutil.copytree(SCRIPTS, clone / "train_scripts")  # they write to build/
-    for program in ("ray", "python3", "bash", "srun", "scontrol"):
-        (tmp_path / program).write_text('#!/bin/sh\n[ "${1##*/}" = launch.sh ] && exec /bin/bash "$@"\nexit 0\n')
-        (tmp_path / program).chmod(0o755)
-    name, *words = script.split()
-    for variable in sorted(names):
-        given = {"SLURM_JOB_NODELIST": "n", "SLURM_SUBMIT_DIR": clone, "REWARD": "/r.py", "OUTPUT": tmp_path}
-        given |= {"RAY_TMPDIR": tmp_path, "PREFLIGHT": "off", "PATH": f"{tmp_path}:{os.defpath}"}
-        given |= {"AGENT": "/a.py"} if "agent" in name else {}
-        given[variable] = f"PATH[$(touch {ran})]"
-        command = ["/bin/bash", clone / "train_scripts" / name, *words]
-        subprocess.run(command, env=given, capture_output=True, timeout=60, cwd=tmp_path)
-        assert not ran.exists(), variable
-
-
-@pytest.mark.parametrize(
-    ("script", "variable"),
-    [
-        ("dapo_qwen2.5_7b.sh", "MAX_NEW_TOKENS"),
-        ("dapo_qwen2.5_1.5b.sh", "MAX_NEW_TOKENS"),
-        ("dapo_qwen2.5_7b.sh", "PROMPT_TOKENS"),
-        ("dapo_qwen2.5_32b_multinode.sh", "NODES"),
-        ("dapo_qwen2.5_32b_multinode.sh", "TENSOR_PARALLEL"),
-        ("multi_turn_agent.sh", "MAX_LEN"),
-    ],
-)
-def test_a_number_that_is_none_is_named(commands, tmp_path, script, variable):
-    odd = f"PATH[$(touch {tmp_path}/ran)]"
-    assert f"{variable} is a whole number above 0, not '{odd}'" in commands(script, fails=True, **{variable: odd})
-
-
-SECRET_LAUNCHES = [
-    {"REWARD": "http://user:s3/cret@host/get"},
-    {"REWARD": "http://user:s3 cret@host/get"},
-    {"REWARD": "HTTP://user:s3cret@host/get"},
-    {"REWARD": "http://host/get#s3cret"},
-    {"REWARD": "http://host/get?token=s3cret,https://user:s3cret@other/get"},
-    {"DATA": "hf://user:s3cret@datasets/x"},
-    {"DATA": "s3://KEY:s3/c+ret@bucket/x"},
-    {"EVAL_DATA": "https://user:s3cret@host/x.json"},
-    {"MODEL": "https://user:s3cret@host/model"},
-    {"WANDB_API_KEY": "s3cret-of-wandb", "flags": ["--logger.wandb.key", "s3cret-of-wandb"]},
-    {"flags": ["--logger.wandb.key", "s3cret"]},
-    {"flags": ["--logger.wandb.key=s3cret"]},
-    {"RUNTIME_ENV_JSON": '{"env_vars": {"HF_TOKEN": "s3cret", "PLAIN": "s3cret"}}', "SUBMIT": "ray"},
-    {"RUNTIME_ENV_JSON": '{"working_dir": "https://user:s3 cret@host/x.zip"}', "SUBMIT": "ray"},
-]
-
-
-@pytest.mark.parametrize("given", SECRET_LAUNCHES, ids=str)
-def test_the_command_is_printed_without_secrets(tmp_path, given):
-    given = dict(given)
-    flags = given.pop("flags", [])
-    secrets = re.compile(r"s3/?.?c")
-    for name in ("ray", "python3"):
-        (tmp_path / name).write_text(
-            f'#!/bin/sh\ncase "$*" in *redaction.py*) exec {sys.executable} "$@" ;; esac\n'
-            f'printf "%s\\n" "$@" >{tmp_path}/started\n'
-        )
-        (tmp_path / name).chmod(0o755)
-    environment = {
-        "PATH": f"{tmp_path}:{os.defpath}",
-        "REWARD": "/reward.py",
-        "PREFLIGHT": "off",
-        "RAY_TMPDIR": tmp_path,
-    }
-    command = ["/bin/bash", SCRIPTS / "dapo_qwen2.5_7b.sh", *flags]
-    ran = subprocess.run(command, env={**environment, **given}, cwd=tmp_path, capture_output=True, text=True)
-    assert ran.returncode == 0 and secrets.search((tmp_path / "started").read_text())  # the training gets them whole
-    assert not secrets.search(ran.stdout + ran.stderr)
-    (line,) = [line for line in ran.stderr.splitlines() if line.startswith("+ ")]
-    assert "--actor.model_name_or_path" in line and "--ckpt.save_hf" in line
-
-
-def test_a_run_on_one_node_has_a_ray_of_its_own(tmp_path):
-    """With a token and a private folder, unless RAY_ADDRESS names another Ray."""
-    (tmp_path / "python3").write_text(
-        f'#!/bin/sh\ncase "$*" in *redaction.py*) exit ;; esac\n'
-        f'echo "$RAY_AUTH_MODE" "$RAY_AUTH_TOKEN_PATH" "$RAY_TMPDIR" >{tmp_path}/started\n'
-    )
-    (tmp_path / "python3").chmod(0o755)
-    environment = {
-        "PATH": f"{tmp_path}:{os.defpath}",
-        "REWARD": "/reward.py",
-        "PREFLIGHT": "off",
-        "RAY_TMPDIR": tmp_path,
-    }
-
-    def run(**more):
-        command = ["/bin/bash", SCRIPTS / "dapo_qwen2.5_7b.sh"]
-        ran = subprocess.run(command, env={**environment, **more}, cwd=tmp_path, capture_output=True, text=True)
-        assert ran.returncode == 0, ran.stderr
-        return (tmp_path / "started").read_text().split(), ran.stderr
-
-    (mode, path, folder), said = run()
-    assert mode == "token" and Path(path).parent == Path(folder) and Path(folder).parent == tmp_path
-    assert Path(path).stat().st_mode & 0o777 == 0o600 and Path(folder).stat().st_mode & 0o777 == 0o700
-    assert Path(path).read_text() not in said and f"RAY_AUTH_TOKEN_PATH={path}" in said
-    assert run(RAY_ADDRESS="10.0.0.1:6379")[0] == [str(tmp_path)]
-    assert "OpenRLHF as released trains groups of equal rewards" not in said
-    assert "OpenRLHF as released trains groups of equal rewards" in run(SAGC="unpatched")[1]

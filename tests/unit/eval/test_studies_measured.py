@@ -1,0 +1,231 @@
+"""Each study of runs on the CPU stack once in small, with other runs in their place."""
+
+import argparse
+import json
+from importlib import import_module
+
+import lib.runs
+import numpy as np
+import pandas as pd
+import pytest
+from comparison_runs import scalars, write_run
+from cpu_stack import ROOT
+from lib.comparison.group_size_runs import WARM_UP
+from lib.comparison.step_arms import ARMS, SWITCHES
+from lib.paths import STUDIES
+from lib.simulation.costs import CostModel
+from lib.simulation.lengths import Trace
+
+# --- on the CPU stack, whose runs are replaced ------------------------------------------------------------------------
+
+
+def timed_log(costs, source, hold, size, steps):
+    """What TensorBoard would hold of steps that cost this, their groups drawn from `source`."""
+    module = import_module("studies.simulate.run")
+    generator = np.random.default_rng(size)
+    groups = module.SAMPLES // size if hold == "samples" else module.PROMPTS
+    drawn = [source.draw_rollouts(source.draw_prompts(groups, generator), size, generator)[0] for _ in range(steps)]
+    log = pd.DataFrame({"rollout/num_samples": [tokens.size for tokens in drawn]})
+    log["rollout/response_length_max"] = [tokens.max() for tokens in drawn]
+    log["response_length"] = [tokens.mean() for tokens in drawn]
+    log["total_length"] = log["response_length"] + 8
+    tokens = log["response_length"] * log["rollout/num_samples"]
+    every, longest = log["total_length"] * log["rollout/num_samples"], log["rollout/response_length_max"]
+    log["timing/generation"] = costs.generation_base + costs.decode_base * longest + costs.decode_per_request * tokens
+    log["timing/generation"] += costs.prefill_per_token * (every - tokens)
+    log["timing/make_experience"] = costs.experience_base + costs.experience_per_token * every
+    log["timing/ppo_train"] = costs.train_base + costs.train_per_token * every
+    log["timing/broadcast"] = costs.sync
+    return log.assign(**{"timing/step_total": log[list(module.PARTS.values())].sum(axis=1)})
+
+
+def test_calibration_finds_the_costs_behind_logs_and_predicts_a_size_left_out(study, small, task, tmp_path):
+    module = import_module("studies.simulate.run")
+    per = {
+        "decode_per_request": 3e-5,
+        "experience_per_token": 2e-5,
+        "train_per_token": 7e-5,
+        "prefill_per_token": 1e-4,
+    }
+    base = {"decode_base": 2e-3, "generation_base": 0.1, "experience_base": 0.03, "train_base": 0.02, "sync": 0.13}
+    costs, source = CostModel(**per, **base, **module.GIVEN), Trace(STUDIES / "simulate/countdown.csv")
+
+    def run(task, output, flags):
+        hold, size = output.name.split("-fixed-")
+        return timed_log(costs, source, hold, int(size), 300)
+
+    small("simulate.run", run=run, ROUNDS=1, SIMULATED_STEPS=300)
+    out = study("simulate", "--task", task, "--engine", tmp_path / "engine.json")
+    table = pd.read_csv(out / "calibration.csv")
+    assert table["error_percent"].abs().max() < 5 and len(table) == 8
+    assert vars(CostModel.load(tmp_path / "engine.json")) == pytest.approx(vars(costs), rel=1e-6)
+    assert json.loads((tmp_path / "engine.json").read_text())["calibration"].endswith("out/calibration.csv")
+    with pytest.raises(SystemExit, match="^eval/studies simulate: --engine .*: it is a folder: give a file$"):
+        study("simulate", "--task", task, "--engine", tmp_path)
+
+
+def test_a_policy_is_compared_with_the_fixed_sizes_that_meet_its_limit(study, small, task):
+    effective = iter([10.0, 20.0, 40.0, 30.0, 36.0, 18.0, 22.0])
+    rates = iter([0.1, 0.15, 0.3, 0.5, 0.5, 0.2, 0.2])
+
+    def run(task, output, flags):
+        steps = {name: 8.0 for name in module.COLUMNS} | {"sagc/straggler_rate": next(rates)}
+        return pd.DataFrame([steps | {"timing/step_total": 7.0 / next(effective)}] * 2)
+
+    module = small("group_sizes.run", REPETITIONS=1, run=run)
+    out = study("group_sizes", "--task", task)
+    table = pd.read_csv(out / "table.csv")
+    assert table["policy"].tolist()[4:] == ["throughput, limit 0.95", "throughput, limit 0.2", "size, limit 0.2"]
+    assert table["share of the best"].tolist() == pytest.approx([0.25, 0.5, 1, 0.75, 0.9, 0.9, 1.1], abs=1e-3)
+    none = module.with_shares(table.assign(**{"straggler rate": 0.5}))["share of the best"]
+    assert none.tolist()[5:] == pytest.approx([1.8, 2.2], abs=1e-2)  # the smallest size stands in
+    assert (out / "group_sizes.png").stat().st_size > 10_000
+
+
+def test_groups_with_a_signal_are_counted_in_the_rewards_log(study, small, task):
+    def once(output, made_with, train):
+        output.mkdir(parents=True, exist_ok=True)
+        train()
+        return 0, 60
+
+    def run_logged(command, log, REWARD_LOG):
+        assert len((log.parent / "prompts.jsonl").read_text().splitlines()) == module.PROMPTS
+        patched = command[2] == "cpu-patched"
+        scores = {"a": [0.0, 1.0] * 4, "b": [1.0] * 8} if patched else {"a": [0.0, 1.0] * 4, "b": [0.5] * 8}
+        lines = [f"{prompt} {score} 5 1.0\n" for prompt, group in scores.items() for score in group]
+        (log.parent / "rewards.log").write_text("".join(lines))
+        log.write_text("Global step 1: done")
+        return 0
+
+    def read_run(folder):
+        samples = 8 if "patched" in folder.parts[-3].removeprefix("mixed-un") and "un" not in folder.parts[-3] else 16
+        return pd.DataFrame({"rollout/num_samples": [samples], "timing/generation": [1.0]})
+
+    module = small(
+        "dynamic_sampling.run", once=once, run_logged=run_logged, read_run=read_run, DATA={"mixed": ["hard"]}
+    )
+    small("dynamic_sampling.run", RUNS=task.parent / "runs")
+    out = study("dynamic_sampling", "--task", task)
+    table = pd.read_csv(out / "table.csv").set_index("OpenRLHF")
+    assert table.loc["unpatched", "with a signal"] == 0.5 and table.loc["patched", "with a signal"] == 1
+    assert table["samples scored"].tolist() == [16] * 3 and (out / "dynamic_sampling.png").stat().st_size > 10_000
+
+
+PAUSES = {"unpatched": 0.25, "all on": 0.125, "all off": 0.0}  # in the first step that counts
+FINER = {"step_seconds/idle_tail": 0.5, "step_seconds/optimizer": 0.25}
+WORDS = ["--steps", 1, "--algorithms", "grpo", "--sizes", 8, "--arms", *PAUSES]
+
+
+@pytest.fixture
+def step_time(study, small, task, tmp_path):
+    """step_time(*words) -> the repetitions that were started; `fail_at` ends the one of this number."""
+
+    def take_turns(commands, boundary, warm_up, on_turn):
+        if len(started) == run.fail_at:
+            raise KeyboardInterrupt
+        started.append([log.parent.name for _, log in commands.values()])
+        pauses = {}
+        for arm, (words, log) in commands.items():
+            seconds, more = (4.5, {}) if words[2] == "cpu-base" else (4.25, FINER)
+            times = [100 + 10 * seconds * n for n in range(1, WARM_UP + 1)]  # the warm-up's steps are long
+            times += [times[-1] + seconds, times[-1] + 2 * seconds]
+            write_run(log.parent, [], [(at, scalars(0.5, 128.0, **more)) for at in times])
+            pauses[arm] = [[times[WARM_UP - 1], times[WARM_UP - 1] + PAUSES[arm]]]
+            on_turn(arm, "")
+        return pauses
+
+    started = []
+    small("step_time.run", take_turns=take_turns, room_for_runs=lambda: 5, RUNS=tmp_path / "runs")
+
+    def run(*words):
+        started.clear()
+        study("step_time", *["--task", task][: 2 * ("--task" not in words)], *words)
+        return list(started)
+
+    run.fail_at, run.started = None, started
+    return run
+
+
+def test_a_measurement_of_steps_goes_on_where_it_was_stopped(step_time, tmp_path, capsys):
+    step_time.fail_at = 1
+    with pytest.raises(KeyboardInterrupt):
+        step_time(*WORDS)
+    runs, step_time.fail_at = list(step_time.started), None
+    runs += step_time(*WORDS)
+    arms = ["unpatched", "all-on", "all-off"]
+    assert runs == [arms[turn:] + arms[:turn] for turn in range(3)] and step_time(*WORDS) == []
+    out = tmp_path / "out"
+    steps, found = pd.read_csv(out / "steps.csv"), json.loads((out / "step_time.json").read_text())
+    # Seconds are those of the clock without pauses; the warm-up is left out; unpatched runs log no finer parts.
+    seconds = {arm: of.tolist() for arm, of in steps.groupby("arm")["seconds"].unique().items()}
+    assert seconds == {"unpatched": [4.25], "all on": [4.125], "all off": [4.25]}
+    assert steps.query("arm == 'unpatched'")[["idle_tail", "optimizer"]].isna().all(axis=None)
+    assert steps.query("arm == 'all on'")[["generation", "idle_tail"]].iloc[0].tolist() == [0.375, 0.375]
+    assert [row["arm"] for row in found["arms"]] == list(PAUSES)
+    assert found["arms"][1]["speedup"]["value"] == pytest.approx(4.25 / 4.125)
+    assert (out / "REPORT.md").read_text() in capsys.readouterr().out
+    before = (out / "REPORT.md").read_text()
+    assert step_time("--report") == [] and (out / "REPORT.md").read_text() == before
+    (out / "steps.csv").unlink()
+    with pytest.raises(SystemExit, match="eval/studies step_time: --report needs .*steps.csv, which a run without"):
+        step_time("--report")
+
+
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        (["--repetitions", 0], "--repetitions 0 must be at least 1"),
+        (
+            ["--steps", 100, "--sizes", 4, "--algorithms", "grpo"],
+            "--steps 100 with --sizes 4 needs 3360 prompts in grpo",
+        ),
+        (["--repetitions", 1], "6 --arms need 5 GB of memory each at once, which 5 have: name fewer"),
+        (["--task", "/nowhere"], "--task /nowhere holds no model: run train_scripts/quickstart.sh"),
+    ],
+)
+def test_what_cannot_be_measured_is_named(step_time, words, message):
+    with pytest.raises(SystemExit, match=f"eval/studies step_time: {message}"):
+        step_time(*words)
+
+
+def test_an_arm_differs_from_unpatched_in_what_it_is_named_for(task):
+    module = import_module("studies.step_time.run")
+    assert {f"without {name}" for name in SWITCHES} == {*ARMS} - {"unpatched", "all on", "all off"}
+    flags = {}
+    for arm in ARMS:
+        tree, words = module.run_flags(arm, "grpo", 8, 2, argparse.Namespace(task=task, steps=20, shape="padded"))
+        assert tree == ("cpu-base" if arm == "unpatched" else "cpu-patched")
+        flags[arm] = {
+            word: words[i + 1] for i, word in enumerate(words[:-1]) if word.startswith("--")
+        }  # later ones win
+        assert flags[arm]["--actor.adam.lr"] == "0" and flags[arm]["--data.max_samples"] == str((WARM_UP + 20) * 16)
+    for name, (on, off) in SWITCHES.items():
+        assert flags["all on"][f"--train.{name}"] == on and flags[f"without {name}"][f"--train.{name}"] == off
+    more = flags["all on"].items() - flags["unpatched"].items()
+    assert all(flag.startswith(("--rollout.sagc", *(f"--train.{name}" for name in SWITCHES))) for flag, _ in more)
+    (task / "data/task.txt").write_text("route\n")
+    _, words = module.run_flags("all on", "dapo", 8, 0, argparse.Namespace(task=task, steps=20, shape="padded"))
+    assert "584" in words and str(ROOT / "train_scripts/route/reward.py") in words  # its own lengths and reward
+
+
+@pytest.mark.parametrize("arm", ["unpatched", "all on"])
+def test_the_gpu_shape_is_that_of_the_launch_scripts(task, arm):
+    module = import_module("studies.step_time.run")
+    padded, packed = (
+        module.run_flags(arm, "dapo", 8, 0, argparse.Namespace(task=task, steps=20, shape=shape))[1]
+        for shape in ("padded", "gpu")
+    )
+    launched = (ROOT / "train_scripts/launch.sh").read_text()
+    added = {word for word in packed if word.startswith("--")} - {word for word in padded if word.startswith("--")}
+    assert set(padded) <= set(packed) and len(added) == 9 and all(name in launched for name in added)
+
+
+def test_a_run_that_fails_is_named_with_its_log(study, small, task, tmp_path, monkeypatch):
+    script = tmp_path / "train_scripts/countdown/train.sh"
+    script.parent.mkdir(parents=True)
+    script.write_text("echo no such flag; exit 2\n")
+    monkeypatch.setattr(lib.runs, "ROOT", tmp_path)
+    small("step_time.run", RUNS=tmp_path / "runs", room_for_runs=lambda: 5)
+    with pytest.raises(SystemExit, match="eval/studies step_time: a run failed with exit code 2, see .*train.log"):
+        study("step_time", "--task", task, "--arms", "all on")
+    assert next(tmp_path.rglob("train.log")).read_text() == "no such flag\n"

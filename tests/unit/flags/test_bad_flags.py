@@ -1,0 +1,254 @@
+"""Bad flags and bad input, through the command itself: what fails must fail before Ray starts, in one line."""
+
+import pytest
+from up_to_ray import SIZES, STOP
+
+CASES = {
+    "size that does not divide the batch": (
+        [SIZES, "8", "12"],
+        f"{SIZES} 12 does not divide the 64 samples of a step",
+        "sizes that do are 2 4 8 16",
+    ),
+    "no sizes": ([SIZES], f"{SIZES} must hold at least one size", "[]"),
+    "limit outside (0, 1)": (
+        ["--rollout.sagc.max_straggler_rate", "1.5"],
+        "--rollout.sagc.max_straggler_rate must lie between 0 and 1",
+        "1.5",
+    ),
+    "ratio of one": (["--rollout.sagc.straggler_ratio", "1"], "--rollout.sagc.straggler_ratio must be", "above 1"),
+    "first size not a candidate": (
+        [SIZES, "4", "16"],
+        f"{SIZES} 4 16 do not hold --rollout.n_samples_per_prompt 8",
+        f"add it, {SIZES} 4 8 16, or set it to one of them",
+    ),
+    "fewer prompts than a step needs": (
+        ["--data.max_samples", "15"],
+        "gives 15 prompts",
+        "fewer than the 16 of a step at group size 4",
+    ),
+    "training batch that does not divide the step": (
+        ["--train.batch_size", "48"],
+        "--train.batch_size 48 does not divide the 64 samples of a step",
+        "use 64 or a divisor of it",
+    ),
+    "micro-batches that do not divide the training batch": (
+        ["--train.micro_batch_size", "24", "--actor.num_gpus_per_node", "2"],
+        "--train.micro_batch_size 24 x 2 data-parallel actors does not divide --train.batch_size 64",
+        "use a divisor of 32",
+    ),
+    "fewer samples than actors where groups of the step before are kept": (
+        [
+            "--algo.dynamic_filtering_enable",
+            "--algo.dynamic_filtering_surplus",
+            "keep",
+            "--rollout.batch_size",
+            "4",
+            SIZES,
+            "4",
+            "8",
+            "32",
+            "--train.batch_size",
+            "32",
+            "--train.micro_batch_size",
+            "1",
+            "--actor.num_gpus_per_node",
+            "8",
+        ],
+        f"--rollout.batch_size 4 and the smallest of {SIZES}, 4, can give only 4 samples to 8 data-parallel actors",
+        "raise either until each actor has a sample",
+    ),
+    "fewer samples than actors": (
+        [
+            "--rollout.sagc.hold",
+            "prompts",
+            "--rollout.batch_size",
+            "1",
+            "--train.batch_size",
+            "8",
+            "--actor.num_gpus_per_node",
+            "8",
+        ],
+        f"--rollout.batch_size 1 and the smallest of {SIZES}, 4, can give only 4 samples to 8 data-parallel actors",
+        "raise either until each actor has a sample",
+    ),
+    "training batch that actors cannot share": (
+        ["--actor.num_gpus_per_node", "3"],
+        "3 data-parallel actors do not divide --train.batch_size 64",
+        "use a multiple of 3",
+    ),
+    "fewer prompts than a step holds": (
+        ["--rollout.sagc.hold", "prompts", "--data.max_samples", "7"],
+        "gives 7 prompts",
+        "fewer than the 8 of a step",
+    ),
+    "estimator without groups": (
+        ["--algo.advantage.estimator", "reinforce"],
+        "--algo.advantage.estimator reinforce has no groups for the scheduler",
+        "use --algo.advantage.estimator group_norm, or start python -m openrlhf_sagc.off without --rollout.sagc.enable, which runs "
+        "the rest as it is (dr_grpo, rloo, reinforce_baseline and median have groups, too)",
+    ),
+    "prompts that do not exist": (
+        ["--data.prompt_dataset", "missing.jsonl"],
+        "--data.prompt_dataset missing.jsonl cannot be loaded",
+        "missing.jsonl",
+    ),
+    "tolerance below 0": (
+        ["--algo.dynamic_filtering_enable", "--algo.dynamic_filtering_tolerance", "-1"],
+        "--algo.dynamic_filtering_tolerance must be a finite number of at least 0",
+        "got -1",
+    ),
+    "cap below 1": (
+        ["--algo.dynamic_filtering_max_gen_batches", "0"],
+        "--algo.dynamic_filtering_max_gen_batches must be at least 1",
+        "got 0",
+    ),
+    "surplus in engines that sleep": (
+        ["--algo.dynamic_filtering_surplus", "keep", "--vllm.enable_sleep", "--train.colocate_all"],
+        "--algo.dynamic_filtering_surplus keep does not work with --vllm.enable_sleep",
+        "use --algo.dynamic_filtering_surplus discard",
+    ),
+    "seconds of rollouts that are paused": (
+        ["--rollout.sagc.signal", "seconds", "--algo.dynamic_filtering_surplus", "keep"],
+        "--algo.dynamic_filtering_surplus keep does not work with --rollout.sagc.signal seconds",
+        "or --rollout.sagc.signal tokens",
+    ),
+    "no time for a reward": (
+        ["--reward.timeout", "0"],
+        "--reward.timeout must be a number of seconds above 0",
+        "got 0",
+    ),
+    "no time for an agent": (
+        ["--rollout.agent_timeout", "0", "--train.agent_func_path", "agent.py"],
+        "--rollout.agent_timeout must be a number of seconds above 0",
+        "got 0",
+    ),
+    "time for an agent that is not there": (
+        ["--rollout.agent_timeout", "60"],
+        "--rollout.agent_timeout 60 has no effect without --train.agent_func_path",
+        "use --reward.timeout for a reward function or server",
+    ),
+    "address without a scheme": (
+        ["--reward.remote_url", "user:secret@host:5000/get?secret"],
+        "--reward.remote_url host:5000/get is neither a .py file nor an address",
+        "use http://host:5000/get",
+    ),
+    "retries below 0": (["--reward.retries", "-1"], "--reward.retries must be at least 0", "got -1"),
+    "share above 1": (
+        ["--reward.max_failure_share", "10"],
+        "--reward.max_failure_share must lie between 0 and 1",
+        "got 10",
+    ),
+    "fewer prompts than needed": (
+        [*STOP, "--rollout.tail_batching.prompt_ratio", "0.9"],
+        "--rollout.tail_batching.prompt_ratio must be a finite number of at least 1",
+        "got 0.9",
+    ),
+    "fewer rollouts than a group": (
+        [*STOP, "--rollout.tail_batching.response_ratio", "nan"],
+        "--rollout.tail_batching.response_ratio must be a finite number of at least 1",
+        "got nan",
+    ),
+    "a surplus that sorted steps do not have": (
+        ["--rollout.tail_batching.enable", "--rollout.tail_batching.prompt_ratio", "1.25"],
+        "--rollout.tail_batching.prompt_ratio must be from 1 to 1.1 where steps are sorted, got 1.25",
+        "use that, or --rollout.tail_batching.method stop",
+    ),
+    "rollouts that sorted steps do not stop": (
+        ["--rollout.tail_batching.enable", "--rollout.tail_batching.response_ratio", "1.5"],
+        "--rollout.tail_batching.response_ratio 1.5 is of --rollout.tail_batching.method stop",
+        "add that, or drop it",
+    ),
+    "a history of lengths that nobody asks for": (
+        [*STOP, "--rollout.length_history", "/none.csv"],
+        "--rollout.length_history /none.csv has no effect",
+        "or --rollout.length_aware_dispatch",
+    ),
+    "a history of lengths that is not there": (
+        ["--rollout.tail_batching.enable", "--rollout.length_history", "/none.csv"],
+        "--rollout.length_history /none.csv cannot be read as text",
+        "No such file",
+    ),
+    "tail batching that keeps its tail": (
+        ["--rollout.tail_batching.enable", "--algo.dynamic_filtering_surplus", "keep"],
+        "--algo.dynamic_filtering_surplus keep does not work with --rollout.tail_batching.enable",
+        "use --algo.dynamic_filtering_surplus discard",
+    ),
+    "tail batching under weights that change": (
+        ["--rollout.tail_batching.enable", "--train.async_enable", "--train.partial_rollout_enable"],
+        "--rollout.tail_batching.enable does not work with --train.partial_rollout_enable",
+        "drop one",
+    ),
+    "a cap below the over-dispatch": (
+        [*STOP, "--algo.dynamic_filtering_max_gen_batches", "1"],
+        "--algo.dynamic_filtering_max_gen_batches 1 does not allow --rollout.tail_batching.prompt_ratio 1.25",
+        "use 2 or more",
+    ),
+    "a reward's file that is not there": (
+        ["--reward.remote_url", "/none.py"],
+        "--reward.remote_url /none.py",
+        "is not there",
+    ),
+    "a column that is not there": (
+        ["--data.input_key", "question"],
+        "--data.input_key question: no such column in --data.prompt_dataset",
+        "(there are input): use --data.input_key input",
+    ),
+    "a model that is not there": (
+        ["--actor.model_name_or_path", "/none"],
+        "--actor.model_name_or_path /none is not there",
+        "give the model's folder",
+    ),
+    "braces in a template": (
+        ["--data.input_template", "{} \\boxed{}"],
+        "--data.input_template '{} \\\\boxed{}' does not take the prompt in one place",
+        "write {} once, where the prompt goes",
+    ),
+    "a step of 0": (["--ckpt.save_steps", "0"], "--ckpt.save_steps 0", "use 1 or more, or -1 for never"),
+    "an assertion of OpenRLHF": (
+        ["--algo.dynamic_filtering_enable", "--reward.remote_url", "", "--reward.model_name_or_path", "none"],
+        "--algo.dynamic_filtering_enable needs rewards with the responses",
+        "or drop it for the reward model",
+    ),
+    "adapters of weights that are spread": (
+        ["--ds.lora.rank", "8", "--ds.zero_stage", "3"],
+        "--ds.lora.rank 8 does not work with --ds.zero_stage 3",
+        "use --ds.zero_stage 2",
+    ),
+    "adapters that an average lacks": (
+        ["--ds.lora.rank", "8", "--train.enable_ema"],
+        "--ds.lora.rank 8 does not work with --train.enable_ema",
+        "drop it",
+    ),
+    "no engines": (
+        ["--vllm.num_engines", "0"],
+        "--vllm.num_engines 0 leaves nothing to generate with",
+        "use 1 or more",
+    ),
+    "fewer batches than ranks of the reference model": (
+        ["--rollout.sagc.hold", "prompts", "--ref.num_gpus_per_node", "8", "--rollout.micro_batch_size", "8"],
+        "gives 8 data-parallel ranks, and a step at group size 4 can have as few as 4 batches of samples, fewer than one",
+        "--ref.num_gpus_per_node 8 x --ref.num_nodes 1",
+    ),
+    "fewer batches than ranks of the reward model": (
+        [
+            *("--reward.num_gpus_per_node", "8", "--train.dynamic_batch_enable"),
+            *("--reward.remote_url", "", "--reward.model_name_or_path", "none"),
+        ],
+        "--reward.num_gpus_per_node 8 x --reward.num_nodes 1 gives 8 data-parallel ranks, and a step at group size 4 can have",
+        "use as many ranks as the actor has, 1, or a divisor",
+    ),
+    "ranks that ZeRO-3 would have wait for each other": (
+        ["--ref.num_gpus_per_node", "3", "--ds.zero_stage", "3"],
+        "can have as few as 64 batches of samples, which they cannot share evenly, so ZeRO-3 would wait for ever",
+        "use as many ranks as the actor has, 1",
+    ),
+}
+
+
+@pytest.mark.parametrize("flags, what, remedy", CASES.values(), ids=CASES.keys())
+def test_bad_input_is_one_line_before_ray_starts(run_trainer, flags, what, remedy):
+    with pytest.raises(SystemExit) as stop:
+        run_trainer("--rollout.sagc.enable", *flags)
+    message = stop.value.code
+    assert message.startswith("openrlhf_sagc: ") and "\n" not in message
+    assert what in message and remedy in message
