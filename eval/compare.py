@@ -6,8 +6,8 @@ so that those of a seed which fit into memory share the machine's fast and slow 
 (OpenRLHF with n_samples_per_prompt N and the CPU patches alone), fixed:N (this project with N as its only size) or
 sagc (all sizes). Behind the latter two, +tail is tail batching, +tail:sort and +tail:stop by this method, +tail:R with
 a response_ratio of R, and +lengths placed rollouts; +forward and +shuffled switch a part of the faster step off,
-+stream streams, and +round weighs every round of tail batching the same. @prompts at the end holds the prompts of a
-step instead of its samples. Responses of the task route are as unequal in length as a reasoning model's. Started
++stream streams, and +round weighs every round of tail batching the same. Behind any policy, +filter drops groups of
+equal rewards (dynamic filtering). @prompts at the end holds the prompts of a step instead of its samples. Responses of the task route are as unequal in length as a reasoning model's. Started
 again, it keeps the runs that are finished, and refuses a folder whose runs were made with something else.
 
     python eval/compare.py --quick
