@@ -249,7 +249,9 @@ def test_multinode_submits_to_ray(commands):
     assert checked[checked.index("--cluster") + 1] == address and "--wait_minutes" in checked
     assert command[:5] == ["ray", "job", "submit", "--address", address]
     assert command[5:8] == ["--runtime-env-json", '{"py_modules": ["x y"]}', "--"]
-    assert command[8:11] == ["python3", "-m", "openrlhf_sagc"]
+    launched = "OPENRLHF_SAGC_LAUNCHED=SCRIPT=dapo_qwen2.5_32b_multinode;SAGC=recommended;SHAPE=hybrid;"
+    assert command[8] == "env" and command[9].startswith(launched) and ";NODES=2;" in command[9]
+    assert command[10:13] == ["python3", "-m", "openrlhf_sagc"]
     assert ("--actor.num_nodes", "2") in pairs(command) and ("--vllm.num_engines", "4") in pairs(command)
 
 
@@ -342,6 +344,7 @@ def test_a_run_on_one_node_has_a_ray_of_its_own(tmp_path):
     (tmp_path / "python3").write_text(
         f'#!/bin/sh\ncase "$*" in *redaction.py*) exit ;; esac\n'
         f'echo "$RAY_AUTH_MODE" "$RAY_AUTH_TOKEN_PATH" "$RAY_TMPDIR" >{tmp_path}/started\n'
+        f'echo "$OPENRLHF_SAGC_LAUNCHED" >{tmp_path}/launched\n'
     )
     (tmp_path / "python3").chmod(0o755)
     environment = {
@@ -364,3 +367,4 @@ def test_a_run_on_one_node_has_a_ray_of_its_own(tmp_path):
     assert run(RAY_ADDRESS="10.0.0.1:6379")[0] == [str(tmp_path)]
     assert "OpenRLHF as released trains groups of equal rewards" not in said
     assert "OpenRLHF as released trains groups of equal rewards" in run(SAGC="unpatched")[1]
+    assert "SCRIPT=dapo_qwen2.5_7b;SAGC=unpatched;" in (tmp_path / "launched").read_text()  # run.jsonl keeps it
