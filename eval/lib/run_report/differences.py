@@ -1,4 +1,4 @@
-"""What the arms differ in besides their results: flags, versions, variables of launch.sh, as far as the runs kept them."""
+"""What the arms differ in besides their results, as far as the runs kept it: flags, versions, launch.sh's variables."""
 
 from lib.run_report.content import Section, Table
 from lib.run_report.measured import Arm

@@ -55,8 +55,8 @@ class Measured(NamedTuple):
         seed: its number in the arm, or the seed of a comparison.
         steps: a row a step, by its number: PARTS and `seconds` (NaN for the first of a start, which warms up), `spent`
             seconds of training up to its end, from the end of the first step on; `hours` on the clock, without down
-            time; the columns of FIRST_OF, HEALTH and WEIGHTS, `made` rollouts, dropped ones included, `tokens` and `groups`
-            trained.
+            time; the columns of FIRST_OF, HEALTH and WEIGHTS, `made` rollouts, dropped ones included, `tokens` and
+            `groups` trained.
         evaluations: step, `spent`, `hours`, `reward` (mean over data sources), `samples`; `right` and `tokens` where
         single
             problems are known; a column for each source.

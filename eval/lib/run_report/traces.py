@@ -61,8 +61,10 @@ def straggler_rate(frame: pd.DataFrame, ratio: float = RATIO) -> dict[str, float
 
 
 def weight_by_length(frames: dict[str, pd.DataFrame]) -> list[list[str]]:
-    """A row a bin of the groups by mean tokens, as many as fit, with ends that all arms share: where it ends, and of each
-    arm the part of its groups, and of those that have a signal, whose rewards differ, so that they are trained.
+    """A row a bin of the groups by mean tokens, with ends that all arms share.
+
+    It has where the bin ends, and of each arm the part of its groups, and of those that have a signal, whose rewards
+    differ, so that they are trained. Few groups have fewer bins.
     """
     groups = {}
     for name, frame in frames.items():

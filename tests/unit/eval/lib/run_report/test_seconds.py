@@ -22,7 +22,8 @@ def test_median_mean_parts_and_what_is_done_in_an_hour():
     )
     assert float(base["median s a step"].split()[0]) == pytest.approx(9.5, abs=0.3)
     assert (
-        float(mine["generation"].split()[0]) == pytest.approx(3, abs=0.3) and mine["training"] == "2.00 [2.00, 2.00]"
+        float(mine["median generation"].split()[0]) == pytest.approx(3, abs=0.3)
+        and mine["median training"] == "2.00 [2.00, 2.00]"
     )
     hour = rows_of(found, 2)[0]
     assert float(hour["samples an hour"].replace(",", "")) == pytest.approx(64 * 3600 / 9.5, rel=0.05)
