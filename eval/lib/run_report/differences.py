@@ -22,7 +22,8 @@ SCHEDULER = (
     ),
 )
 PLACES = ("ckpt.", "logger.")
-NONE = "–"  # a command without the flag
+NONE = "–"  # a command that lacks the flag, as one without this package does: no other setting
+OFF = {NONE, "None", "False", "{}"}  # alike
 
 
 def section(arms: list[Arm]) -> Section:
@@ -44,11 +45,12 @@ def section(arms: list[Arm]) -> Section:
         )
     named = {name: runs for name, runs in kept.items() if runs}
     flags = _differing(named, "flags")
-    more = [name for name in flags if not name.startswith((*SCHEDULER, *PLACES))]
+    flags = {name: cells for name, cells in flags.items() if not ({*cells} <= OFF or name.startswith(PLACES))}
+    more = [name for name, cells in flags.items() if NONE not in cells and not name.startswith(SCHEDULER)]
     if more and len(named) > 1:
         shown = ", ".join(f"--{name}" for name in more[:8]) + (f" and {len(more) - 8} more" if len(more) > 8 else "")
         blocks.append(f"Warning: the arms differ in more than the scheduler: {shown}.")
-    rows = [[f"--{name}", *cells] for name, cells in flags.items() if not name.startswith(PLACES)]
+    rows = [[f"--{name}", *flags[name]] for name in sorted(flags, key=more.__contains__, reverse=True)]
     rows += [[name, *cells] for what in ("versions", "launch") for name, cells in _differing(named, what).items()]
     if rows:
         blocks.append(Table(["", *named], rows, "l" * (1 + len(named))))

@@ -135,6 +135,7 @@ def _derived(steps: pd.DataFrame, logged: pd.DataFrame, run: Run) -> dict[str, p
         "spent": usual.cumsum() - usual.iloc[0],
         "hours": wall.cumsum() / 3600 - wall.iloc[0] / 3600,
         "tokens": steps["samples"] * steps["length"],
+        "group_size": size,
         "groups": steps["samples"] / size,
         "made": dispatched.fillna(steps["samples"] / kept).fillna(
             steps["samples"].where(kept.isna() & steps["pass_rate"].isna())

@@ -32,6 +32,13 @@ def test_other_flags_and_versions_are():
     assert table.rows == [["--rollout.batch_size", "8", "16"], ["torch", "2.13.0", "2.14.0"], ["SAGC", "off", "all"]]
 
 
+def test_flags_that_only_one_command_has_are_shown_if_they_are_on():
+    ours = kept(rollout__batch_size=16, data__check_rows=2000, rollout__agent_timeout=None, train__x=False)
+    warning, table = found_of(kept(rollout__batch_size=8), ours)
+    assert warning == "Warning: the arms differ in more than the scheduler: --rollout.batch_size."
+    assert table.rows == [["--rollout.batch_size", "8", "16"], ["--data.check_rows", "–", "2000"]]
+
+
 def test_what_was_not_kept_is_said():
     assert "Flags and versions of off are not known" in found_of({}, kept(rollout__batch_size=8))[0]
     assert found_of(kept(train__seed=1), kept(train__seed=1)) == ["The arms have the same flags and versions."]

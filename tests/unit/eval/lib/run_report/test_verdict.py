@@ -37,6 +37,11 @@ def test_faster_slower_or_cannot_tell(ratio, steps, said):
     assert said in verdict("ours", "off", ratio, steps)
 
 
+def test_an_interval_of_steps_is_called_one():
+    assert "is of steps: it does not know how much runs" in verdict("ours", "off", found(1.25, 1.1), 50)
+    assert "is of steps" not in verdict("ours", "off", found(1.25, 1.1, runs=3), 50)
+
+
 def test_it_says_how_many_more_steps_or_seeds_would_tell():
     text = verdict("ours", "off", found(1.1, 1.2), 50)
     assert "cannot tell which is faster: a step is 1.10 [0.92, 1.32]" in text
