@@ -37,6 +37,15 @@ def text_of(path: Path) -> str:
         raise ValueError(f"{path} is no text: give a TensorBoard folder, an export of W&B or a log") from None
 
 
+def csv_rows(text: str) -> tuple[list[list[str]], str]:
+    """The cells of each row, and the separator: that of the first line. Lines and cells are as any program ends them."""
+    lines = io.StringIO(text, newline=None)
+    separator = max(",;\t", key=lines.readline().count)
+    lines.seek(0)
+    csv.field_size_limit(max(len(text), csv.field_size_limit()))  # a logged sample may be longer than Python's limit
+    return list(csv.reader(lines, delimiter=separator)), separator
+
+
 def read_json(path: Path) -> dict[str, list[Start]]:
     """The starts of each run in a history: a JSON list, an object a row, or pandas' other forms.
 
@@ -77,7 +86,7 @@ def _frame_of_json(found: list) -> pd.DataFrame | None:
     """A history of JSON values: rows, or the columns as pandas' to_json and to_dict give them; None if it is none."""
     rows = found[0] if len(found) == 1 else found
     if isinstance(rows, dict) and isinstance(rows.get("data"), list) and {"columns", "schema"} & {*rows}:
-        rows, columns = rows["data"], rows.get("columns")
+        rows, columns = rows["data"], [*map(str, _cells(rows.get("columns")))]
     elif isinstance(rows, dict) and isinstance(rows.get(AXES[TRAIN]), (dict, list)):
         rows, columns = [dict(zip(rows, row)) for row in zip(*map(_cells, rows.values()))], None
     else:
@@ -134,9 +143,7 @@ def _long(path: Path, frame: pd.DataFrame) -> Start:
 
 def _frame(path: Path) -> pd.DataFrame:
     text = text_of(path)
-    head = text.partition("\n")[0]
-    separator = max(",;\t", key=head.count)
-    rows = list(csv.reader(io.StringIO(text), delimiter=separator))
+    rows, separator = csv_rows(text)
     if len(rows) < 2 or not rows[0]:
         raise ValueError(f"{path} has no rows: export {HISTORY}")
     titles, body = rows[0], [row for row in rows[1:] if len(row) == len(rows[0])]  # a last row that is cut is none

@@ -20,6 +20,7 @@ OTHER_FILES = {  # by their endings
     ".xlsx": "is a workbook: save its sheet as CSV",
     ".wandb": OF_WANDB,
 }
+LONGEST_NAME = 80  # of a run, in a message
 RUN_MARK = "#"  # FILE#RUN names a run of a file that has several
 
 
@@ -66,7 +67,8 @@ def read_charts(sources: list[str]) -> list[Run]:
 
 
 def _which(source: str, runs: dict) -> str:
-    return f"{source} has the runs {', '.join(sorted(runs))}: give one as FILE{RUN_MARK}RUN"
+    names = ", ".join(" ".join(name.split())[:LONGEST_NAME] for name in sorted(runs))
+    return f"{source} has the runs {names}: give one as FILE{RUN_MARK}RUN"
 
 
 def read_all(source: str) -> dict[str, list[Start]]:

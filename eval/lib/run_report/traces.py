@@ -1,11 +1,10 @@
 """Traces of runs, a row a rollout: stragglers, and the weight of prompts by length, alike for both arms."""
 
-import csv
-import io
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from lib.run_logs.exports import csv_rows
 from lib.run_report.content import Section, Table, number
 from lib.run_report.statistics import LEVEL
 from scipy.stats import binomtest
@@ -27,8 +26,7 @@ def read_trace(path: Path) -> pd.DataFrame:
     content = path.read_bytes()
     encoding = "utf-16" if content[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
     text = content.decode(encoding, errors="replace")
-    separator = max(",;\t", key=text.partition("\n")[0].count)
-    rows = list(csv.reader(io.StringIO(text), delimiter=separator))
+    rows, _ = csv_rows(text)
     titles = rows[0] if rows else []
     if missing := [name for name in REQUIRED if name not in titles]:
         raise ValueError(f"--trace {path} has no column {missing[0]}: give the file of --rollout.trace")

@@ -4,7 +4,9 @@ import json
 
 import pandas as pd
 import pytest
-from lib.run_logs.read import read
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from lib.run_logs.read import read, read_all
 
 STEPS = 5
 
@@ -106,6 +108,14 @@ def test_a_row_a_scalar_as_readers_of_event_files_write_it(tmp_path):
     assert read(f"{tmp_path / 'b.csv'}#ours").steps["reward"].tolist() == [7, 7, 7]
 
 
+def test_lines_end_as_any_program_ends_them_and_a_sample_may_be_long(tmp_path):
+    rows = [{"note": "x" * 200_000 if not number else "", **row} for number, row in enumerate(history())]
+    path = tmp_path / "a.csv"
+    for end in (b"\n", b"\r", b"\r\n"):
+        path.write_bytes(as_csv(rows).encode().replace(b"\n", end))
+        check(read(str(path)))
+
+
 def test_a_cut_last_line_is_a_run_that_is_being_written(tmp_path):
     run = read(written(tmp_path / "a.jsonl", "\n".join(map(json.dumps, history()))[:-8]))
     assert run.steps.index.tolist() == [1, 2, 3, 4] and "still being written" in run.notes[0]
@@ -176,3 +186,20 @@ def test_other_exports_are_refused_in_a_line_that_shows_none_of_them(tmp_path, n
     with pytest.raises(ValueError, match=message) as error:
         read(written(tmp_path / name, text))
     assert "\n" not in str(error.value) and "0000" not in str(error.value)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.sampled_from(["a.csv", "a.json", "a.jsonl", "chart.csv"]), st.floats(0, 1), st.integers(0, 60), st.data())
+def test_a_damaged_export_is_read_or_refused_in_a_line(tmp_path, name, place, lost, data):
+    whole = {"a.csv": as_csv(history()), "a.json": json.dumps(history()), "chart.csv": chart()}
+    text = whole.get(name, "\n".join(map(json.dumps, history()))).encode()
+    at = int(place * len(text))
+    pieces = st.one_of(
+        st.binary(max_size=6), st.sampled_from([b'"', b"\r", b"\n", b"{", b"[", b"\x00", b"1e999", text])
+    )
+    (tmp_path / name).write_bytes(text[:at] + data.draw(pieces) + text[at + lost :])
+    try:
+        for run in read_all(str(tmp_path / name)):
+            read(f"{tmp_path / name}#{run}" if run else str(tmp_path / name))
+    except ValueError as error:
+        assert "\n" not in str(error)
