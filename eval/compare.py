@@ -6,8 +6,8 @@ so that those of a seed which fit into memory share the machine's fast and slow 
 (OpenRLHF with n_samples_per_prompt N and the CPU patches alone), fixed:N (this project with N as its only size) or
 sagc (all sizes). Behind the latter two, +tail is tail batching, +tail:sort and +tail:stop by this method, +tail:R with
 a response_ratio of R, and +lengths placed rollouts; +forward and +shuffled switch a part of the faster step off,
-+stream streams, and +round weighs every round of tail batching the same. @prompts at the end holds the prompts of a
-step instead of its samples. Responses of the task route are as unequal in length as a reasoning model's. Started
++stream streams, and +round weighs every round of tail batching the same. Behind any policy, +filter drops groups of
+equal rewards (dynamic filtering). @prompts at the end holds the prompts of a step instead of its samples. Responses of the task route are as unequal in length as a reasoning model's. Started
 again, it keeps the runs that are finished, and refuses a folder whose runs were made with something else.
 
     python eval/compare.py --quick
@@ -36,6 +36,7 @@ from lib.run_report.named import arms_of
 from lib.run_report.recorded import read_recorded
 from lib.run_report.write import write_report
 from lib.runs import check_not_other, is_done, state_of, turns_of
+from lib.tables import reader_may_leave
 from lib.turns import GIGABYTES, room_for_runs
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
@@ -187,7 +188,9 @@ def report() -> None:
             f"--target {arguments.target} is for comparisons of this command: a report of logs has every reward"
         )
     settings |= {} if arguments.target is None else {"target": arguments.target}
-    print(write_report(arms, arguments.output, settings, traces_of(arguments.trace, arms)))
+    text = write_report(arms, arguments.output, settings, traces_of(arguments.trace, arms))
+    with reader_may_leave():
+        print(text)
 
 
 def scripts() -> None:
@@ -224,7 +227,9 @@ def scripts() -> None:
         train_arms(arguments.script, arguments.arms, arguments.steps, turn, output, flags, arguments.smoke, say)
         arms, _ = arms_of([f"{arm}={output / arm}" for arm in arguments.arms])
         remarks = [RESUMES] if turn < arguments.steps and "unpatched" in arguments.arms else []
-        print(write_report(arms, output, remarks=remarks))
+        text = write_report(arms, output, remarks=remarks)
+        with reader_may_leave():
+            print(text)
 
 
 def traces_of(words: list[str], arms: list[Arm]) -> dict[str, list[Path]]:
@@ -269,7 +274,9 @@ def main() -> None:
     steps.to_csv(arguments.output / "steps.csv", index=False, float_format="%.5g")
     evaluations.to_csv(arguments.output / "evaluations.csv", index=False, float_format="%.5g")
     arms, settings = read_recorded(arguments.output)
-    print(write_report(arms, arguments.output, settings))
+    text = write_report(arms, arguments.output, settings)
+    with reader_may_leave():
+        print(text)
 
 
 if __name__ == "__main__":

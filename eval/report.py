@@ -13,6 +13,7 @@ from lib.paths import output_folder
 from lib.run_logs.read import read
 from lib.run_report.measured import Arm, Measured, measure
 from lib.run_report.write import plain, write_report
+from lib.tables import reader_may_leave
 from rich.console import Console
 from rich.table import Table
 
@@ -79,10 +80,11 @@ def main() -> None:
     except (ValueError, OSError) as error:
         sys.exit(f"eval/report.py: {error}")
     figures = plain(summary(run, heldout))
-    print_table(figures, heldout)
     write_report([Arm(Path(arguments.run).resolve().name, [run])], arguments.output)
     (arguments.output / "report.json").write_text(json.dumps(figures, indent=2) + "\n")
-    print(arguments.output / "report.html")
+    with reader_may_leave():
+        print_table(figures, heldout)
+        print(arguments.output / "report.html")
 
 
 if __name__ == "__main__":

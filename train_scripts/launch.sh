@@ -174,6 +174,14 @@ flags=(
     "$@"
 )
 
+# For run.jsonl: what no flag says, and where the flags come from.
+launched="SCRIPT=$name"
+for variable in SAGC SHAPE DEVICE SUBMIT NODES ACTOR_GPUS ENGINES TENSOR_PARALLEL PROMPTS SAMPLES TRAIN_BATCH \
+    GROUP_SIZES MAX_NEW_TOKENS PROMPT_TOKENS EPISODES SAVE_HOURS STEP_MINUTES; do
+    [ -z "${!variable:-}" ] || launched+=";$variable=${!variable}"
+done
+export OPENRLHF_SAGC_LAUNCHED=$launched
+
 RAY_API_SERVER_ADDRESS=${RAY_API_SERVER_ADDRESS:-http://127.0.0.1:8265}
 checks=(--device "$DEVICE" --disk_gb "${DISK_GB:-0}" --memory_gb "${MEMORY_GB:-0}")
 start=("${python[@]}" -m "$module")
@@ -181,7 +189,7 @@ start=("${python[@]}" -m "$module")
 if [ "$SUBMIT" = ray ] && [ "$DEVICE" = gpu ]; then
     checks+=(--cluster "$RAY_API_SERVER_ADDRESS" --wait_minutes "${WAIT_MINUTES:-10}")
     start=(ray job submit --address "$RAY_API_SERVER_ADDRESS"
-        ${RUNTIME_ENV_JSON:+--runtime-env-json "$RUNTIME_ENV_JSON"} -- "${start[@]}")
+        ${RUNTIME_ENV_JSON:+--runtime-env-json "$RUNTIME_ENV_JSON"} -- env "OPENRLHF_SAGC_LAUNCHED=$launched" "${start[@]}")
 fi
 case ${ISOLATED_NETWORK:-no} in
     yes) checks+=(--isolated_network) ;;

@@ -2,20 +2,20 @@
 
 A policy is `fixed:N` or `sagc`, for compare.py also `unpatched:N`. Behind the first two, `+tail` adds tail batching, by the
 method that is measured best, `+tail:sort` and `+tail:stop` by this one, and `+tail:R` by `stop` with a response_ratio of R;
-`+lengths` adds placed rollouts. For compare.py, `+forward` keeps the
-forward pass for old log-probs, `+shuffled` shuffles micro-batches, `+stream` streams, and `+round` weighs every round of
-tail batching the same. `@samples` or `@prompts` at the
-end says what a step keeps at every group size.
+`+lengths` adds placed rollouts. For compare.py, `+forward` keeps the forward pass for old log-probs, `+shuffled` shuffles
+micro-batches, `+stream` streams, and `+round` weighs every round of tail batching the same. `+filter` adds dynamic
+filtering, behind `unpatched:N` too, where it is OpenRLHF's own. `@samples` or `@prompts` at the end says what a step keeps
+at every group size.
 """
 
 import re
 from typing import NamedTuple
 
 KINDS = ("unpatched", "fixed", "sagc")
-STEP = ("forward", "shuffled", "stream", "round")  # additions that change how a step is trained
+STEP = ("forward", "shuffled", "stream", "round", "filter")  # additions that change how a step is trained
 GRAMMAR = re.compile(
     r"(?P<kind>unpatched(?=:)|fixed(?=:)|sagc(?!:))(?::(?P<size>\d+))?"
-    r"(?P<additions>(?:\+(?:tail(?::(?:sort|stop|\d+(?:\.\d+)?))?|lengths|forward|shuffled|stream|round))*)(?:@(?P<hold>samples|prompts))?"
+    r"(?P<additions>(?:\+(?:tail(?::(?:sort|stop|\d+(?:\.\d+)?))?|lengths|forward|shuffled|stream|round|filter))*)(?:@(?P<hold>samples|prompts))?"
 )
 
 
@@ -50,7 +50,7 @@ def parse_policy(word: str, kinds: tuple[str, ...] = KINDS) -> Policy:
     found = GRAMMAR.fullmatch(word)
     additions = found["additions"].split("+")[1:] if found else []
     names = [addition.partition(":")[0] for addition in additions]
-    plain_only = found and found["kind"] == "unpatched" and additions
+    plain_only = found and found["kind"] == "unpatched" and {*names} - {"filter"}
     step = frozenset(names).intersection(STEP)
     unknown_step = step and "unpatched" not in kinds  # simulated steps have flags of their own
     if not found or found["kind"] not in kinds or plain_only or unknown_step or len(set(names)) < len(names):
@@ -58,7 +58,8 @@ def parse_policy(word: str, kinds: tuple[str, ...] = KINDS) -> Policy:
         additions = "+tail, +tail:sort, +tail:stop, +tail:RESPONSE_RATIO or +lengths"
         if "unpatched" in kinds:
             additions = (
-                "+tail, +tail:sort, +tail:stop, +tail:RESPONSE_RATIO, +lengths, +forward, +shuffled, +stream or +round"
+                "+tail, +tail:sort, +tail:stop, +tail:RESPONSE_RATIO, +lengths, +forward, +shuffled, +stream or +round; "
+                "behind any +filter"
             )
         raise ValueError(
             f"--policies {word}: use {forms}; behind fixed:N or sagc {additions}; and @samples or @prompts at the end"

@@ -1,10 +1,23 @@
 """Tables, for the terminal and as Markdown."""
 
-from collections.abc import Iterable
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 import pandas as pd
 from rich.console import Console
 from rich.table import Table
+
+
+@contextmanager
+def reader_may_leave() -> Iterator[None]:
+    """What is printed in here may find no reader any more, as behind `head`, which is no error."""
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more at its end
 
 
 def show(title: str, frame: pd.DataFrame, console: Console | None = None) -> None:

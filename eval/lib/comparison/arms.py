@@ -37,6 +37,7 @@ STEP_FLAGS = {
     "shuffled": {"train.micro_batches": "shuffled"},
     "stream": {"train.stream": "auto"},
     "round": {"rollout.tail_batching.token_weight": "round"},
+    "filter": {"algo.dynamic_filtering_enable": None},
 }
 
 

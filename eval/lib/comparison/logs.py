@@ -35,8 +35,8 @@ def read_steps(folder: Path, evaluated: Path, straggler_ratio: float) -> pd.Data
     Returns:
         step; `seconds` of training up to its end, from the end of the first step on, which warms vLLM up; `generation`,
         `experience`, `training` and `sync` in s, with `idle_tail`, the part of `generation` that a rollout of the step
-        waited for the last one, on average; `groups`, `reward` (mean), `length_{mean,median,max}` (tokens) of all that
-        finished, before any filter; `group_size` and `straggler_rate` of the same groups, or as control logs them, which
+        waited for the last one, on average; `groups`, `rollouts`, `reward` (mean), `length_{mean,median,max}` (tokens)
+        of all that finished, before any filter; `group_size` and `straggler_rate` of the same groups, or as control logs them, which
         counts stopped groups with their chance; `trained` samples and their mean `trained_length`; `virtual_queue`
         where there is one; `long_round` and `sorted_round`, 1 or 0, and `wasted_tokens` of tail batching.
     """
@@ -59,6 +59,7 @@ def read_steps(folder: Path, evaluated: Path, straggler_ratio: float) -> pd.Data
                 **{name: log[tag] for tag, name in PHASES.items()},
                 "idle_tail": (ends[step] - mine["time"]).clip(0, log["timing/generation"]).mean(),
                 "groups": len(groups),
+                "rollouts": len(mine),
                 "group_size": log.get("sagc/group_size", size),
                 "straggler_rate": log.get("sagc/straggler_rate", np.mean(events)),
                 "reward": mine["score"].mean(),

@@ -15,11 +15,12 @@ PHASES = {
     "timing/ppo_train": "training",
     "timing/broadcast": "sync",
 }
-COLOUR = re.compile(r"\x1b\[[\d;]*m")
+CONTROL = re.compile(r"\x1b\[[\d;?]*[A-Za-z]")  # colours, and what a bar moves the cursor by
 # With the logger's own prefix: a printed sample may quote "Global step 99:".
 STEP_END = re.compile(r"\w+\.py:\d+\] (?:\S )?Global step \d+: \{")
+# Before it stand names of Ray's actors, a bar, and what clusters put before each line.
 LINE = re.compile(
-    r"(?:\([^)]*\) )?INFO (?P<time>\d\d-\d\d \d\d:\d\d:\d\d) \w+\.py:\d+\] (?:\S )?"
+    r"(?:(?!INFO ).)*?INFO (?P<time>\d\d-\d\d \d\d:\d\d:\d\d) \w+\.py:\d+\] (?:\S )?"
     r"(?:Global step (?P<train>\d+): |Evaluation completed in [^{]*global_step (?P<eval>\d+), eval_metrics: )"
     r"(?P<metrics>\{.*\})\s*"
 )
@@ -42,7 +43,7 @@ class Line(NamedTuple):
 def lines_of(text: str) -> list[Line]:
     """The whole lines, in their order; a line that is repeated counts once."""
     found = []
-    for line in dict.fromkeys(re.split(r"[\r\n]+", COLOUR.sub("", text))):
+    for line in dict.fromkeys(re.split(r"[\r\n]+", CONTROL.sub("", text))):
         if match := LINE.fullmatch(line):
             prefix, step = (TRAIN, match["train"]) if match["train"] else (EVAL, match["eval"])
             metrics = {tag: float(value) for tag, value in PAIR.findall(match["metrics"])}
@@ -65,7 +66,7 @@ def read_console(path: Path) -> list[Start]:
     text = text_of(path)
     lines = lines_of(text)
     if not any(line.prefix == TRAIN for line in lines):
-        raise ValueError(_without_steps(path, COLOUR.sub("", text)))
+        raise ValueError(_without_steps(path, CONTROL.sub("", text)))
     rows, start, last = [], 0, -1
     for line, at in zip(lines, _seconds([line.time for line in lines])):
         if line.prefix == TRAIN:

@@ -14,8 +14,12 @@ HISTORY = "the run's history, as pandas writes it: wandb.Api().run(...).scan_his
 AXES = {TRAIN: "train/global_step", EVAL: "eval/global_step"}
 TABLE_OF_RUNS = {"Name", "State", "Created", "Runtime"}
 DOWNLOAD = ["Wall time", "Step", "Value"]  # of TensorBoard's page
+OF_TENSORBOARD = "is a chart of TensorBoard, which does not say its tag: give the folder with the event files"
+LONG = ["step", "tag", "value"]  # a row a scalar, as readers of event files give them
+RUN_COLUMNS = ("run_id", "run_name", "dir_name", "run")  # of tables that have several runs
 BIN_ENDS = ("__MIN", "__MAX")
 MOST_STEPS = 1e9
+SPACE = re.compile(r"\s*")
 TAG = re.compile(r"(.*) - ((?:train|eval)/\S+)")
 
 
@@ -33,31 +37,67 @@ def text_of(path: Path) -> str:
         raise ValueError(f"{path} is no text: give a TensorBoard folder, an export of W&B or a log") from None
 
 
-def read_json(path: Path) -> list[Start]:
-    """The starts in a history as a JSON list, or with a JSON object a line.
+def csv_rows(text: str) -> tuple[list[list[str]], str]:
+    """The cells of each row, and the separator: that of the first line. Lines and cells are as any program ends them."""
+    lines = io.StringIO(text, newline=None)
+    separator = max(",;\t", key=lines.readline().count)
+    lines.seek(0)
+    csv.field_size_limit(max(len(text), csv.field_size_limit()))  # a logged sample may be longer than Python's limit
+    return list(csv.reader(lines, delimiter=separator)), separator
+
+
+def read_json(path: Path) -> dict[str, list[Start]]:
+    """The starts of each run in a history: a JSON list, an object a row, or pandas' other forms.
 
     Raises:
         ValueError: it is something else.
     """
-    text, cut, rows = text_of(path), False, []
-    try:
-        whole = json.loads(text)
-    except (ValueError, RecursionError):
-        lines = text.splitlines()
-        for number, line in enumerate(lines):
-            try:
-                rows.append(json.loads(line))
-            except (ValueError, RecursionError):
-                if number + 1 < len(lines) or not rows:
-                    raise ValueError(f"{path}: line {number + 1} is no JSON: export {HISTORY}") from None
-                cut = True
-    else:
-        rows = whole if isinstance(whole, list) else [whole]
-    if not all(isinstance(row, dict) for row in rows) or not rows:
+    found, cut = _json_values(path, text_of(path))
+    if found and isinstance(found[0], list) and found[0] and isinstance(found[0][0], list):
+        raise ValueError(f"{path} {OF_TENSORBOARD}")
+    frame = _frame_of_json(found)
+    if frame is None or frame.empty:
         raise ValueError(f"{path} is no history: export {HISTORY}")
-    if len(rows) == 1 and "_wandb" in rows[0]:
+    if len(frame) == 1 and "_wandb" in frame:
         raise ValueError(f"{path} has one value a run: export {HISTORY}")
-    return _starts(path, pd.DataFrame(rows), cut)
+    return _histories(path, frame, cut)
+
+
+def _json_values(path: Path, text: str) -> tuple[list, bool]:
+    """The values of a JSON text, one behind the other; whether the last one is cut.
+
+    Raises:
+        ValueError: what is no JSON is not at the end.
+    """
+    decoder, found, at = json.JSONDecoder(), [], 0
+    while (at := SPACE.match(text, at).end()) < len(text):
+        try:
+            value, at = decoder.raw_decode(text, at)
+        except (ValueError, RecursionError):
+            if not found or "\n{" in text[at:]:
+                number = text.count("\n", 0, at) + 1
+                raise ValueError(f"{path}: line {number} is no JSON: export {HISTORY}") from None
+            return found, True
+        found.append(value)
+    return found, False
+
+
+def _frame_of_json(found: list) -> pd.DataFrame | None:
+    """A history of JSON values: rows, or the columns as pandas' to_json and to_dict give them; None if it is none."""
+    rows = found[0] if len(found) == 1 else found
+    if isinstance(rows, dict) and isinstance(rows.get("data"), list) and {"columns", "schema"} & {*rows}:
+        rows, columns = rows["data"], [*map(str, _cells(rows.get("columns")))]
+    elif isinstance(rows, dict) and isinstance(rows.get(AXES[TRAIN]), (dict, list)):
+        rows, columns = [dict(zip(rows, row)) for row in zip(*map(_cells, rows.values()))], None
+    else:
+        rows, columns = [rows] if isinstance(rows, dict) else rows, None
+    if not isinstance(rows, list) or not all(isinstance(row, list if columns else dict) for row in rows):
+        return None
+    return pd.DataFrame([dict(zip(columns, row)) for row in rows] if columns else rows)
+
+
+def _cells(column: object) -> list:
+    return list(column.values()) if isinstance(column, dict) else column if isinstance(column, list) else []
 
 
 def read_csv(path: Path) -> dict[str, list[Start]]:
@@ -70,26 +110,40 @@ def read_csv(path: Path) -> dict[str, list[Start]]:
     if TABLE_OF_RUNS <= {*frame}:
         raise ValueError(f"{path} is a table of runs, with one value a run: export {HISTORY}")
     if [*frame][:3] == DOWNLOAD:
-        raise ValueError(
-            f"{path} is a chart of TensorBoard, which does not say its tag: give the folder with the event files"
-        )
+        raise ValueError(f"{path} {OF_TENSORBOARD}")
     if {"prompt_id", "tokens"} <= {*frame}:
         raise ValueError(
             f"{path} is a trace: give the run's log as NAME=FOLDER, and this with --trace NAME={path.name}"
         )
+    if {*LONG} <= {*frame}:
+        return {name: [_long(path, rows)] for name, rows in _by_run(frame)}
     if AXES[TRAIN] in frame and any(
         TAG.fullmatch(str(column)) is None and str(column).startswith(TRAIN) and column != AXES[TRAIN]
         for column in frame
     ):
-        return {"": _starts(path, frame, cut=False)}
+        return _histories(path, frame, cut=False)
     return _charts(path, frame)
+
+
+def _by_run(frame: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
+    """The rows of each run, by its name; the name is empty where there is only one."""
+    column = next((name for name in RUN_COLUMNS if name in frame and frame[name].astype(str).nunique() > 1), None)
+    return [("", frame)] if column is None else [*frame.groupby(frame[column].astype(str), sort=False)]
+
+
+def _histories(path: Path, frame: pd.DataFrame, cut: bool) -> dict[str, list[Start]]:
+    return {name: _starts(path, rows, cut) for name, rows in _by_run(frame)}
+
+
+def _long(path: Path, frame: pd.DataFrame) -> Start:
+    clock = _numbers(frame["wall_time"]) if "wall_time" in frame else pd.Series(np.nan, frame.index)
+    table = frame[LONG].assign(step=_step_numbers(frame["step"]), value=_numbers(frame["value"]), wall_time=clock)
+    return Start(path.name, table.dropna(subset="step").astype({"step": int}))
 
 
 def _frame(path: Path) -> pd.DataFrame:
     text = text_of(path)
-    head = text.partition("\n")[0]
-    separator = max(",;\t", key=head.count)
-    rows = list(csv.reader(io.StringIO(text), delimiter=separator))
+    rows, separator = csv_rows(text)
     if len(rows) < 2 or not rows[0]:
         raise ValueError(f"{path} has no rows: export {HISTORY}")
     titles, body = rows[0], [row for row in rows[1:] if len(row) == len(rows[0])]  # a last row that is cut is none

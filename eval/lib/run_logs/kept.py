@@ -8,11 +8,12 @@ from openrlhf_sagc.run.kept import FILE, SECRETS
 
 LONGEST = 1 << 22  # bytes that are read, from the end
 ABOVE = 3  # folders: --logger.tensorboard_dir/RUN stands below --ckpt.output_dir
-NAME = re.compile(r"[a-z][a-z0-9_.]{0,80}")
+NAME = re.compile(r"[a-z][a-z0-9_.]{0,80}|[A-Z][A-Z_]{0,40}")  # of flags and versions; of launch.sh's variables
+PARTS = ("flags", "versions", "launch")
 
 
 def kept_of(folder: Path) -> dict:
-    """`command`, `flags` and `versions` of the last start; empty if there is none that can be read."""
+    """`command`, `flags`, `versions` and launch.sh's variables of the last start; empty if none can be read."""
     below = sorted(folder.glob(f"*/{FILE}"))  # --ckpt.output_dir in the folder of the run
     files = [place / FILE for place in (folder, *folder.resolve().parents[: ABOVE - 1])] + below[: len(below) == 1]
     return next((_last(file) for file in files if file.is_file()), {})
@@ -28,12 +29,12 @@ def _last(file: Path) -> dict:
         except (ValueError, RecursionError):
             continue  # cut
         if isinstance(start, dict):
-            parts = {name: start.get(name) for name in ("flags", "versions")}
+            parts = {name: start.get(name) for name in PARTS}
             named = {name: _named(part) if isinstance(part, dict) else {} for name, part in parts.items()}
             return named | {"command": str(start.get("command", ""))}
     return {}
 
 
 def _named(values: dict) -> dict:
-    """Values whose names are names of flags or versions, without those of secrets."""
+    """Values whose names are names of flags, versions or variables, without those of secrets."""
     return {name: value for name, value in values.items() if NAME.fullmatch(name) and name not in SECRETS}

@@ -5,13 +5,22 @@ from pathlib import Path
 import pandas as pd
 from lib.run_logs.console import read_console
 from lib.run_logs.event_files import event_files, read_event_file
-from lib.run_logs.exports import read_csv, read_json
+from lib.run_logs.exports import HISTORY, read_csv, read_json
 from lib.run_logs.kept import kept_of
 from lib.run_logs.starts import Run, Start, one_run
 
 from openrlhf_sagc.run.kept import LOG
 
-READERS = {".json": read_json, ".jsonl": read_json}
+READERS = {".json": read_json, ".jsonl": read_json, ".csv": read_csv}
+OF_WANDB = f"is W&B's own file: bring it to a server by wandb sync, and export {HISTORY}"
+OTHER_FILES = {  # by their endings
+    **dict.fromkeys((".gz", ".xz", ".zst", ".zip", ".tgz", ".bz2"), "is packed: unpack it first"),
+    **dict.fromkeys((".pkl", ".pickle"), f"may run a program when it is read: export {HISTORY}"),
+    ".parquet": "is Parquet: write it as CSV, by pandas.read_parquet(FILE).to_csv(OTHER)",
+    ".xlsx": "is a workbook: save its sheet as CSV",
+    ".wandb": OF_WANDB,
+}
+LONGEST_NAME = 80  # of a run, in a message
 RUN_MARK = "#"  # FILE#RUN names a run of a file that has several
 
 
@@ -58,7 +67,8 @@ def read_charts(sources: list[str]) -> list[Run]:
 
 
 def _which(source: str, runs: dict) -> str:
-    return f"{source} has the runs {', '.join(sorted(runs))}: give one as FILE{RUN_MARK}RUN"
+    names = ", ".join(" ".join(name.split())[:LONGEST_NAME] for name in sorted(runs))
+    return f"{source} has the runs {names}: give one as FILE{RUN_MARK}RUN"
 
 
 def read_all(source: str) -> dict[str, list[Start]]:
@@ -85,6 +95,9 @@ def _folder(folder: Path) -> list[Start]:
         return read_console(log)
     if files:
         raise ValueError(f"no training steps in {folder}: its {len(files)} event file(s) have no scalars")
+    if kept := next(iter(sorted(folder.rglob("*.wandb"))), None):
+        printed = next(iter(sorted(kept.parent.rglob("output.log"))), None)
+        raise ValueError(f"{kept} {OF_WANDB}" + (f", or give what it printed, {printed}" if printed else ""))
     exports = [file.name for file in sorted(folder.iterdir()) if file.suffix in (".csv", ".json", ".jsonl", ".log")]
     advice = (
         f"give one of its files, such as {exports[0]}" if exports else "give a folder with TensorBoard's event files"
@@ -95,11 +108,11 @@ def _folder(folder: Path) -> list[Start]:
 def _file(path: Path, wanted: str) -> dict[str, list[Start]]:
     if "tfevents" in path.name:
         return {"": [read_event_file(path)]}
-    if path.suffix in READERS:
-        return {"": READERS[path.suffix](path)}
-    if path.suffix != ".csv":
+    if path.suffix in OTHER_FILES:
+        raise ValueError(f"{path} {OTHER_FILES[path.suffix]}")
+    if path.suffix not in READERS:
         return {"": read_console(path)}
-    runs = read_csv(path)
+    runs = READERS[path.suffix](path)
     if wanted and wanted not in runs:
         raise ValueError(f"{path} has no run {wanted!r}, but {', '.join(map(repr, runs))}")
     return {wanted: runs[wanted]} if wanted else runs

@@ -1,4 +1,4 @@
-"""What the arms differ in besides their results: flags, versions and settings, as far as the runs kept them."""
+"""What the arms differ in besides their results, as far as the runs kept it: flags, versions, launch.sh's variables."""
 
 from lib.run_report.content import Section, Table
 from lib.run_report.measured import Arm
@@ -22,7 +22,8 @@ SCHEDULER = (
     ),
 )
 PLACES = ("ckpt.", "logger.")
-UNKNOWN = "not kept"
+NONE = "–"  # a command that lacks the flag, as one without this package does: no other setting
+OFF = {NONE, "None", "False", "{}"}  # alike
 
 
 def section(arms: list[Arm]) -> Section:
@@ -43,13 +44,14 @@ def section(arms: list[Arm]) -> Section:
             "scheduler."
         )
     named = {name: runs for name, runs in kept.items() if runs}
-    flags, versions = (_differing(named, what) for what in ("flags", "versions"))
-    more = [name for name in flags if not name.startswith((*SCHEDULER, *PLACES))]
+    flags = _differing(named, "flags")
+    flags = {name: cells for name, cells in flags.items() if not ({*cells} <= OFF or name.startswith(PLACES))}
+    more = [name for name, cells in flags.items() if NONE not in cells and not name.startswith(SCHEDULER)]
     if more and len(named) > 1:
         shown = ", ".join(f"--{name}" for name in more[:8]) + (f" and {len(more) - 8} more" if len(more) > 8 else "")
         blocks.append(f"Warning: the arms differ in more than the scheduler: {shown}.")
-    rows = [[f"--{name}", *cells] for name, cells in flags.items() if not name.startswith(PLACES)]
-    rows += [[name, *cells] for name, cells in versions.items()]
+    rows = [[f"--{name}", *flags[name]] for name in sorted(flags, key=more.__contains__, reverse=True)]
+    rows += [[name, *cells] for what in ("versions", "launch") for name, cells in _differing(named, what).items()]
     if rows:
         blocks.append(Table(["", *named], rows, "l" * (1 + len(named))))
     elif len(named) > 1:
@@ -65,7 +67,7 @@ def _differing(named: dict[str, list[dict]], what: str) -> dict[str, list[str]]:
     names = dict.fromkeys(name for runs in named.values() for run in runs for name in run.get(what, {}))
     found = {}
     for name in names:
-        cells = [sorted({str(run.get(what, {}).get(name, UNKNOWN)) for run in runs}) for runs in named.values()]
+        cells = [sorted({str(run.get(what, {}).get(name, NONE)) for run in runs}) for runs in named.values()]
         if len({*map(tuple, cells)}) > 1 or any(len(cell) > 1 for cell in cells) and name != "train.seed":
             found[name] = [", ".join(cell) for cell in cells]
     return found

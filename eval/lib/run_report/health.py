@@ -2,7 +2,7 @@
 
 import numpy as np
 from lib.run_report.content import Section, number, table
-from lib.run_report.measured import HEALTH, Arm
+from lib.run_report.measured import HEALTH, WEIGHTS, Arm
 from lib.run_report.seconds import known
 
 ENDS = 10  # steps at a run's start and end that are averaged
@@ -15,9 +15,10 @@ def section(arms: list[Arm]) -> Section:
         "steps have it.",
         table([_lengths(arm) for arm in arms]),
     ]
-    tags = [tag for tag in HEALTH if any(known(arm, tag) for arm in arms)]
+    names = HEALTH | WEIGHTS
+    tags = [tag for tag in names if any(known(arm, tag) for arm in arms)]
     if tags:
-        rows = [{"metric": HEALTH[tag], **{arm.name: ends_of(arm, tag) for arm in arms}} for tag in tags]
+        rows = [{"metric": names[tag], **{arm.name: ends_of(arm, tag) for arm in arms}} for tag in tags]
         blocks.append(table(rows))
     missing = [HEALTH[tag] for tag in HEALTH if tag not in tags]
     if missing:

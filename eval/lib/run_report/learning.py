@@ -126,7 +126,8 @@ def section(arms: list[Arm]) -> Section:
     if rows:
         blocks += ["Rewards at equal steps, seconds and rollouts, at the end that all runs reach:"]
         blocks.append(Table(["at equal", "at", *names], rows, "l" + "r" * (1 + len(names))))
-        blocks.append(_who_wins(arms, evaluated))
+        if len(arms) > 1:
+            blocks.append(_who_wins(arms, evaluated))
     rows = []
     for target in targets(arms, evaluated):
         for axis, name in AXES.items():
@@ -148,8 +149,6 @@ def _who_wins(arms: list[Arm], evaluated: bool) -> str:
             continue
         _, rewards = found
         order = np.argsort([-one["value"] for one in rewards], kind="stable")
-        if len(order) < 2:
-            return ""
         first, second = (rewards[at] for at in order[:2])
         apart = first["low"] is not None and second["high"] is not None and first["low"] > second["high"]
         at = {"spent": "equal training seconds", "rollouts": "equal rollouts made"}[axis]

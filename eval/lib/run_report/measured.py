@@ -38,6 +38,11 @@ HEALTH = {  # tag -> name
     "ppo_clip_ratio": "clip share",
     "policy_loss": "policy loss",
 }
+WEIGHTS = {  # of the last 100 steps, which this package logs
+    f"token_weight/{name}_tenth_{of}": f"{name} tenth of prompts: share of the {what}"
+    for name in ("longest", "shortest")
+    for of, what in (("tokens", "tokens"), ("update", "update"))
+}
 OF_A_STEP = "step_seconds/"  # parts of which no second is in two, which this package logs
 EVALUATED = re.compile(r"(?:eval_)?(.+)_pass1")
 
@@ -50,8 +55,8 @@ class Measured(NamedTuple):
         seed: its number in the arm, or the seed of a comparison.
         steps: a row a step, by its number: PARTS and `seconds` (NaN for the first of a start, which warms up), `spent`
             seconds of training up to its end, from the end of the first step on; `hours` on the clock, without down
-            time; the columns of FIRST_OF and of HEALTH, `made` rollouts, dropped ones included, `tokens` and `groups`
-            trained.
+            time; the columns of FIRST_OF, HEALTH and WEIGHTS, `made` rollouts, dropped ones included, `tokens` and
+            `groups` trained.
         evaluations: step, `spent`, `hours`, `reward` (mean over data sources), `samples`; `right` and `tokens` where
         single
             problems are known; a column for each source.
@@ -108,7 +113,7 @@ def measure(run: Run, seed: int) -> Measured:
     for name, tags in FIRST_OF.items():
         tag = next((tag for tag in tags if tag in logged), None)
         steps[name] = logged[tag] if tag else np.nan
-    for tag in HEALTH:
+    for tag in [*HEALTH, *WEIGHTS]:
         steps[tag] = logged.get(tag, np.nan)
     steps = steps.assign(**{tag: logged[tag] for tag in logged if tag.startswith(OF_A_STEP)})
     steps = steps.assign(**_derived(steps, logged, run))
@@ -130,6 +135,7 @@ def _derived(steps: pd.DataFrame, logged: pd.DataFrame, run: Run) -> dict[str, p
         "spent": usual.cumsum() - usual.iloc[0],
         "hours": wall.cumsum() / 3600 - wall.iloc[0] / 3600,
         "tokens": steps["samples"] * steps["length"],
+        "group_size": size,
         "groups": steps["samples"] / size,
         "made": dispatched.fillna(steps["samples"] / kept).fillna(
             steps["samples"].where(kept.isna() & steps["pass_rate"].isna())

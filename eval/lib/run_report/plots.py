@@ -121,12 +121,11 @@ def over_steps(arms: list[Arm]) -> Figure:
 
 
 def rewards(arms: list[Arm]) -> Figure | None:
-    """Reward over steps and over training seconds: a line a run."""
+    """Reward over steps, training seconds and rollouts: a line a run."""
     evaluated = are_evaluated(arms)
+    titles = {"step": "step", "spent": "training seconds", "rollouts": "rollouts made"}
     panels = [
-        axis
-        for axis in ("step", "spent")
-        if any(len(curve(run, axis, evaluated).at) > 1 for arm in arms for run in arm.runs)
+        axis for axis in titles if any(len(curve(run, axis, evaluated).at) > 1 for arm in arms for run in arm.runs)
     ]
     if not panels:
         return None
@@ -138,11 +137,7 @@ def rewards(arms: list[Arm]) -> Figure | None:
                 at = thinned(one.at) if len(one.at) else []
                 style = dict(color=colours(arms)[arm.name], alpha=0.8, marker="o" if evaluated else None, ms=3)
                 axis.plot(one.at[at], one.reward[at], label=name_of(arm) if not number else None, **style)
-        _label(
-            axis,
-            {"step": "step", "spent": "training seconds"}[name],
-            "held-out reward" if evaluated else "training reward",
-        )
+        _label(axis, titles[name], "held-out reward" if evaluated else "training reward")
     _legend(axes[0])
     what = (
         "Rewards of evaluations" if evaluated else "Training rewards, means of 10 steps, of the groups that were kept"

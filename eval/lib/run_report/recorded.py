@@ -51,7 +51,8 @@ def _frame(path: Path) -> pd.DataFrame:
 def _measured(folder: Path, seed: int, steps: pd.DataFrame, evaluations: pd.DataFrame, policy: str) -> Measured:
     steps = steps.rename(columns=NAMES).set_index("step").drop(columns=RUN)
     steps = steps.assign(seconds=steps[PARTS].sum(axis=1), first=np.arange(len(steps)) == 0, hours=np.nan)
-    steps = steps.assign(tokens=steps["samples"] * steps["length"], made=steps["groups"] * steps["group_size"])
+    made = steps.get("rollouts", steps["groups"] * steps["group_size"])  # older files count whole groups only
+    steps = steps.assign(tokens=steps["samples"] * steps["length"], made=made)
     missing = [name for name in [*FIRST_OF, *HEALTH] if name not in steps]
     steps = steps.assign(**dict.fromkeys(missing, np.nan))
     evaluations = evaluations.drop(columns=RUN).rename(columns={"seconds": "spent"}).reset_index(drop=True)

@@ -88,7 +88,7 @@ def section(arms: list[Arm], base: Arm) -> Section:
     if any(_rounds(arm) for arm in arms):
         rows = [row for arm in arms for row in _rounds(arm)]
         blocks += ["Rounds of tail batching:", table(rows, left=2)]
-    blocks += ["Means of the parts, and what is done in an hour:", table([_hour(arm) for arm in arms])]
+    blocks += ["Means of the parts in seconds, and what is done in an hour:", table([_hour(arm) for arm in arms])]
     if len(others) > 1:
         rows = [
             [mine.name, other.name, with_ends(times_faster(other, mine))]
@@ -111,7 +111,8 @@ def _row(arm: Arm, base: Arm, is_base: bool) -> dict[str, str]:
         "a step times as fast": "–" if arm is base else with_ends(times_faster(base, arm)),
     }
     for part in PARTS:
-        row[part] = with_interval(of_steps([run.later[part].to_numpy(float) for run in arm.runs], np.median))
+        columns = [run.later[part].to_numpy(float) for run in arm.runs]
+        row[f"median {part}"] = with_interval(of_steps(columns, np.median))
     return row
 
 
@@ -128,7 +129,8 @@ def _rounds(arm: Arm) -> list[dict[str, str]]:
 
 def _hour(arm: Arm) -> dict[str, str]:
     """What the steps behind the warm-up do in an hour of their seconds, and the clock's share outside of them."""
-    row = {"arm": arm.name, **{part: number(np.mean([run.later[part].mean() for run in arm.runs])) for part in PARTS}}
+    means = {part: np.mean([run.later[part].mean() for run in arm.runs]) for part in PARTS}
+    row = {"arm": arm.name, **{f"mean {part}": number(mean) for part, mean in means.items()}}
     for column, name in AN_HOUR.items():
         rates = []
         for run in arm.runs:

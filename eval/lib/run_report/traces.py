@@ -1,18 +1,17 @@
 """Traces of runs, a row a rollout: stragglers, and the weight of prompts by length, alike for both arms."""
 
-import csv
-import io
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from lib.run_logs.exports import csv_rows
 from lib.run_report.content import Section, Table, number
 from lib.run_report.statistics import LEVEL
 from scipy.stats import binomtest
 
 REQUIRED = ["prompt_id", "sample_id", "tokens"]
 RATIO = 2.5  # longest over median rollout of a group, from which it has a straggler; as --rollout.sagc.straggler_ratio
-THIRDS = ["shortest third", "middle third", "longest third"]
+BINS, OF_A_BIN = 10, 10  # at most, and the groups of an arm that a bin has at least on average
 
 
 def read_trace(path: Path) -> pd.DataFrame:
@@ -27,8 +26,7 @@ def read_trace(path: Path) -> pd.DataFrame:
     content = path.read_bytes()
     encoding = "utf-16" if content[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
     text = content.decode(encoding, errors="replace")
-    separator = max(",;\t", key=text.partition("\n")[0].count)
-    rows = list(csv.reader(io.StringIO(text), delimiter=separator))
+    rows, _ = csv_rows(text)
     titles = rows[0] if rows else []
     if missing := [name for name in REQUIRED if name not in titles]:
         raise ValueError(f"--trace {path} has no column {missing[0]}: give the file of --rollout.trace")
@@ -61,8 +59,10 @@ def straggler_rate(frame: pd.DataFrame, ratio: float = RATIO) -> dict[str, float
 
 
 def weight_by_length(frames: dict[str, pd.DataFrame]) -> list[list[str]]:
-    """Of each third of the groups by mean tokens, with ends that all arms share: the part of an arm's groups, and of
-    those that have a signal, whose rewards differ, so that they are trained.
+    """A row a bin of the groups by mean tokens, with ends that all arms share.
+
+    It has where the bin ends, and of each arm the part of its groups, and of those that have a signal, whose rewards
+    differ, so that they are trained. Few groups have fewer bins.
     """
     groups = {}
     for name, frame in frames.items():
@@ -72,14 +72,16 @@ def weight_by_length(frames: dict[str, pd.DataFrame]) -> list[list[str]]:
         groups[name] = pd.DataFrame(
             {"tokens": of_group["tokens"].mean(), "signal": signal.where(right["min"].notna())}
         )
-    ends = np.quantile(np.concatenate([frame["tokens"] for frame in groups.values()]), [1 / 3, 2 / 3])
-    rows = []
-    for name, frame in groups.items():
-        third = np.searchsorted(ends, frame["tokens"])
-        shares = [(third == at).mean() for at in range(3)]
-        trained = third[frame["signal"] == True]  # noqa: E712  # NaN where rewards are not told
-        of_trained = [(trained == at).mean() if len(trained) else np.nan for at in range(3)]
-        rows.append([name, *(f"{number(100 * a, 0)} %, {number(100 * b, 0)} %" for a, b in zip(shares, of_trained))])
+    bins = int(np.clip(min(map(len, groups.values())) // OF_A_BIN, 3, BINS))
+    tokens = np.concatenate([frame["tokens"] for frame in groups.values()])
+    ends = np.quantile(tokens, np.arange(1, bins) / bins)
+    rows = [[f"{at + 1} of {bins}", number(end, 0)] for at, end in enumerate([*ends, tokens.max()])]
+    for frame in groups.values():
+        place = np.searchsorted(ends, frame["tokens"])
+        trained = place[frame["signal"] == True]  # noqa: E712  # NaN where rewards are not told
+        for at, row in enumerate(rows):
+            of_trained = (trained == at).mean() if len(trained) else np.nan
+            row.append(f"{number(100 * (place == at).mean(), 0)} %, {number(100 * of_trained, 0)} %")
     return rows
 
 
@@ -107,8 +109,10 @@ def section(traces: dict[str, list[Path]], names: list[str], ratio: float = RATI
         blocks.append(f"A straggler is a rollout of at least {ratio:g} times its group's median tokens:")
         blocks.append(Table(["arm", "straggler rate", "groups", "left out, as they were stopped"], rows, "lrrr"))
         blocks.append(
-            "Parts of the groups, and of those with a signal, by mean tokens. Where an arm's second number is "
-            "another than the other arm's, prompts of that length weigh otherwise in its updates:"
+            "Groups by their mean tokens, the shortest first: the part of an arm's groups, and of those with a signal. "
+            "Where an arm's second number is another than the other arm's, prompts of that length weigh otherwise in "
+            "its updates:"
         )
-        blocks.append(Table(["arm", *THIRDS], weight_by_length(frames), "lrrr"))
+        titles = ["groups", "tokens up to", *frames]
+        blocks.append(Table(titles, weight_by_length(frames), "lr" + "r" * len(frames)))
     return Section("Stragglers and weight by length", blocks)

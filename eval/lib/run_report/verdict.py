@@ -6,6 +6,10 @@ from lib.run_report.statistics import POWER, told_apart, with_ends
 from scipy.stats import norm
 
 SMALLEST = 1.05  # ratio that is worth telling, where none is seen
+OF_STEPS = (
+    "That interval is of steps: it does not know how much runs, or the hours of a machine, differ. Three seeds or more "
+    "of each, in turns, would tell."
+)
 MOST_SEEDS, MOST_STEPS = 100, 100_000
 
 
@@ -28,7 +32,10 @@ def verdict(mine: str, base: str, found: dict[str, float | None], steps: int, wh
         return f"{against}: cannot tell, {times}, without an interval."
     if found["low"] > 1 or found["high"] < 1:
         word = "faster" if found["low"] > 1 else "slower"
-        return f"{mine} is {word} than {base}: {times}, and takes {100 / found['value']:.0f} % of the seconds."
+        takes = f"{times}, and takes {100 / found['value']:.0f} % of the seconds."
+        if "runs" in found:
+            return f"{mine} is {word} than {base}: {takes}"
+        return f"In these runs {mine} was {word} than {base}: {takes} {OF_STEPS}"
     return f"{against}: cannot tell which is faster: {times}. {needed(found, steps)}"
 
 

@@ -190,5 +190,7 @@ def test_multinode_submits_to_ray(commands):
     assert checked[checked.index("--cluster") + 1] == address and "--wait_minutes" in checked
     assert command[:5] == ["ray", "job", "submit", "--address", address]
     assert command[5:8] == ["--runtime-env-json", '{"py_modules": ["x y"]}', "--"]
-    assert command[8:11] == ["python3", "-m", "openrlhf_sagc"]
+    launched = "OPENRLHF_SAGC_LAUNCHED=SCRIPT=dapo_qwen2.5_32b_multinode;SAGC=recommended;SHAPE=hybrid;"
+    assert command[8] == "env" and command[9].startswith(launched) and ";NODES=2;" in command[9]
+    assert command[10:13] == ["python3", "-m", "openrlhf_sagc"]
     assert ("--actor.num_nodes", "2") in pairs(command) and ("--vllm.num_engines", "4") in pairs(command)

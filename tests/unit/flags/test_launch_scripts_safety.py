@@ -100,6 +100,7 @@ def test_a_run_on_one_node_has_a_ray_of_its_own(tmp_path):
     (tmp_path / "python3").write_text(
         f'#!/bin/sh\ncase "$*" in *redaction.py*) exit ;; esac\n'
         f'echo "$RAY_AUTH_MODE" "$RAY_AUTH_TOKEN_PATH" "$RAY_TMPDIR" >{tmp_path}/started\n'
+        f'echo "$OPENRLHF_SAGC_LAUNCHED" >{tmp_path}/launched\n'
     )
     (tmp_path / "python3").chmod(0o755)
     environment = {
@@ -122,3 +123,4 @@ def test_a_run_on_one_node_has_a_ray_of_its_own(tmp_path):
     assert run(RAY_ADDRESS="10.0.0.1:6379")[0] == [str(tmp_path)]
     assert "OpenRLHF as released trains groups of equal rewards" not in said
     assert "OpenRLHF as released trains groups of equal rewards" in run(SAGC="unpatched")[1]
+    assert "SCRIPT=dapo_qwen2.5_7b;SAGC=unpatched;" in (tmp_path / "launched").read_text()  # run.jsonl keeps it

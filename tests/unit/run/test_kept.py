@@ -47,6 +47,13 @@ def test_a_start_is_a_line_with_command_flags_and_versions(keep):
     assert starts[0]["versions"]["openrlhf"] == "0.11.2 base 0123"
 
 
+def test_variables_of_a_launch_script_are_kept_too(keep, monkeypatch):
+    assert "launch" not in keep()[-1]
+    monkeypatch.setenv(kept.LAUNCHED, f"SCRIPT=dapo;SAGC=off;GROUP_SIZES=4 8;X={URL}")
+    launch = {"SCRIPT": "dapo", "SAGC": "off", "GROUP_SIZES": "4 8", "X": "https://rewards.example/v1"}
+    assert keep()[-1]["launch"] == launch
+
+
 def test_a_folder_that_cannot_be_written_is_a_warning(keep, tmp_path, capsys):
     (tmp_path / "out").touch()
     with pytest.raises(NotADirectoryError):  # of this test, which reads it

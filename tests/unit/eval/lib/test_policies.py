@@ -19,6 +19,10 @@ from lib.policies import Policy, parse_policy
             "fixed:8+stream+forward",
             Policy("fixed:8+stream+forward", "fixed", 8, None, None, False, None, frozenset({"stream", "forward"})),
         ),
+        (
+            "unpatched:8+filter",
+            Policy("unpatched:8+filter", "unpatched", 8, None, None, False, None, frozenset({"filter"})),
+        ),
     ],
 )
 def test_a_word_is_read(word, policy):
@@ -39,6 +43,7 @@ def test_a_word_is_read(word, policy):
         "sagc+tail:frames",
         "unpatched:8+tail",
         "unpatched:8+forward",
+        "unpatched:8+filter+tail",
         "fixed:8+stream+stream",
         "",
         "+tail",

@@ -69,6 +69,12 @@ def test_parts_of_the_faster_step_are_switched():
     assert not {"--train.old_log_probs", "--train.micro_batches", "--train.stream"} & {*plain}
 
 
+@pytest.mark.parametrize("policy", ["unpatched:8", "fixed:8+tail", "sagc"])
+def test_any_policy_may_filter(policy):
+    plain, filtered = (flags_of(word, "grpo", 0, CONTROL) for word in (policy, f"{policy}+filter"))
+    assert {*filtered[1]} - {*plain[1]} == {"--algo.dynamic_filtering_enable"} and filtered[0] == plain[0]
+
+
 @pytest.mark.parametrize("name, tokens, buffer", [("countdown", "200", "40"), ("route", "584", "116")])
 def test_a_task_says_how_long_responses_are(name, tokens, buffer):
     flags = flags_of("unpatched:8", "dapo", 0, CONTROL, TASKS[name])[1]

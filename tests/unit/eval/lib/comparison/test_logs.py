@@ -26,6 +26,7 @@ def test_steps_are_read_from_the_logs(recorded):
     steps = lib.comparison.logs.read_steps(folder, evaluated, straggler_ratio=2.5).set_index("step")
     assert steps["seconds"].tolist() == [0.0, 5.5]
     assert steps["group_size"].tolist() == [4, 2] and steps["groups"].tolist() == [2, 2]
+    assert steps["rollouts"].tolist() == [8, 5]  # that of the stopped group too
     assert steps["straggler_rate"].tolist() == [0.5, 0.0]  # max / median 2.5 and 1; 1 and 1.5
     waits = [2.0, 2.0, 2.0, 0.5, 1.0, 1.0, 1.0, 1.0]
     assert steps["idle_tail"][1] == pytest.approx(np.mean(waits), abs=1e-3)

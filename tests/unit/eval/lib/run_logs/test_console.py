@@ -25,6 +25,23 @@ def test_a_quoted_cut_or_repeated_line_is_no_step():
     assert len(STEP_END.findall("\n".join([line(1), quoted, line(2)]))) == 2
 
 
+@pytest.mark.parametrize(
+    "before",
+    [
+        "\x1b[36m(PPOTrainer pid=7, ip=192.0.2.7)\x1b[0m ",
+        "2026-11-27T08:59:01.123456789Z (PPOTrainer pid=7) ",  # kubectl logs --timestamps
+        "0: (PPOTrainer pid=7) ",  # srun --label
+        "Nov 27 08:59:01 (PPOTrainer pid=7) ",
+        "Train epoch [1/1]:  50%|#  | 1/2 [00:01<00:07, 7.02s/it](PPOTrainer pid=7) ",  # without its \r
+        "\x1b[A\x1b[2K\x1b[?25l",  # a bar that moves the cursor
+    ],
+)
+def test_what_ray_bars_and_clusters_put_before_a_line(before):
+    assert phase_seconds(f"{before}{line(1)}\n{before}{line(2)}\n") == [1.5, 1.5]
+    quoted = f"{before}{PREFIX % 3}Sample: {line(9)}"
+    assert phase_seconds(quoted) == []
+
+
 def test_steps_and_evaluations_of_a_log_are_a_run(tmp_path):
     evaluated = (
         PREFIX % 20 + "✨ Evaluation completed in 00:00:02, global_step 2, eval_metrics: {'eval_math_pass1': 0.25}"

@@ -2,8 +2,11 @@
 
 import json
 
+import pandas as pd
 import pytest
-from lib.run_logs.read import read
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from lib.run_logs.read import read, read_all
 
 STEPS = 5
 
@@ -63,6 +66,56 @@ def test_every_form_of_a_history_is_the_same_table(tmp_path):
     check(read(written(tmp_path / "c.csv", as_csv(history()), "utf-16")))
 
 
+@pytest.mark.parametrize("orient", ["records", "columns", "split", "table", "list"])
+def test_every_json_of_pandas_is_the_same_table(tmp_path, orient):
+    frame = pd.DataFrame(history())
+    text = json.dumps(frame.to_dict("list")) if orient == "list" else frame.to_json(orient=orient)
+    check(read(written(tmp_path / "a.json", text)))
+
+
+def test_objects_over_several_lines(tmp_path):
+    text = pd.DataFrame(history()).to_json(orient="records", lines=True, indent=4)
+    check(read(written(tmp_path / "a.json", text)))
+    run = read(written(tmp_path / "a.json", text[: text.rindex('"train') - 9]))
+    assert run.steps.index.tolist() == [1, 2, 3, 4] and "still being written" in run.notes[0]
+
+
+def test_a_column_of_row_numbers_is_none(tmp_path):
+    path = tmp_path / "a.csv"
+    pd.DataFrame(history()).to_csv(path)
+    check(read(str(path)))
+
+
+def test_a_table_of_several_runs_is_split_by_them(tmp_path):
+    rows = [{"run_id": name, **row} for name, first in (("a", 1), ("b", 2)) for row in history(range(first, 6))]
+    for name, text in (("a.csv", as_csv(rows)), ("a.json", json.dumps(rows))):
+        path = written(tmp_path / name, text)
+        with pytest.raises(ValueError, match="has the runs a, b: give one as FILE#RUN"):
+            read(path)
+        check(read(f"{path}#a"))
+        assert read(f"{path}#b").steps.index.tolist() == [2, 3, 4, 5]
+    check(read(written(tmp_path / "one.csv", as_csv(rows[: len(history())]))))
+
+
+def test_a_row_a_scalar_as_readers_of_event_files_write_it(tmp_path):
+    rows = [(step, f"train/{tag}", 2.0 * step) for step in range(1, 4) for tag in ("timing/generation", "reward")]
+    frame = pd.DataFrame(rows, columns=["step", "tag", "value"])
+    frame.assign(wall_time=10.0 * frame["step"]).to_csv(tmp_path / "a.csv", index=False)
+    run = read(str(tmp_path / "a.csv"))
+    assert run.steps["timing/generation"].to_dict() == {1: 2, 2: 4, 3: 6} and run.steps["wall_time"][3] == 30
+    both = pd.concat([frame.assign(dir_name="off"), frame.assign(dir_name="ours", value=7)])
+    both.to_csv(tmp_path / "b.csv")
+    assert read(f"{tmp_path / 'b.csv'}#ours").steps["reward"].tolist() == [7, 7, 7]
+
+
+def test_lines_end_as_any_program_ends_them_and_a_sample_may_be_long(tmp_path):
+    rows = [{"note": "x" * 200_000 if not number else "", **row} for number, row in enumerate(history())]
+    path = tmp_path / "a.csv"
+    for end in (b"\n", b"\r", b"\r\n"):
+        path.write_bytes(as_csv(rows).encode().replace(b"\n", end))
+        check(read(str(path)))
+
+
 def test_a_cut_last_line_is_a_run_that_is_being_written(tmp_path):
     run = read(written(tmp_path / "a.jsonl", "\n".join(map(json.dumps, history()))[:-8]))
     assert run.steps.index.tolist() == [1, 2, 3, 4] and "still being written" in run.notes[0]
@@ -118,6 +171,8 @@ def test_rows_without_a_number_of_steps_and_columns_that_are_there_twice(tmp_pat
         ),
         ("a.json", '{"_step": 3, "_wandb": {"runtime": 1}, "train/reward": 0.5}', "has one value a run"),
         ("a.csv", "Wall time,Step,Value\n1.0,1,0.5\n", "a chart of TensorBoard, which does not say its tag"),
+        ("a.json", "[[1.0, 1, 0.5], [2.0, 2, 0.6]]", "a chart of TensorBoard, which does not say its tag"),
+        ("a.json", '{"train/reward": 0.5}\n{"cut\n{"train/reward": 0.5}', "line 2 is no JSON"),
         ("a.csv", "prompt_id,sample_id,tokens\np,0,5\n", "is a trace: give the run's log as NAME=FOLDER"),
         ("a.csv", "a,b\n1,2\n", "is no export that is known: export the run's history"),
         ("a.csv", "", "has no rows"),
@@ -131,3 +186,20 @@ def test_other_exports_are_refused_in_a_line_that_shows_none_of_them(tmp_path, n
     with pytest.raises(ValueError, match=message) as error:
         read(written(tmp_path / name, text))
     assert "\n" not in str(error.value) and "0000" not in str(error.value)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.sampled_from(["a.csv", "a.json", "a.jsonl", "chart.csv"]), st.floats(0, 1), st.integers(0, 60), st.data())
+def test_a_damaged_export_is_read_or_refused_in_a_line(tmp_path, name, place, lost, data):
+    whole = {"a.csv": as_csv(history()), "a.json": json.dumps(history()), "chart.csv": chart()}
+    text = whole.get(name, "\n".join(map(json.dumps, history()))).encode()
+    at = int(place * len(text))
+    pieces = st.one_of(
+        st.binary(max_size=6), st.sampled_from([b'"', b"\r", b"\n", b"{", b"[", b"\x00", b"1e999", text])
+    )
+    (tmp_path / name).write_bytes(text[:at] + data.draw(pieces) + text[at + lost :])
+    try:
+        for run in read_all(str(tmp_path / name)):
+            read(f"{tmp_path / name}#{run}" if run else str(tmp_path / name))
+    except ValueError as error:
+        assert "\n" not in str(error)

@@ -7,6 +7,7 @@ from lib.run_logs.kept import kept_of
 from lib.run_logs.read import read
 
 START = {"command": "python -m openrlhf_sagc", "flags": {"rollout.batch_size": 8}, "versions": {"torch": "2.13.0"}}
+START |= {"launch": {"SAGC": "off", "NODES": "2"}}
 
 
 def test_the_last_start_counts(tmp_path):
@@ -23,4 +24,4 @@ def test_what_anyone_may_have_written_is_no_flag(tmp_path):
     assert kept_of(tmp_path) == {}
     flags = {"logger.wandb.key": "0000", "<script>": 1, "A B": 2, "train.seed": 0}
     (tmp_path / "run.jsonl").write_text(json.dumps({"flags": flags, "versions": [1]}) + "\n")
-    assert kept_of(tmp_path) == {"flags": {"train.seed": 0}, "versions": {}, "command": ""}
+    assert kept_of(tmp_path) == {"flags": {"train.seed": 0}, "versions": {}, "launch": {}, "command": ""}

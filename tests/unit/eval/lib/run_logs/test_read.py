@@ -44,3 +44,32 @@ def test_what_has_no_run_is_named(tmp_path):
     (tmp_path / "picture").write_bytes(b"\x89PNG\xff")
     with pytest.raises(ValueError, match="picture is no text"):
         read(str(tmp_path / "picture"))
+
+
+@pytest.mark.parametrize(
+    "name, advice",
+    [
+        ("history.parquet", "write it as CSV, by pandas.read_parquet"),
+        ("history.csv.gz", "unpack it first"),
+        ("history.pkl", "may run a program when it is read: export the run's history"),
+        ("run-1.wandb", "bring it to a server by wandb sync"),
+        ("history.xlsx", "save its sheet as CSV"),
+    ],
+)
+def test_a_file_of_another_kind_is_told_what_would_do(tmp_path, name, advice):
+    (tmp_path / name).write_bytes(b"\x80\x00")
+    with pytest.raises(ValueError, match=f"{name} is .*{advice}|{name} {advice}"):
+        read(str(tmp_path / name))
+
+
+def test_a_local_folder_of_wandb_has_the_output_of_its_process(tmp_path):
+    folder = tmp_path / "wandb/offline-run-1"
+    (folder / "files").mkdir(parents=True)
+    (folder / "run-1.wandb").write_bytes(b"\x80\x00")
+    with pytest.raises(ValueError, match="run-1.wandb is W&B's own file: .* wandb sync"):
+        read(str(tmp_path))
+    printed = folder / "files/output.log"
+    printed.write_text("INFO 11-27 08:59:15 ppo_trainer.py:555] Global step 1: {'reward': 0.5}\n")
+    with pytest.raises(ValueError, match=f"or give what it printed, {printed}"):
+        read(str(tmp_path))
+    assert read(str(printed)).steps["reward"].tolist() == [0.5]

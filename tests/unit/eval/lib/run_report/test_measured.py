@@ -60,6 +60,7 @@ def test_dropped_rollouts_are_made_too():
     assert [found.steps["made"].tolist() for found in made] == [[64, 64], [128, 128], [128, 128], [128, 128]]
     assert measure(run_of([4.0], dynamic_filtering_pass_rate=400.0), 0).steps["made"].isna().all()
     assert made[2].steps["groups"].tolist() == made[3].steps["groups"].tolist() == [8, 8]
+    assert made[3].steps["group_size"].tolist() == [8, 8] and made[0].steps["group_size"].isna().all()
 
 
 def test_evaluations_are_a_mean_over_their_sources():

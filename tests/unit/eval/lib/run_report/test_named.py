@@ -51,8 +51,8 @@ def test_runs_by_their_logs(command, tmp_path):
         "step_speedup"
     ] is None
     assert found["policies"][1]["step_speedup"]["value"] == pytest.approx(7.55 / 5.55, rel=0.01)
-    assert "my name is faster than off" in found["verdicts"][0]
-    assert "my name is faster than off" in (tmp_path / "out/REPORT.md").read_text()
+    assert "my name was faster than off" in found["verdicts"][0]
+    assert "my name was faster than off" in (tmp_path / "out/REPORT.md").read_text()
 
 
 def test_several_sources_of_one_name_are_its_seeds(command, tmp_path):

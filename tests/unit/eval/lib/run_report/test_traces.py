@@ -1,6 +1,7 @@
 """Traces, as people have them."""
 
 import numpy as np
+import pandas as pd
 import pytest
 from lib.run_report.traces import read_trace, section, straggler_rate, weight_by_length
 
@@ -57,7 +58,15 @@ def test_the_weight_of_prompts_by_their_length(tmp_path):
         correct=np.where(frame["tokens"].groupby(frame["group"]).transform("mean") > 55, 1, frame["correct"])
     )
     rows = weight_by_length({"off": frame, "ours": drops_long})
-    assert rows[0][1:] == ["33 %, 33 %"] * 3 and rows[1][3] == "33 %, 0 %"
+    assert [row[0] for row in rows] == ["1 of 3", "2 of 3", "3 of 3"] and rows[-1][1] == "88"
+    assert [row[2] for row in rows] == ["33 %, 33 %"] * 3 and rows[2][3] == "33 %, 0 %"
+
+
+def test_many_groups_are_weighed_by_tenths():
+    groups = pd.DataFrame({"group": np.repeat(np.arange(200), 2), "tokens": np.repeat(np.arange(200), 2)})
+    short = groups["group"] < 20
+    rows = weight_by_length({"ours": groups.assign(correct=np.where(short, 1, np.tile([0, 1], 200)))})
+    assert rows[0] == ["1 of 10", "20", "10 %, 0 %"] and {row[2] for row in rows[1:]} == {"10 %, 11 %"}
 
 
 def test_a_section_says_for_whom_it_is_not_known(tmp_path):

@@ -15,12 +15,12 @@ def found(value, half, **runs):
     "ratio, steps, said",
     [
         (
-            found(1.25, 1.1),
+            found(1.25, 1.1, runs=3),
             50,
             "ours is faster than off: a step is 1.25 [1.14, 1.38] times as fast, and takes 80 % of",
         ),
         (
-            found(0.8, 1.1),
+            found(0.8, 1.1, runs=3),
             50,
             "ours is slower than off: a step is 0.80 [0.73, 0.88] times as fast, and takes 125 % of",
         ),
@@ -35,6 +35,12 @@ def found(value, half, **runs):
 )
 def test_faster_slower_or_cannot_tell(ratio, steps, said):
     assert said in verdict("ours", "off", ratio, steps)
+
+
+def test_an_interval_of_steps_is_called_one():
+    text = verdict("ours", "off", found(1.25, 1.1), 50)
+    assert text.startswith("In these runs ours was faster than off: a step is 1.25") and "is of steps: it does" in text
+    assert "is of steps" not in verdict("ours", "off", found(1.25, 1.1, runs=3), 50)
 
 
 def test_it_says_how_many_more_steps_or_seeds_would_tell():

@@ -15,7 +15,7 @@ def test_everything_is_in_the_folder(tmp_path):
     assert names == {"REPORT.md", "report.html", "comparison.json", "parts.svg", "steps.svg"}
     assert all(f"]({name})" in text for name in names if name.endswith(".svg"))
     assert json.loads((tmp_path / "out/comparison.json").read_text())["verdicts"][0].startswith(
-        "ours is faster than off"
+        "In these runs ours was faster than off"
     )
     assert (tmp_path / "out/parts.svg").read_text().startswith('<svg xmlns="http://www.w3.org/2000/svg" ')
 
