@@ -173,6 +173,11 @@ CASES = {
         "--rollout.length_history /none.csv cannot be read as text",
         "No such file",
     ),
+    "a folder without a history of lengths": (
+        ["--rollout.tail_batching.enable", "--rollout.length_history", "/"],
+        "--rollout.length_history / has no checkpoint",
+        "or the --rollout.trace",
+    ),
     "tail batching that keeps its tail": (
         ["--rollout.tail_batching.enable", "--algo.dynamic_filtering_surplus", "keep"],
         "--algo.dynamic_filtering_surplus keep does not work with --rollout.tail_batching.enable",
