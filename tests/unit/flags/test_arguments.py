@@ -155,7 +155,7 @@ CASES = {
     ),
     "a surplus that sorted steps do not have": (
         ["--rollout.tail_batching.enable", "--rollout.tail_batching.prompt_ratio", "1.25"],
-        "--rollout.tail_batching.prompt_ratio must be from 1 to 1.1 where steps are sorted, got 1.25",
+        "--rollout.tail_batching.prompt_ratio must be from 1 to 1.06 where steps are sorted, got 1.25",
         "use that, or --rollout.tail_batching.method stop",
     ),
     "rollouts that sorted steps do not stop": (
