@@ -222,8 +222,8 @@ def _add_files(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         LENGTH_HISTORY,
         default=None,
-        metavar="FILE",
-        help="trace of an earlier run on these prompts, so that their lengths are known from the first step on",
+        metavar="PATH",
+        help="trace or --ckpt.path of an earlier run on these prompts, whose lengths are then known from the first step on",
     )
     group.add_argument(
         RESUME_DATA,

@@ -6,9 +6,9 @@ from openrlhf_sagc.decisions.tail_batching import NoTailBatching, TailBatcher
 
 PLAIN, SORTED, ROUNDS = "plain", "sort", "stop"
 EXPLAINED = 0.8  # share of the spread between prompts from which on sorted steps are faster than rounds
-IDLE_SORTED = 0.3  # idle share of a plain step from which on sorted steps are faster
+IDLE_SORTED = 0.6  # idle share of plain steps from which on sorted steps are faster
 IDLE_ROUNDS = 0.8  # the same of rounds, which decode a third of their tokens in vain
-MOST_STEPS = 100  # without a plain step, which alone shows the idle share
+MOST_STEPS = 300  # without a plain step, which alone shows the idle share, and takes as long as two or three others
 
 
 class BestRounds:
@@ -45,7 +45,9 @@ class BestRounds:
         idle, explained = outlook.idle_tail, outlook.explained
         if idle is None or self._since_plain >= MOST_STEPS:
             return PLAIN, "a plain step, to see its idle tail"
-        seen = f"the idle tail of a plain step is {idle:.0%} of it, and history explains {explained:.0%} of the spread"
+        seen = (
+            f"the idle tail of plain steps is {idle:.0%} of them, and history explains {explained:.0%} of the spread"
+        )
         if idle >= IDLE_SORTED and explained >= EXPLAINED:
             return SORTED, f"sorted steps: {seen} between prompts"
         if idle >= IDLE_ROUNDS:

@@ -84,7 +84,7 @@ class StepPlanner:
         self.num_engines = num_engines
         self.flight = InFlight()
         self.steps = 0
-        self._idle_tail: float | None = None  # of the last plain step
+        self._idle_tail: float | None = None  # mean of plain steps, half of which is the last one's
 
     def begin(self, queue: PromptQueue) -> Step:
         """The next step, which goes on with what is in flight."""
@@ -93,7 +93,8 @@ class StepPlanner:
         rate = self.sampler.acceptance_rate(size)
         explained = self.predictor.explained if self.predictor else 0.0
         framed = len(queue.frame) * rate / num_groups
-        outlook = Outlook(len(queue), queue.is_drained, framed, explained, self._idle_tail)
+        left = queue.left * rate / num_groups
+        outlook = Outlook(len(queue), queue.is_drained, framed, explained, self._idle_tail, left)
         round = self.batcher.decide(num_groups, size, outlook)
         return Step(
             number=self.steps,
@@ -130,7 +131,8 @@ class StepPlanner:
         tokens = [[rollout.tokens for rollout in group] for group in step.lengths]
         running = [[not rollout.finished for rollout in group] for group in step.lengths]
         if step.round.long and not step.part:
-            self._idle_tail = idle_share(rollout for group in step.lengths for rollout in group)
+            idle = idle_share(rollout for group in step.lengths for rollout in group)
+            self._idle_tail = idle if self._idle_tail is None else (self._idle_tail + idle) / 2
         shown: Sequence[Sequence[float]] = tokens
         if self._signal == "seconds":
             shown = [[rollout.running_seconds for rollout in group] for group in step.lengths]

@@ -9,7 +9,9 @@ from openrlhf_sagc.decisions.records import Part, Prompt
 
 
 class PromptSource(Protocol):
-    """Where a queue gets its new prompts from."""
+    """Where a queue gets its new prompts from; an episode has `size` of them."""
+
+    size: float
 
     def begin(self, episode: int) -> None:
         """Go to the first prompt of this episode, counted from 1."""
@@ -34,6 +36,7 @@ class PromptQueue:
         self._source = source
         self._drawn_episode = 0  # the last one that was begun
         self._is_drawing = False  # whether that one may have more prompts
+        self._taken = 0  # prompts of it
         self._put_back: deque[Prompt] = deque()
         self.frame = Frame()
 
@@ -50,6 +53,13 @@ class PromptQueue:
     def is_drained(self) -> bool:
         """Whether all prompts of the trainer's episode have been drawn."""
         return self._drawn_episode > self.episode - (not self._is_drawing)
+
+    @property
+    def left(self) -> float:
+        """Prompts that the trainer's episode has left, those that were put back included."""
+        if self.is_drained:
+            return len(self)
+        return len(self) + self._source.size - (self._taken if self._is_drawing else 0)
 
     def draw(self, count: int, *, max_put_back: int, next_episode_allowed: bool) -> list[Prompt]:
         """`count` prompts.
@@ -69,7 +79,9 @@ class PromptQueue:
         if not self._is_drawing:
             self._drawn_episode += 1
             self._source.begin(self._drawn_episode)
+            self._taken = 0
         rows, ended = self._source.take(count)
+        self._taken += len(rows)
         self._is_drawing = not ended
         return [Prompt(*row, self._drawn_episode) for row in rows]
 
@@ -147,6 +159,7 @@ class PromptQueue:
         return {
             "drained": not self._is_drawing,
             "drawn_episode": self._drawn_episode,
+            "taken": self._taken,
             "episode": self.episode,
             "returned": [list(prompt._replace(must_finish=True)) for prompt in [*running, *self._put_back]],
             "frame": [list(prompt) for prompt in self.frame.prompts],
@@ -156,6 +169,7 @@ class PromptQueue:
         """Go on from `state_dict()`; the source has its own state already."""
         self.episode = state["episode"]
         self._drawn_episode = state["drawn_episode"]
+        self._taken = state.get("taken", 0)
         self._put_back = deque(Prompt(*prompt) for prompt in state["returned"])
         self.frame = Frame([Prompt(*prompt) for prompt in state.get("frame", [])])
         self._is_drawing = not state["drained"]

@@ -1,5 +1,6 @@
 """Records that pass between the policies, the scheduler, the engines and the simulator."""
 
+import math
 from collections.abc import Sequence
 from enum import Enum
 from typing import Any, NamedTuple
@@ -11,8 +12,8 @@ class Outlook(NamedTuple):
     """What is known before a step, besides its size.
 
     `waiting` prompts were put back, and `drained` says that the episode has no others. The prompts that are left in a frame
-    are expected to fill `framed` steps. `explained` is the share of the spread of lengths between prompts that was
-    foreseen, see `LengthPredictor`. `idle_tail` is that of the last plain step, see `idle_share`; None before one.
+    are expected to fill `framed` steps, and all that the episode has left `left` ones. `explained` is the share of the spread of lengths between prompts that was
+    foreseen, see `LengthPredictor`. `idle_tail` is that of plain steps, see `idle_share`; None before one.
     """
 
     waiting: int = 0
@@ -20,6 +21,7 @@ class Outlook(NamedTuple):
     framed: float = 0.0
     explained: float = 0.0
     idle_tail: float | None = None
+    left: float = math.inf
 
 
 class Round(NamedTuple):

@@ -9,7 +9,9 @@ from hashlib import blake2b
 
 from openrlhf_sagc.decisions.records import Outlook, Round
 
-STEPS = 10  # of a frame
+STEPS = 10  # of a frame, about
+MOST_STEPS = 15  # of a frame that an episode's end makes longer
+MOST_RATIO = 1.06  # at which no more prompts are stopped in a frame than a step has groups
 HALF_A_STEP = 0.5  # a frame with fewer prompts than this share of a step needs is over
 
 
@@ -18,11 +20,10 @@ class SortedSteps:
 
     A round is `decide`, then `observe` once its step is closed. At a ratio of 1 nothing is stopped, and each prompt is
     trained in the frame that takes it from the data. A surplus stops the slowest of a step, whose prompts finish in the
-    next frame. Without dynamic sampling a prompt is so trained within 2 * STEPS steps.
+    next frame. Without dynamic sampling a prompt is so trained within 2 * MOST_STEPS steps.
 
     Args:
-        prompt_ratio: prompts dispatched over those needed, from 1 to 1 + 1 / STEPS, rounded down to whole prompts: no more
-            are stopped in a frame than a step has groups.
+        prompt_ratio: prompts dispatched over those needed, from 1 to MOST_RATIO, rounded down to whole prompts.
         seed: of the order of steps.
 
     Raises:
@@ -30,10 +31,8 @@ class SortedSteps:
     """
 
     def __init__(self, *, prompt_ratio: float = 1.0, seed: int = 0) -> None:
-        if not 1 <= prompt_ratio <= 1 + 1 / STEPS:
-            raise ValueError(
-                f"prompt_ratio must be from 1 to {1 + 1 / STEPS:g} where steps are sorted, got {prompt_ratio}"
-            )
+        if not 1 <= prompt_ratio <= MOST_RATIO:
+            raise ValueError(f"prompt_ratio must be from 1 to {MOST_RATIO} where steps are sorted, got {prompt_ratio}")
         self.prompt_ratio = float(prompt_ratio)
         self._seed = seed
         self._left = 0  # steps that the frame may still have
@@ -42,7 +41,7 @@ class SortedSteps:
     def decide(self, num_groups: int, group_size: int, outlook: Outlook) -> Round:
         """The next round, whose step needs these groups."""
         begins = not self._left or outlook.framed < HALF_A_STEP
-        self._left = STEPS if begins else self._left
+        self._left = steps_of_frame(outlook.left) if begins else self._left
         place = fraction(self._seed, self._rounds)
         ratio = int(self.prompt_ratio * num_groups + 1e-9) / num_groups
         return Round(False, ratio, group_size, self._left, place, begins)
@@ -63,6 +62,16 @@ class SortedSteps:
     def load_state_dict(self, state: dict) -> None:
         """Go on from `state_dict()`, or begin a frame after that of another batcher."""
         self._left, self._rounds = state.get("frame_left", 0), state.get("sorted_rounds", 0)
+
+
+def steps_of_frame(left: float) -> int:
+    """Of the next frame, where an episode has so many steps left: its frames are about as long, and none of them is short.
+
+    A short frame has few lengths to choose from, so its steps would wait longer.
+    """
+    if math.isinf(left):
+        return STEPS
+    return max(math.ceil(left / max(round(left / STEPS), 1) - 1e-9), 1)
 
 
 def fraction(seed: int, number: int) -> float:

@@ -17,6 +17,7 @@ class DataloaderPrompts:
     def __init__(self, dataloader, seed: int) -> None:
         self._dataloader = dataloader
         self._seed = seed
+        self.size: float = len(dataloader)
         self._iterator: Any = None
 
     def begin(self, episode: int) -> None:

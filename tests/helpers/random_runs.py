@@ -25,7 +25,7 @@ class Source:
     """Prompts "0", "1", ... of every episode in an order of its own; its state is the episode and the place in it."""
 
     def __init__(self, count):
-        self.count, self.episode, self.place = count, 0, 0
+        self.count, self.size, self.episode, self.place = count, count, 0, 0
 
     def begin(self, episode):
         self.episode, self.place = episode, 0
@@ -180,7 +180,7 @@ def runs(draw, keep_surplus=st.booleans()):
     filtering, predicts, hold = draw(st.booleans()), draw(st.booleans()), draw(st.sampled_from(["samples", "prompts"]))
     prompts, seed, streams = draw(st.integers(8, 60)), draw(st.integers(0, 10**6)), draw(st.booleans())
 
-    sorts = min(ratios["prompt_ratio"], 1.1)
+    sorts = min(ratios["prompt_ratio"], 1.05)
     batchers = {
         None: NoTailBatching,
         "stop": lambda: TailBatcher(**ratios),

@@ -8,7 +8,7 @@ from lib.simulation.lengths import Trace
 
 from openrlhf_sagc.config.refusal import FILTER, LENGTH_AWARE, PREFIX, TAIL, words
 
-BATCHED = "+tail:1"  # of a policy with tail batching
+BATCHED = "+tail"  # of a policy with tail batching
 WITHOUT_TAIL = f"(without {TAIL}enable)"  # in the place of flags, for a run that has it
 KNOWN_SHARE = 0.8  # of the prompts that must have as many rollouts as a group that is drawn from them
 
@@ -40,7 +40,7 @@ def switches_of(arguments: Namespace, sizes: list[int], can_filter: bool) -> lis
         can_filter: whether dynamic sampling can be replayed.
     """
     n, filtered, has_tail = arguments.n_samples_per_prompt, arguments.dynamic_sampling, arguments.tail_batching
-    tail = f"{TAIL}enable {TAIL}method stop{_changed(arguments, ['prompt_ratio'])}"
+    tail = f"{TAIL}enable{_changed(arguments, ['prompt_ratio'])}"
     control = f"{PREFIX}enable {PREFIX}group_sizes {words(sizes)}"
     control += _changed(
         arguments, ["straggler_ratio", "max_straggler_rate", "tradeoff", "discount", "hold", "objective", "signal"]

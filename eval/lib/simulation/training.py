@@ -8,6 +8,7 @@ long round, which then waits for them. All of a step is generated before it is t
 (work.py) says otherwise.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -27,6 +28,8 @@ from openrlhf_sagc.decisions.step import Step
 
 class EndlessEpisode:
     """A source of lengths as the source of a `PromptQueue`; the label of a prompt is what the source drew."""
+
+    size = math.inf
 
     def __init__(self, source: Trace | LogNormal, generator: np.random.Generator):
         self._source, self._generator = source, generator
@@ -102,7 +105,7 @@ class SimulatedTraining:
 
     Args:
         planner: as in training.
-        source: of prompts and response lengths.
+        source: of prompts and response lengths; with episodes if it is a `PromptSource`, else of one without end.
         costs: of engines and training.
         gpus: a multiple of `costs.gpus_per_engine`, and of the actors' own GPUs if they have any.
         prompt_tokens: of every prompt.
@@ -128,7 +131,7 @@ class SimulatedTraining:
         self.cluster = Cluster(costs, (gpus - work.actor_gpus) // costs.gpus_per_engine)
         generator = np.random.default_rng(seed)
         self.engines = SimulatedEngines(self.cluster, source, prompt_tokens, generator)
-        self.queue = PromptQueue(EndlessEpisode(source, generator))
+        self.queue = PromptQueue(source if hasattr(source, "take") else EndlessEpisode(source, generator))
         self.judged: list[Group] = []
         self._dropped: list[Group] = []  # of the step
         self._judged_tokens: list[int] = []  # of the rollouts of its groups that were not stopped
@@ -156,15 +159,16 @@ class SimulatedTraining:
         planner, cluster = self.planner, self.cluster
         start, preemptions, self._ends, self._dropped = cluster.now, cluster.preemptions, [], []
         self._judged_tokens = []
-        step = planner.begin(self.queue)
+        step, groups = self._begun()
         if self.stream:
             self.stream.begin(step)
-        roll_out(step, step.dispatch(), self.engines, self)
+        roll_out(step, groups, self.engines, self)
         stop(step, self.engines, self)
         step.end()
         if len(step.flight.accepted) < step.num_groups:
             raise RuntimeError(step.shortfall())
         step.close(keep=False, tokens_of=lambda group: sum(group.samples))
+        self.queue.close_episode([])
         trained = step.trained
 
         self.judged = [*trained, *self._dropped]
@@ -196,6 +200,15 @@ class SimulatedTraining:
             **(planner.token_weights.metrics() if planner.token_weights else {}),
             **streamed,
         }
+
+    def _begun(self) -> tuple[Step, list[Group]]:
+        """The next step with its first groups, of a later episode if this one has no prompt left."""
+        step = self.planner.begin(self.queue)
+        groups = step.dispatch()
+        while not groups and self.queue.close_episode([]):
+            step = self.planner.begin(self.queue)
+            groups = step.dispatch()
+        return step, groups
 
     def _expected_tokens(self, groups: list[Group]) -> float:
         """What all rollouts of their prompts would have on average."""

@@ -4,6 +4,7 @@ Counted are the decisions, the queue of prompts, the groups in flight and the en
 OpenRLHF's making of samples take is not.
 """
 
+import math
 import statistics
 import time
 from types import SimpleNamespace
@@ -32,6 +33,8 @@ RESPONSES = [{ROLLOUT: Rollout(400 + place, 10.0, 0.5, True, False, None)} for p
 
 class NumberedPrompts:
     """An endless source of prompts."""
+
+    size = math.inf
 
     def __init__(self):
         self.taken = 0

@@ -3,8 +3,10 @@
 import math
 
 import pytest
+import torch
 
 from openrlhf_sagc.config.length_history import MOST_ROLLOUTS, read_history
+from openrlhf_sagc.decisions.length_prediction import LengthPredictor, key_of
 
 HEADER = "prompt_id,sample_id,tokens,correct,truncated,step,group_size,seconds,stopped\n"
 
@@ -47,3 +49,54 @@ def test_a_file_that_cannot_be_read(tmp_path):
     (tmp_path / "binary.csv").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ValueError, match="binary.csv cannot be read as text"):
         read_history(str(tmp_path / "binary.csv"))
+
+
+# --- a checkpoint ------------------------------------------------------------------------------------------------------
+
+
+def save(folder, step, state, name="mp_rank_00_model_states.pt"):
+    place = folder / "_actor" / f"global_step{step}"
+    place.mkdir(parents=True)
+    torch.save({"module": {"weight": torch.ones(3)}, "samples_generator": state}, place / name)
+    return place
+
+
+def test_the_last_checkpoint_of_a_run_knows_its_prompts(tmp_path):
+    """And its drift: a prompt is expected to be as long as the run that saved it expected it to be."""
+    predictor = LengthPredictor()
+    for _ in range(3):
+        for prompt, tokens in (("a", 100), ("b", 3000)):
+            predictor.observe(prompt, [tokens] * 8, [False] * 8)
+    save(tmp_path, 9, {"predictor": LengthPredictor().state_dict()})
+    newest = save(tmp_path, 10, {"predictor": predictor.state_dict()}, "zero_pp_rank_0_mp_rank_00_model_states.pt")
+    for place in (tmp_path, newest):
+        history = read_history(str(place))
+        assert {key: math.exp(logs[0]) for key, logs in history.items()} == pytest.approx(
+            {key_of("a"): 100, key_of("b"): 3000}, rel=0.05
+        )
+        fresh = LengthPredictor()
+        fresh.remember(history)
+        for prompt in "ab":
+            assert fresh.predict(prompt) == pytest.approx(predictor.predict(prompt), rel=0.05)
+
+
+def test_a_folder_that_is_no_checkpoint_with_lengths(tmp_path):
+    with pytest.raises(ValueError, match=f"^{tmp_path} has no checkpoint: give a run's --ckpt.path"):
+        read_history(str(tmp_path))
+    for step, state in enumerate([{}, {"predictor": None}, {"predictor": LengthPredictor().state_dict()}]):
+        place = save(tmp_path, step, state)
+        with pytest.raises(ValueError, match="model_states.pt has no lengths, since its run predicted none"):
+            read_history(str(place))
+
+
+class Code:
+    def __reduce__(self):
+        return print, ("run",)
+
+
+@pytest.mark.parametrize("state", [Code(), {"predictor": {"prompts": {"a": "b"}}}, {"predictor": [1]}])
+def test_nothing_of_a_checkpoint_is_executed_and_odd_ones_are_refused(tmp_path, state, capsys):
+    place = save(tmp_path, 1, state)
+    with pytest.raises(ValueError, match="model_states.pt cannot be read as a checkpoint: ") as refused:
+        read_history(str(place))
+    assert "\n" not in str(refused.value) and not capsys.readouterr().out

@@ -30,8 +30,8 @@ def test_a_run_begins_with_a_plain_step():
         (LONG_TAIL, 0.0, "short"),
         (LONG_TAIL, -3.0, "short"),  # the history misleads
         (LONG_TAIL, 0.9, "sort"),
-        (0.5, 0.9, "sort"),
-        (0.5, 0.5, "long"),  # the tail is too short for rounds that decode in vain
+        (0.7, 0.9, "sort"),
+        (0.7, 0.5, "long"),  # the tail is too short for rounds that decode in vain
         (SHORT_TAIL, 0.9, "long"),
     ],
 )
@@ -60,7 +60,7 @@ def test_the_log_says_what_was_chosen_and_why_once():
     assert said[0] == said[2] == ""
     assert (
         said[1]
-        == "sorted steps: the idle tail of a plain step is 90% of it, and history explains 93% of the spread between prompts"
+        == "sorted steps: the idle tail of plain steps is 90% of them, and history explains 93% of the spread between prompts"
     )
 
 
@@ -90,8 +90,8 @@ def test_a_resumed_run_decides_the_same():
 
 
 def test_a_surplus_is_that_of_sorted_steps():
-    batcher = BestRounds(prompt_ratio=1.1)
+    batcher = BestRounds(prompt_ratio=1.05)
     kinds(batcher, [Outlook()])
-    assert batcher.decide(10, 4, Outlook(idle_tail=LONG_TAIL, explained=0.9)).prompt_ratio == 1.1
-    with pytest.raises(ValueError, match="^prompt_ratio must be from 1 to 1.1"):
+    assert batcher.decide(20, 4, Outlook(idle_tail=LONG_TAIL, explained=0.9)).prompt_ratio == 1.05
+    with pytest.raises(ValueError, match="^prompt_ratio must be from 1 to 1.06"):
         BestRounds(prompt_ratio=1.25)

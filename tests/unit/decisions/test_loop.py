@@ -31,7 +31,8 @@ def test_steps_are_full_and_nothing_is_lost_put_off_twice_or_trained_late(make):
             assert run.queue.waiting[: len(again)] == again and (run.filters or run.sorts or not again)
             assert not again or run.streams or all(group.prompt.must_finish for group in trained)
             put_off.update((prompt.text, prompt.episode) for prompt in again)
-            assert max(put_off.values(), default=0) <= 3  # twice is rare already
+            # Twice is rare already; more of it in sorted steps, whose prompts all must finish.
+            assert max(put_off.values(), default=0) <= (6 if run.sorts else 3)
             running = [parts.group for parts in run.flight.running.values()]
             assert all(group.step == step.number for group in [*run.flight.accepted, *running])
             assert run.keep_surplus or not run.flight

@@ -10,7 +10,7 @@ from openrlhf_sagc.decisions.planner import StepPlanner
 from openrlhf_sagc.decisions.prompt_queue import PromptQueue
 from openrlhf_sagc.decisions.records import Part, Prompt, Rollout, Round
 from openrlhf_sagc.decisions.step import Step
-from openrlhf_sagc.decisions.tail_batching import TailBatcher
+from openrlhf_sagc.decisions.tail_batching import NoTailBatching, TailBatcher
 
 
 @pytest.mark.parametrize("hold, num_groups", [("samples", 8), ("prompts", 4)])
@@ -78,3 +78,22 @@ def test_a_frame_ends_with_its_long_round(monkeypatch):
     ):
         planner.observe(Step(0, 4, 4, Round(long, ratio, 4), 1.0, 4, part=part))
     assert ends == [False, True, False, True, True]
+
+
+def test_the_idle_tail_of_plain_steps_is_a_mean_that_one_odd_step_does_not_decide():
+    """Of each step half runs on for a share of it; short rounds stop what would show the tail, and count for nothing."""
+    settings = dict(hold="prompts", samples=0, prompts=4, signal="tokens", num_engines=1)
+    seen = []
+
+    class Watches(NoTailBatching):
+        def decide(self, num_groups, group_size, outlook):
+            seen.append(outlook.idle_tail)
+            return Round(len(seen) != 2, 1.0, group_size)
+
+    planner = StepPlanner(StragglerAwareGroupController([4]), DynamicSampler(), Watches(), None, **settings)
+    for last in (2.0, 9.0, 4.0, 4.0):
+        step = planner.begin(PromptQueue(Source(9)))
+        ends = (1.0, 1.0, 1.0, last)
+        step.lengths = [[Rollout(1, end, 0.0, True, False, None) for end in ends]]
+        planner.observe(step)
+    assert seen == [None, 0.5, 0.5, pytest.approx((0.5 + 0.75) / 2)]

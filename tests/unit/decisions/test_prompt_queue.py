@@ -52,3 +52,18 @@ def test_a_step_that_waits_for_all_its_prompts_does_not_count_their_first_attemp
     queue.begin_frame(1, 4, lambda prompt: 1.0, from_data=True)
     again = queue.draw_part(4, Part(0, 1), must_finish=True, next_episode_allowed=True)
     assert {prompt.text: prompt.stops for prompt in again if prompt.episode == 1} == {first.text: 0}
+
+
+def test_what_an_episode_has_left_are_its_prompts_and_those_that_wait():
+    queue = PromptQueue(Source(5))
+    assert queue.left == 5
+    first, *_ = queue.draw(2, max_put_back=0, next_episode_allowed=False)
+    queue.put_back(first)
+    assert queue.left == 4
+    resumed = PromptQueue(Source(5))
+    resumed.load_state_dict(queue.state_dict([]))
+    assert resumed.left == 4
+    queue.draw(4, max_put_back=0, next_episode_allowed=True)  # one of the next episode
+    assert queue.is_drained and queue.left == 1
+    queue.draw(1, max_put_back=1, next_episode_allowed=True)
+    assert queue.left == 0 and queue.close_episode([]) and queue.left == 4

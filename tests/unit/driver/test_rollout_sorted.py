@@ -5,7 +5,7 @@ import json
 import pytest
 from fake_engines import prompts_of
 
-from openrlhf_sagc.decisions.records import Prompt
+from openrlhf_sagc.decisions.records import ROLLOUT, Prompt
 from openrlhf_sagc.driver.trace import prompt_id
 
 LENGTHS = [10, 90, 30, 70, 50] * 8  # of 40 prompts
@@ -66,8 +66,47 @@ def test_a_run_that_goes_on_without_tail_batching_loses_no_prompt(make_generator
 def test_the_default_says_what_it_chose(make_generator, history, monkeypatch):
     said = []
     monkeypatch.setattr("openrlhf_sagc.driver.rollout.logger.info", said.append)
-    generator = make_generator(40, respond, **flags("auto", rollout__length_history=history))
+
+    def one_is_long(prompt, size):
+        return [(90 if prompt % 4 == 1 else 5, float(place % 2)) for place in range(size)]
+
+    generator = make_generator(40, one_is_long, **flags("auto", rollout__length_history=history))
     for _ in range(3):
         generator.generate_samples()
     assert len(said) == 1 and said[0].startswith("from step ") and "of the spread between prompts" in said[0]
     assert generator.metrics["tail_batching/plain_round"] in (0, 1)
+
+
+def test_an_asynchronous_run_sorts_the_same_and_knows_the_age_of_each_group(make_generator, history):
+    """Two steps are rolled out with each sync's weights, as with a queue of two."""
+    more = {"rollout__length_history": history}
+    waits = make_generator(40, respond, **flags(**more))
+    runs_on = make_generator(40, respond, **flags(**more, train__async_enable=True))
+    for step in range(10):
+        runs_on.weights = step // 2
+        samples = runs_on.generate_samples()[0]
+        assert prompts_of(samples) == prompts_of(waits.generate_samples()[0])
+        assert samples.weights == step // 2 and runs_on.metrics["tail_batching/wasted_tokens"] == 0
+
+
+def test_trajectories_of_an_agent_that_fails_are_sorted_and_lose_their_group_alone(make_generator, history):
+    """The agent of prompt 7 raises in its first episode, whose step asks for another prompt of like length."""
+    generator = make_generator(40, respond, **flags(rollout__length_history=history))
+    answer = generator.ray.respond
+
+    def fails(ref):
+        responses = answer(ref)
+        if ref.prompt != "7":
+            return responses
+        lost = responses[0][ROLLOUT]._replace(finished=False, stopped=False, failure="ValueError: no tool")
+        return [{"prompt": "7", "label": "", "images": None, ROLLOUT: lost}] * len(responses)
+
+    generator.ray.respond = fails
+    trained, exhausted = [], False
+    while not exhausted:
+        samples, _, _, exhausted = generator.generate_samples()
+        trained += prompts_of(samples)
+        assert generator.metrics["tail_batching/sorted_round"] == 1
+    assert set(range(40)) - set(trained) == {7} and generator.planner.predictor.predict("7\0") == pytest.approx(
+        30, rel=0.2
+    )

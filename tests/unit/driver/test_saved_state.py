@@ -22,7 +22,7 @@ def entries_of(state, prefix=""):
 
 # fmt: off
 ENTRIES = {
-    "format", "drained", "drawn_episode", "episode", "returned", "dispatched", "accepted", "unobserved", "steps",
+    "format", "drained", "drawn_episode", "taken", "episode", "returned", "dispatched", "accepted", "unobserved", "steps",
     "controller", "sampler", "batcher", "predictor", "step_model", "prompts_consumed", "data",
     "controller.group_size", "controller.hazard_a", "controller.hazard_b", "controller.seen", "controller.stopped",
     "controller.stopped.entered", "controller.stopped.ended", "controller.virtual_queue", "controller.balance",

@@ -72,7 +72,7 @@ def test_a_tail_between_prompts_is_for_tail_batching(advised, tmp_path):
     flags = ["--gpus", "16", "--batch_size", "32", "--steps", "12", "--group_sizes", "8", "--plot", tmp_path / "a.png"]
     found, screen = advised(trace, *flags)
     assert found["advice"]["switch"] == "tail batching" and found["tail"]["between"] > 0.8
-    assert found["advice"]["flags"] == "--rollout.tail_batching.enable --rollout.tail_batching.method stop"
+    assert found["advice"]["flags"] == "--rollout.tail_batching.enable"
     assert "Advice: tail batching. It gains +" in screen and (tmp_path / "a.png").stat().st_size > 10_000
     row = found["rows"][1]
     assert 0.12 < row["low"] < row["gain"] < row["high"]

@@ -41,7 +41,19 @@ def test_sorted_steps_waste_no_token(study, small):
     small("sorted_steps.run", PROMPTS=640, STEPS=10)
     rows = pd.read_csv(study("sorted_steps", "--gpus", 16, "--seeds", 0) / "runs.csv").set_index("arm")
     assert rows["wasted_share"]["fixed:8+tail:stop"] > 0 == rows["wasted_share"]["fixed:8+tail:sort"]
-    assert rows["trained_length_ratio"]["fixed:8+tail:stop"] < rows["trained_length_ratio"]["fixed:8+tail:sort"]
+    assert rows["trained_length_ratio"]["fixed:8+tail:sort"] == pytest.approx(1, abs=0.03)
+
+
+def test_the_default_is_compared_with_the_best_method_of_each_size(study, small):
+    small("sorted_steps.sizes", STEPS=1)
+    rows = pd.read_csv(
+        study("sorted_steps", "sizes", "--shapes", "128x8", "--gpus", 4, 64, "--caps", 512) / "sizes.csv"
+    )
+    # Engines of 64 GPUs have a slot for each rollout.
+    assert rows[["gpus", "slots"]].drop_duplicates().to_numpy().tolist() == [[4, 128], [4, 512], [64, 128]]
+    best = rows[["plain", "stop", "sort"]].max(axis=1)
+    assert rows["of the best"].tolist() == pytest.approx((rows["auto"] / best).tolist(), rel=1e-3)
+    assert (rows["plain"] == 1).all() and rows["filter"].tolist() == [False, True] * 3
 
 
 def test_defaults_are_those_of_the_flags_and_a_higher_limit_gives_larger_groups(study, small):

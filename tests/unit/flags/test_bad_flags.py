@@ -150,7 +150,7 @@ CASES = {
     ),
     "a surplus that sorted steps do not have": (
         ["--rollout.tail_batching.enable", "--rollout.tail_batching.prompt_ratio", "1.25"],
-        "--rollout.tail_batching.prompt_ratio must be from 1 to 1.1 where steps are sorted, got 1.25",
+        "--rollout.tail_batching.prompt_ratio must be from 1 to 1.06 where steps are sorted, got 1.25",
         "use that, or --rollout.tail_batching.method stop",
     ),
     "rollouts that sorted steps do not stop": (
@@ -167,6 +167,11 @@ CASES = {
         ["--rollout.tail_batching.enable", "--rollout.length_history", "/none.csv"],
         "--rollout.length_history /none.csv cannot be read as text",
         "No such file",
+    ),
+    "a folder without a history of lengths": (
+        ["--rollout.tail_batching.enable", "--rollout.length_history", "/"],
+        "--rollout.length_history / has no checkpoint",
+        "or the --rollout.trace",
     ),
     "tail batching that keeps its tail": (
         ["--rollout.tail_batching.enable", "--algo.dynamic_filtering_surplus", "keep"],

@@ -54,7 +54,7 @@ def test_the_flags_of_a_switch_make_the_run_that_is_replayed(arguments, changes)
         assert flags["rollout.tail_batching.enable"] == replayed.rollout.tail_batching.enable, switch
         if flags["rollout.tail_batching.enable"]:
             assert flags["rollout.tail_batching.response_ratio"] == replayed.rollout.tail_batching.response_ratio == 1
-            assert flags["rollout.tail_batching.method"] == replayed.rollout.tail_batching.method == "stop"
+            assert flags["rollout.tail_batching.method"] == replayed.rollout.tail_batching.method == "auto"
             assert flags["rollout.tail_batching.prompt_ratio"] == replayed.rollout.tail_batching.prompt_ratio
         if len(replayed.rollout.sagc.group_sizes) > 1:
             for name in ("max_straggler_rate", "hold", "tradeoff"):
@@ -76,12 +76,12 @@ def test_the_run_as_it_is_comes_first_and_every_switch_once(arguments):
 def test_a_run_that_has_tail_batching_keeps_or_drops_it(arguments):
     arguments.tail_batching = True
     switches = switches_of(arguments, [4, 8], can_filter=True)
-    assert switches[0] == ("as it is", "fixed:8+tail:1", "", False)
+    assert switches[0] == ("as it is", "fixed:8+tail", "", False)
     kept = ["groups of 4", "group control", "placed rollouts", "dynamic sampling"]
     dropped = ["no tail batching", "groups of 4 without tail batching", "group control without tail batching"]
     assert sorted(switch.name for switch in switches[1:]) == sorted(kept + dropped)
     for switch in switches:
-        assert ("+tail:1" not in switch.policy) == (WITHOUT_TAIL in switch.flags) == (switch.name in dropped)
+        assert ("+tail" not in switch.policy) == (WITHOUT_TAIL in switch.flags) == (switch.name in dropped)
         parsed(switch.flags.removesuffix(WITHOUT_TAIL))
         parse_policy(switch.policy)
 
