@@ -31,9 +31,7 @@ RESET_PAUSE = 0.2  # seconds between them
 MOST_COLLECTED = 64  # rollouts in one answer, which the driver then handles while its processor's cache holds them
 
 
-def watch_rollouts(
-    engine_actor, *, tokenizer, timeout: float, retries: int, agent_timeout: float | None = None
-) -> None:
+def watch_rollouts(engine_actor, *, timeout: float, retries: int, agent_timeout: float | None = None) -> None:
     """Run in an engine's actor: from now on its rollouts go through a `RolloutExecutor`; a second call does nothing.
 
     Args:
@@ -41,12 +39,11 @@ def watch_rollouts(
         timeout: seconds for one call of the reward function or server.
         retries: further attempts at a reward, or at a whole sample of an agent.
         agent_timeout: seconds that an agent may take between two of its requests to the engine; None is no limit.
-        tokenizer: for the rollouts that are sent without one, as the scheduler's are.
     """
     enable_envs_cache()  # vLLM's frontend would read the environment for every token
     if not isinstance(engine_actor.executor, RolloutExecutor):
         engine_actor.llm.reset_prefix_cache = partial(reset_for_sure, engine_actor.llm.reset_prefix_cache)
-        engine_actor.executor = RolloutExecutor(engine_actor, tokenizer, timeout, retries, agent_timeout)
+        engine_actor.executor = RolloutExecutor(engine_actor, timeout, retries, agent_timeout)
 
 
 async def reset_for_sure(reset: Callable[..., Awaitable[bool]], *args, **kwargs) -> bool:
@@ -99,11 +96,10 @@ class RolloutExecutor:
     in a way of their own keep that way.
     """
 
-    def __init__(self, engine_actor, tokenizer, timeout: float, retries: int, agent_timeout: float | None):
+    def __init__(self, engine_actor, timeout: float, retries: int, agent_timeout: float | None):
         self.executor = executor = engine_actor.executor
         self.loop: asyncio.AbstractEventLoop | None = None  # known with the first rollout
         self._llm = engine_actor.llm
-        self._tokenizer = tokenizer
         self._vocabulary = engine_actor.llm.model_config.get_vocab_size()  # rows of the embedding
         self._retries = retries
         self._jitter = random.Random(engine_actor.kwargs["seed"])  # OpenRLHF's, another one for each engine
@@ -112,9 +108,8 @@ class RolloutExecutor:
         self._ended: asyncio.Queue[tuple[int, int, asyncio.Task]] = asyncio.Queue()  # dispatched and not collected yet
         self._tasks: set[asyncio.Task] = set()  # of the rollouts that were dispatched and run
         self._single_turn = type(executor) is SingleTurnAgentExecutor
-        # That one decodes by itself.
-        self._engine = EngineOfAgents(engine_actor, needs_text=not self._single_turn, running=self._running)
-        self._pickled_tokenizer = b"" if self._single_turn else pickle.dumps(tokenizer)
+        self._engine = EngineOfAgents(engine_actor, running=self._running)
+        self._pickled_tokenizer = b""  # with an agent's first rollout
         self._agent_timeout = None if self._single_turn else agent_timeout
         self._reward_model = self._single_turn and not executor.reward_endpoints
         rewards = Rewards(executor, timeout, retries, self._jitter, note_failure)
@@ -163,8 +158,8 @@ class RolloutExecutor:
         return [Ended(number, place, task.result()) for number, place, task in ended]
 
     async def _execute(self, group: "RunningGroup", args: tuple, kwargs: dict) -> dict:
-        if kwargs.get("hf_tokenizer") is None:
-            kwargs["hf_tokenizer"] = self._tokenizer if self._single_turn else self._tokenizer_of(group)
+        if not self._single_turn:
+            kwargs["hf_tokenizer"] = self._tokenizer_of(group, kwargs["hf_tokenizer"])
         if self.loop is None and not self._single_turn:
             contain_exits(asyncio.get_running_loop())
         self.loop = asyncio.get_running_loop()
@@ -202,8 +197,9 @@ class RolloutExecutor:
             response = {name: kwargs.get(name) for name in ("prompt", "label", "images")}
         return {**response, ROLLOUT: measured}
 
-    def _tokenizer_of(self, group: "RunningGroup"):
+    def _tokenizer_of(self, group: "RunningGroup", tokenizer):
         """A tokenizer for an agent's rollouts of this group alone, since agents may change its settings or share threads."""
+        self._pickled_tokenizer = self._pickled_tokenizer or pickle.dumps(tokenizer)
         if group.tokenizer is None:
             group.tokenizer = pickle.loads(self._pickled_tokenizer)
         return group.tokenizer

@@ -11,8 +11,6 @@ from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
 
-from vllm.sampling_params import RequestOutputKind
-
 
 @dataclass(eq=False)
 class RunningGroup:
@@ -31,29 +29,21 @@ class EngineOfAgents:
 
     Args:
         engine_actor: OpenRLHF's RolloutRayActor.
-        needs_text: whether outputs have their text besides their tokens.
         running: the rollouts that run, as they come and go.
     """
 
-    def __init__(self, engine_actor, needs_text: bool, running: set["RunningRollout"]):
-        self._actor, self._needs_text, self._running = engine_actor, needs_text, running
+    def __init__(self, engine_actor, running: set["RunningRollout"]):
+        self._actor, self._running = engine_actor, running
         self.requests: set[str] = set()
 
     def __getattr__(self, name):
         return getattr(self._actor, name)
 
     async def generate(self, prompt_token_ids, sampling_params, multi_modal_data=None, request_id=None):
-        """The actor's `generate`, with a request id of its own by which the request can be aborted.
-
-        The actor wants the whole output alone. By default vLLM makes one for every token, and its text token by token.
-        """
+        """The actor's `generate`, with a request id of its own by which the request can be aborted."""
         request = request_id or uuid4().hex
-        sampling_params = copy(sampling_params)
-        sampling_params.output_kind = RequestOutputKind.FINAL_ONLY
-        if not self._needs_text and not getattr(sampling_params, "stop", None):  # vLLM finds stop strings in the text
-            sampling_params.detokenize = False
         generate = with_named_request(self._actor, request).generate
-        call = partial(generate, prompt_token_ids, sampling_params, multi_modal_data=multi_modal_data)
+        call = partial(generate, prompt_token_ids, copy(sampling_params), multi_modal_data=multi_modal_data)
         rollout = current_rollout.get(None)
         if rollout and not rollout.task.done() and rollout.ended.get_loop() is asyncio.get_running_loop():
             return await rollout.generate(call, request)

@@ -42,11 +42,11 @@ class Engines:
     for what has ended since the last one. So the driver's work follows the rollouts, and training never asks who has room.
 
     Args:
-        strategy, tokenizer, vllm_engines: as of OpenRLHF's samples generator.
+        strategy, vllm_engines: as of OpenRLHF's samples generator, which has given them the tokenizer.
         settings: of the run.
     """
 
-    def __init__(self, strategy, settings: Settings, tokenizer, vllm_engines: list) -> None:
+    def __init__(self, strategy, settings: Settings, vllm_engines: list) -> None:
         self.silent_waits = self.idle_waits = 0
         self._strategy = strategy
         self._settings = settings
@@ -66,7 +66,7 @@ class Engines:
         reward = self._settings.reward
         limits = {"timeout": reward.timeout, "retries": reward.retries}
         limits["agent_timeout"] = self._settings.rollout.agent_timeout
-        self._watching = self._call(watch_rollouts, tokenizer=ray.put(tokenizer), **limits)
+        self._watching = self._call(watch_rollouts, **limits)
         self._call(end_with_the_core)
 
     def wake(self) -> None:
@@ -199,7 +199,7 @@ class Engines:
         """Have the engine say what has ended, unless it is asked already or nothing runs there."""
         if self._rollouts[engine] and engine not in self._asked:
             self._asked.add(engine)
-            ref = self._engines[engine].generate_responses.remote(Collect(), None, None, 0, None)
+            ref = self._engines[engine].generate_responses.remote(Collect(), None, None, 0)
             ref.future().add_done_callback(partial(self._note_answer, engine))
 
     def _note_answer(self, engine: int, future: Future) -> None:
@@ -249,14 +249,13 @@ class Engines:
 
 
 def _sampling_of(strategy, generate_kwargs: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of `generate_responses` besides prompt and images, as OpenRLHF makes them for every prompt.
-
-    The tokenizer is None: each engine has it already. With every call it would cost both ends tenths of a second.
-    """
+    """The arguments of `generate_responses` besides prompt and images, as OpenRLHF makes them for every prompt."""
     sent: dict[str, Any] = {}
     nobody = SimpleNamespace(
         get_num_unfinished_requests=SimpleNamespace(remote=partial(ray.put, 0)),
         generate_responses=SimpleNamespace(remote=sent.update),
     )
-    SamplesGenerator(strategy, None, None, None, [nobody])._dispatch_prompts_to_vllm([""], [""], **generate_kwargs)
+    generator = SamplesGenerator(strategy, None, None, None, [])
+    generator.vllm_engines = [nobody]
+    generator._dispatch_prompts_to_vllm([""], [""], **generate_kwargs)
     return {name: value for name, value in sent.items() if name not in ("prompt", "num_samples")}

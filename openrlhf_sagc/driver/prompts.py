@@ -9,7 +9,7 @@ class DataloaderPrompts:
     """Prompts of a dataloader.
 
     Args:
-        dataloader: OpenRLHF's prompt dataloader, with a `generator` for its order.
+        dataloader: OpenRLHF's prompt dataloader, whose sampler has a `generator` for its order.
         seed: the order of an episode follows from it and the episode's number alone. So a resumed run meets later
             episodes in the order of the uninterrupted one.
     """
@@ -22,7 +22,7 @@ class DataloaderPrompts:
 
     def begin(self, episode: int) -> None:
         """Go to the first prompt of this episode, counted from 1."""
-        self._dataloader.generator.manual_seed(self._seed + episode - 1)
+        self._dataloader.sampler.generator.manual_seed(self._seed + episode - 1)
         self.resume()
 
     def resume(self) -> None:

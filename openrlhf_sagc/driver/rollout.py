@@ -6,7 +6,6 @@ others still run. It closes with exactly the groups that it needs. The rest is s
 
 import itertools
 from collections.abc import Iterator
-from typing import Any
 
 import ray
 import torch
@@ -52,18 +51,16 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
     """
 
     stream: Stream | None = None
-    tokenizer: Any  # None: OpenRLHF would send it with every prompt of an evaluation, and each engine has it
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
-        tokenizer, self.tokenizer = self.tokenizer, None
         self.settings = Settings.of(self.args)
         self.planner = build_planner(self.settings, num_engines=len(self.vllm_engines))
         if self.planner.predictor and (history := self.settings.rollout.length_history):
             self.planner.predictor.remember(read_history(history))
         self.flight = self.planner.flight
         self.queue = PromptQueue(DataloaderPrompts(self.prompts_dataloader, self.settings.train.seed))
-        self.engines = Engines(self.strategy, self.settings, tokenizer, self.vllm_engines)
+        self.engines = Engines(self.strategy, self.settings, self.vllm_engines)
         self.failures = RewardFailures(self.settings, logger.warning)
         self.trace = RunTrace(self.settings.rollout.trace, logger.warning)
         self.clock = StepClock()
@@ -184,7 +181,7 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
         return samples, len(prompts), exhausted
 
     def state_dict(self) -> dict:
-        """What a resumed run needs, by its keys in the trainer's checkpoint; prompts of running groups are put back.
+        """What a resumed run needs, by its keys in a checkpoint; prompts of running groups are put back.
 
         All of it is plain data: numbers, strings, lists, dictionaries and tensors, and images if the prompts have them.
         The trainers ask for it after every step. Nothing is made of a step whose checkpoint is not saved, since an
@@ -204,7 +201,7 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
             "data": self.settings.data.described,
             "prompts_consumed": self._prompts_consumed,
         }
-        dataloader = None if state["drained"] else self.prompts_dataloader.state_dict()
+        dataloader = {} if state["drained"] else self.prompts_dataloader.state_dict()
         return {"samples_generator": state, "data_loader_state_dict": dataloader}
 
     def _is_saved(self, step: int) -> bool:

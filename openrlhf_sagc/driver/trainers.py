@@ -38,10 +38,30 @@ class GroupSampling:
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
         theirs = self.samples_generator
-        self.samples_generator = StragglerAwareSamplesGenerator(
+        self.samples_generator = generator = StragglerAwareSamplesGenerator(
             theirs.strategy, theirs.prompts_dataloader, theirs.eval_dataloader, theirs.tokenizer, theirs.vllm_engines
         )
+        self.prompts_dataloader = _PromptsOfRun(generator)
         collect_less_garbage()
+
+
+class _PromptsOfRun:
+    """What stands for the prompt dataloader in OpenRLHF's loops, which save its state alone: the scheduler's is with it.
+
+    How far the dataloader is says nothing of the prompts that were drawn and not trained yet (#1322).
+    """
+
+    def __init__(self, generator: StragglerAwareSamplesGenerator) -> None:
+        self._generator = generator
+
+    def __len__(self) -> int:
+        return len(self._generator.prompts_dataloader)
+
+    def state_dict(self) -> dict[str, Any]:
+        return self._generator.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._generator.load_state_dict(state)
 
 
 def collect_less_garbage() -> None:
@@ -95,12 +115,21 @@ class GroupTraining(BasePPOTrainer):
         """OpenRLHF's scalars, of the samples too that were trained before."""
         return super()._compute_rollout_stats([*self._streamed, *experiences])
 
-    def save_logs_and_checkpoints(self, global_step: int, status: dict, *args, **kwargs) -> None:
+    def init_checkpoint_states(self) -> dict[str, Any]:
+        """OpenRLHF's, where the scheduler's state is with the dataloader's, as `_PromptsOfRun` takes it."""
+        states = super().init_checkpoint_states()
+        if states["global_step"]:
+            names = ("samples_generator", "data_loader_state_dict")
+            states["data_loader_state_dict"] = {name: states[name] for name in names if name in states}
+        return states
+
+    def save_logs_and_checkpoints(self, global_step: int, status: dict, client_states: dict | None = None) -> None:
+        _complete(client_states)
         with _named_failure(self.settings.ckpt.path, global_step):
-            super().save_logs_and_checkpoints(global_step, {**status, **step_seconds(status)}, *args, **kwargs)
+            super().save_logs_and_checkpoints(global_step, {**status, **step_seconds(status)}, client_states)
         write_notes(self.settings.ckpt.path, global_step, self.settings.data.described)
 
-    def save_best_checkpoint(self, eval_metrics: dict, global_step: int, *args, **kwargs) -> None:
+    def save_best_checkpoint(self, eval_metrics: dict, global_step: int, client_states: dict | None = None) -> None:
         """OpenRLHF's, unless rewards of the evaluation failed: its metrics say too little of the weights."""
         if failed := eval_metrics.get(FAILED):
             logger.warning(
@@ -108,9 +137,20 @@ class GroupTraining(BasePPOTrainer):
                 "so its checkpoint cannot become the best"
             )
             return
+        _complete(client_states)
         with _named_failure(self.settings.ckpt.path, global_step):
-            super().save_best_checkpoint(eval_metrics, global_step, *args, **kwargs)
+            super().save_best_checkpoint(eval_metrics, global_step, client_states)
         write_notes(self.settings.ckpt.path, global_step, self.settings.data.described)
+
+
+def _complete(client_states: dict[str, Any] | None) -> None:
+    """Give a checkpoint the scheduler's state under a key of its own, and the episode that a resumed run begins in.
+
+    OpenRLHF saves that of the step, which may have been the last one of its episode; a resumed run would repeat it.
+    """
+    saved = (client_states or {}).get("data_loader_state_dict", {})
+    if client_states and "samples_generator" in saved:
+        client_states.update(saved, episode=saved["samples_generator"]["episode"] - 1)
 
 
 @contextmanager

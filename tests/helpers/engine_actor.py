@@ -6,7 +6,7 @@ import time
 from types import SimpleNamespace
 
 import torch
-from vllm.sampling_params import RequestOutputKind
+from openrlhf.trainer.ray.vllm_engine import RolloutRayActor
 
 from openrlhf_sagc.actors.rollouts import stop_rollouts, watch_rollouts
 from openrlhf_sagc.decisions.records import ROLLOUT, Collect, Dispatch, Prompt, Share
@@ -22,11 +22,10 @@ class Actor:
     kind = "engine"
     kwargs = {"seed": 0}  # of vLLM
 
-    def __init__(self, executor, submit=0.0, statistics=True, timeout=30.0, retries=0, **limits):
+    def __init__(self, executor, submit=0.0, statistics=True, timeout=30.0, retries=0, tokenizer=None, **limits):
         self.executor = executor
         self.submit, self.statistics = submit, statistics
         self.requests = {}
-        self.names = itertools.count()
         self.places = itertools.count()  # of rollouts in their groups
         self.waiting = {}  # for dispatched rollouts: futures by group and place
         self.collecting = None
@@ -39,7 +38,8 @@ class Actor:
             output_processor=SimpleNamespace(external_req_ids=self.requests),
             reset_prefix_cache=self._reset,
         )
-        watch_rollouts(self, tokenizer=Tokenizer(), timeout=timeout, retries=retries, **limits)
+        self.hf_tokenizer = tokenizer or Tokenizer()
+        watch_rollouts(self, timeout=timeout, retries=retries, **limits)
 
     async def _abort(self, request_ids):
         for request_id in request_ids:
@@ -52,12 +52,10 @@ class Actor:
     def get_num_unfinished_requests(self):
         return len(self.requests)
 
-    async def generate(self, tokens, sampling_params, multi_modal_data=None):
-        async for output in self.llm.generate(tokens, sampling_params, request_id=f"request-{next(self.names)}"):
-            return output
+    generate = RolloutRayActor.__ray_metadata__.modified_class.generate
+    _mm_pad_token_ids = None  # its
 
     async def _generate(self, tokens, sampling_params, request_id):
-        assert sampling_params.output_kind is RequestOutputKind.FINAL_ONLY
         await asyncio.sleep(self.submit)
         aborted, token_ids = asyncio.Event(), []
         self.requests[request_id] = aborted
@@ -70,14 +68,14 @@ class Actor:
         stats = SimpleNamespace(queued_ts=5.0, scheduled_ts=5.3) if self.statistics else None
         yield SimpleNamespace(outputs=[output], metrics=stats)
 
-    def request(self, label="", max_tokens=5, tokenizer=None):
+    def request(self, label="", max_tokens=5):
         """The arguments of OpenRLHF's executors."""
         return {
             "prompt": "prompt",
             "label": label,
             "sampling_params": SimpleNamespace(max_tokens=max_tokens, logprobs=None),
             "max_length": 2 * ENDLESS,
-            "hf_tokenizer": tokenizer,
+            "hf_tokenizer": self.hf_tokenizer,
             "llm_engine": self,
             "images": None,
         }

@@ -28,6 +28,13 @@ def experience_maker(cls, estimator="group_norm", kl_coef=0.0, group_sizes=(8,) 
     return maker
 
 
+def model_groups(ranks: int) -> dict:
+    """An experience maker's groups of models: actors on so many ranks, and no other model."""
+    actors = SimpleNamespace(_actor_handlers=[None] * ranks, duplicate_actors=1)
+    others = ("critic_model_group", "reward_model_group", "initial_model_group")
+    return {"actor_model_group": actors} | dict.fromkeys(others)
+
+
 def padded_batches_flags(ranks: int, micro_batch_size: int) -> dict:
     """Flags of a run that pads its samples, on so many ranks."""
     return {

@@ -1,5 +1,6 @@
 """The scheduler without Ray or vLLM: engines that decode a token of every rollout per tick of a clock."""
 
+import inspect
 from functools import partial
 from queue import Empty, SimpleQueue
 from types import SimpleNamespace
@@ -7,9 +8,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 from flags import arguments_with
+from openrlhf.trainer.ray.vllm_engine import RolloutRayActor
 
 import openrlhf_sagc.driver.engines as engines_module
-from openrlhf_sagc.actors.rollouts import stop_left_over, stop_rollouts, watch_rollouts
+from openrlhf_sagc.actors.rollouts import stop_left_over, stop_rollouts
 from openrlhf_sagc.decisions.records import ROLLOUT, Collect, Ended, Rollout
 from openrlhf_sagc.driver.rollout import StragglerAwareSamplesGenerator
 
@@ -57,7 +59,7 @@ class Prompts:
 
     def __init__(self, count):
         self.count, self.next = count, 0
-        self.generator = torch.Generator()
+        self.sampler = SimpleNamespace(generator=torch.Generator())
 
     def __len__(self):
         return self.count
@@ -124,6 +126,9 @@ class Returns(SimpleQueue):
         return engine, answer
 
 
+TAKEN = inspect.signature(RolloutRayActor.__ray_metadata__.modified_class.generate_responses)
+
+
 class FakeRay:
     """`wait` moves the clock to the end of the next call; the result of one that still runs is stopped."""
 
@@ -138,9 +143,7 @@ class FakeRay:
         self.tokenizers = []  # that an engine was given for all its rollouts
 
     def run_in_engine(self, function, *args, **kwargs):
-        if function is watch_rollouts:
-            self.tokenizers.append(kwargs["tokenizer"])
-        elif function is stop_left_over:
+        if function is stop_left_over:
             return self.left_over.pop() if self.left_over else 0
         elif function is stop_rollouts and args:
             (groups,) = args
@@ -193,10 +196,11 @@ def make_generator(monkeypatch):
 
     ray = FakeRay()
 
-    def generate_responses(actor, prompt, *_, **settings):
+    def generate_responses(actor, prompt, *more, **settings):
+        TAKEN.bind(actor, prompt, *more, **settings)
         if isinstance(prompt, Collect):
             return Answer(actor.seen.returns, actor.index)
-        assert settings["hf_tokenizer"] is None  # Ray would send it with every call
+        assert "hf_tokenizer" not in settings  # Ray would send it with every call
         seen = actor.seen
         seen.dispatched_to.append([share.prompt.text for share in prompt.shares for _ in share.places])
         for share in prompt.shares:
@@ -230,6 +234,7 @@ def make_generator(monkeypatch):
                 seen=seen,
                 __ray_call__=SimpleNamespace(remote=ray.run_in_engine),
                 generate_responses=SimpleNamespace(),
+                set_tokenizer=SimpleNamespace(remote=ray.tokenizers.append),
                 get_num_unfinished_requests=SimpleNamespace(remote=lambda: ray.requests),
             )
             for index in range(engines)

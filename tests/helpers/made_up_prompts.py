@@ -1,6 +1,7 @@
 """Prompts, responses and rewards for `ppo_loop.py`, made up from the prompt and the sample's number."""
 
 import random
+from types import SimpleNamespace
 
 import torch
 
@@ -24,7 +25,7 @@ class Prompts:
     collate_fn = None
 
     def __init__(self, count):
-        self.count, self.next, self.generator = count, 0, torch.Generator()
+        self.count, self.next, self.sampler = count, 0, SimpleNamespace(generator=torch.Generator())
 
     def __len__(self):
         return self.count

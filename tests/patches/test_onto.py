@@ -22,7 +22,7 @@ def tree(tmp_path):
 
 
 def onto(path, code=0):
-    """What is said of each patch, for its series in turn: [{"0001": "applies; alone", ...}, ...], and the last line."""
+    """What is said of each patch, for its series in turn: [{"0012": "applies; alone", ...}, ...], and the last line."""
     environment = {**os.environ, "PYTHON": sys.executable}
     command = ["bash", ROOT / "patches/check.sh", "--onto", *([path] if path else [])]
     result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
@@ -75,9 +75,9 @@ def test_patch_of_a_line_that_differs_conflicts_and_the_others_are_tried_without
     before = {path: path.read_bytes() for path in tree.rglob("*") if path.is_file()}
     (main, cpu, both), last = onto(tree, 31)
     assert "not every patch applies" in last[0]
-    assert main.pop("0001") == both["0001"] == f"conflicts in {MAKER}"
-    assert main["0008"] == "applies; alone (tried without 0001)"
-    assert all(re.search(r"^applies.*\(tried without 0001\)$", verdict) for verdict in main.values())
+    assert main.pop("0012") == both["0012"] == f"conflicts in {MAKER}"
+    assert main["0013"] == "applies; alone (tried without 0012)"
+    assert all(re.search(r"^applies.*\(tried without 0012\)$", verdict) for verdict in main.values())
     assert not any("without" in verdict for verdict in cpu.values())
     assert {path: path.read_bytes() for path in tree.rglob("*") if path.is_file()} == before
 
@@ -85,27 +85,27 @@ def test_patch_of_a_line_that_differs_conflicts_and_the_others_are_tried_without
 def test_lines_above_a_hunk_are_an_offset(tree):
     change(tree / MAKER, "import itertools\n", "import itertools\n\n\n")
     (main, _, _), _ = onto(tree)
-    assert main["0001"] == "applies with offset 2 lines; alone" and main["0008"] == "applies; alone"
+    assert main["0012"] == "applies with offset 2 lines; alone" and main["0013"] == "applies; alone"
 
 
 def test_changed_context_is_fuzz(tree):
     change(tree / MAKER, 'estimator in ["reinforce_baseline", "dr_grpo"]', 'estimator in ["dr_grpo"]')
     (main, _, _), _ = onto(tree, 31)
-    assert main["0001"] == "applies with fuzz; alone"
+    assert main["0012"] == "applies with fuzz; alone"
 
 
 def test_what_upstream_has_taken_is_already_there(tree):
-    (first,) = (ROOT / "patches").glob("0001-*.patch")
+    (first,) = (ROOT / "patches").glob("0012-*.patch")
     subprocess.run(["git", "apply", first], cwd=tree, check=True)
     (main, _, _), _ = onto(tree)
-    assert main["0001"] == "already there" and main["0003"] == "applies; alone"
+    assert main["0012"] == "already there" and main["0008"] == "applies; alone"
 
 
 def test_file_that_is_missing(tree):
     (tree / "tests/test_agent.py").unlink()
     (main, _, _), _ = onto(tree, 31)
-    assert main["0012"] == "conflicts in tests/test_agent.py"
-    assert main["0013"] == "applies; alone (tried without 0012)"
+    assert main["0017"] == "conflicts in tests/test_agent.py"
+    assert main["0018"] == "applies; alone (tried without 0017)"
 
 
 @pytest.mark.parametrize("path", [None, "nowhere", "empty.whl", "empty.tar.gz", "."])

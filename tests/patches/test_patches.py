@@ -90,17 +90,17 @@ def test_changed_wheel(copy):
 def test_patch_that_does_not_apply(copy):
     estimator = '        elif args.algo.advantage.estimator == "{}":'
     change(zeroing_patch(copy), estimator.format("group_norm"), estimator.format("norm"))
-    assert_fails(run(copy / "patches/build.sh"), 12, "0001-", "does not apply to build/base")
+    assert_fails(run(copy / "patches/build.sh"), 12, "0012-", "does not apply to build/base")
 
 
 def test_message_without_forwarded(copy):
     change(zeroing_patch(copy), "Forwarded:", "Sent:")
-    assert_fails(run(copy / "patches/check.sh"), 20, "0001-", "Forwarded")
+    assert_fails(run(copy / "patches/check.sh"), 20, "0012-", "Forwarded")
 
 
 def test_message_without_its_risk(copy):
     change(zeroing_patch(copy), "Risk:", "Hope:")
-    assert_fails(run(copy / "patches/check.sh"), 20, "0001-", "Risk")
+    assert_fails(run(copy / "patches/check.sh"), 20, "0012-", "Risk")
 
 
 @pytest.mark.parametrize("option", ["--help", "--lockd"])
@@ -117,7 +117,7 @@ def test_series_over_budget(copy):
 
 def test_patch_edited_by_hand(copy):
     change(zeroing_patch(copy), "2 files changed", "2 files  changed")
-    assert_fails(run(copy / "patches/check.sh"), 22, "0001-", "edited by hand")
+    assert_fails(run(copy / "patches/check.sh"), 22, "0012-", "edited by hand")
 
 
 def export_again(copy):
@@ -141,7 +141,7 @@ def export_again(copy):
 def test_patch_that_does_not_compile_or_is_not_formatted(copy, line, code, words):
     change(zeroing_patch(copy), "            constant = high - low <= 8 * eps * torch.maximum(high, -low)", line)
     export_again(copy)
-    assert_fails(run(copy / "patches/check.sh"), code, "0001-", words)
+    assert_fails(run(copy / "patches/check.sh"), code, "0012-", words)
 
 
 def test_series_that_was_not_checked_as_a_whole(copy):
@@ -154,7 +154,7 @@ def test_upstream_tests_that_are_not_all_there(copy, python):
     change(copy / "patches/check.sh", "UPSTREAM_TESTS=221", "UPSTREAM_TESTS=999")
     result = run(copy / "patches/check.sh", PYTHON=str(python))
     assert_fails(result, 25, "/000", "not all 999 upstream tests passed", " passed")  # two at a time, in any order
-    assert "0001-" in result.stderr
+    assert "0012-" in result.stderr
 
 
 def test_patch_whose_tests_pass_without_it(copy, python):
@@ -164,7 +164,7 @@ def test_patch_whose_tests_pass_without_it(copy, python):
     change(zeroing_patch(copy), inexact, exact)
     export_again(copy)
     result = run(copy / "patches/check.sh", PYTHON=str(python))
-    assert_fails(result, 27, "0001-", "its tests do not fail without it", " passed")
+    assert_fails(result, 27, "0012-", "its tests do not fail without it", " passed")
 
 
 def test_readme_has_a_row_with_the_true_line_count_for_every_patch():

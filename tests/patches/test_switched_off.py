@@ -3,7 +3,7 @@
 Every configuration is trained on both trees by `ppo_loop.py`: each step's scalars, the learning rate, its schedule's
 length, the weights and, where one is saved, the model's files are compared bit by bit. What needs a GPU is not covered:
 fp16, sleeping engines, flash attention, and the optimizer's offload but for what of it runs on a CPU. Dynamic batches are packed. The order in which a
-resumed run meets its prompts is the subject of patches 8 and 9 and of their tests.
+resumed run meets its prompts is the subject of patch 0013 and of its test.
 """
 
 import itertools
@@ -118,35 +118,35 @@ def other_samples(before: int, after: int):
 
 DEFECTS = {
     "groups of equal rewards": Defect(
-        "0001",
+        "0012",
         {"rollout.n_samples_per_prompt": 8},
         lambda unpatched, patched: unpatched.gradient > 1 and patched.gradient == 0,
         {"rewards": [0.9]},
     ),
     "dynamic micro-batches, ZeRO 2": Defect(
-        "0003",
+        "0008",
         MANY,
         lambda unpatched, patched: steps(3, 3)(unpatched, patched) and unpatched.gradient != patched.gradient,
     ),
-    "short last rollout": Defect("0004", {"train.batch_size": 8}, scheduled_steps(5, 6), {"prompts": 11}),
+    "short last rollout": Defect("0009", {"train.batch_size": 8}, scheduled_steps(5, 6), {"prompts": 11}),
     "last rollout that micro-batches do not divide": Defect(
-        "0004",
+        "0009",
         {"rollout.n_samples_per_prompt": 3, "rollout.batch_size": 8, "train.batch_size": 8},
         scheduled_steps(1, 2),
         {"prompts": 5},
     ),
     "dynamic batches, short last rollout": Defect(
-        "0005", {**DYNAMIC, "train.batch_size": 8}, scheduled_steps(5, 6), {"prompts": 11}
+        "0010", {**DYNAMIC, "train.batch_size": 8}, scheduled_steps(5, 6), {"prompts": 11}
     ),
     "dynamic batches, training batch of two rollouts": Defect(
-        "0005", {**DYNAMIC, "train.batch_size": 32}, steps(0, 3)
+        "0010", {**DYNAMIC, "train.batch_size": 32}, steps(0, 3)
     ),
-    "dynamic batches, frozen actor": Defect("0005", {**DYNAMIC, **FROZEN}, steps(1, 3)),
+    "dynamic batches, frozen actor": Defect("0010", {**DYNAMIC, **FROZEN}, steps(1, 3)),
     "dynamic batches, two steps, critic": Defect(
-        "0006", {**DYNAMIC, "train.batch_size": 8, "algo.advantage.estimator": "gae"}, other_samples(6, 6)
+        "0011", {**DYNAMIC, "train.batch_size": 8, "algo.advantage.estimator": "gae"}, other_samples(6, 6)
     ),
     "dynamic batches, two steps, ZeRO 3": Defect(
-        "0006", {**MANY, "ds.zero_stage": 3, "train.batch_size": 8}, other_samples(6, 6)
+        "0011", {**MANY, "ds.zero_stage": 3, "train.batch_size": 8}, other_samples(6, 6)
     ),
 }
 

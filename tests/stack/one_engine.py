@@ -18,6 +18,7 @@ from openrlhf.trainer.ppo_trainer import prepare_datasets
 from openrlhf.trainer.ray.vllm_engine import create_vllm_engines
 from openrlhf.utils.utils import get_strategy, get_tokenizer
 from real_runs import AGENTS
+from torch.utils.data import SequentialSampler
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from openrlhf_sagc.actors.rollouts import stop_rollouts
@@ -90,9 +91,9 @@ def make_scheduler(engine, task, tmp_path, monkeypatch):
 
 def in_order(dataloader) -> StatefulDataLoader:
     """The prompt dataloader, but not shuffled."""
-    return StatefulDataLoader(
-        dataloader.dataset, batch_size=1, collate_fn=dataloader.collate_fn, generator=dataloader.generator
-    )
+    sampler = SequentialSampler(dataloader.dataset)
+    sampler.generator = dataloader.sampler.generator  # which the scheduler seeds
+    return StatefulDataLoader(dataloader.dataset, batch_size=1, collate_fn=dataloader.collate_fn, sampler=sampler)
 
 
 def parse(flags, monkeypatch):

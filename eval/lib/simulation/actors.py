@@ -95,9 +95,7 @@ class Actors:
 
     def forward_batches(self, lengths_N: list[int]) -> list[list[list[int]]]:
         """Lengths in each rank's batches of a forward pass, as OpenRLHF's `split_rollout_samples` cuts them."""
-        size, count = self.work.micro_batch_size, self._micro_batches_of(len(lengths_N))
-        if self.ranks == 1:
-            return [[lengths_N[start : start + size] for start in range(0, len(lengths_N), size)]]
+        count = self._micro_batches_of(len(lengths_N))
         batches = even_parts(lengths_N, self.ranks * count)
         return [batches[start : start + count] for start in range(0, len(batches), count)]
 

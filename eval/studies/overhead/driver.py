@@ -116,7 +116,7 @@ class Engine:
     def __init__(self, meter: Meter, response: dict, numbers) -> None:
         self.generate_responses = SimpleNamespace(remote=self._generate)
         self.get_num_unfinished_requests = SimpleNamespace(remote=self._count)
-        self.__ray_call__ = SimpleNamespace(remote=lambda *_, **__: None)
+        self.__ray_call__ = self.set_tokenizer = SimpleNamespace(remote=lambda *_, **__: None)
         self._meter, self._response, self._numbers, self._ended = meter, response, numbers, []
 
     def _count(self) -> int:

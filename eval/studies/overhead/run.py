@@ -2,8 +2,9 @@
 
     python eval/studies overhead controller   # the group-size controller, a step
     python eval/studies overhead scheduler    # the whole scheduler on stub engines, a step
-    python eval/studies overhead dispatch     # a prompt on its way to an engine, with the tokenizer and without
+    PYTHONPATH=build/cpu-base python eval/studies overhead dispatch  # a prompt on its way, with the tokenizer and without
     python eval/studies overhead driver       # the whole driver on stub engines as a step grows, unpatched beside it
+    python eval/studies overhead partition    # forward batches of a rollout under dynamic batches, unpatched beside it
     PYTHONPATH=build/cpu-base .venv/bin/python eval/studies overhead advantages  # per-token advantages; on a GPU the kernel
 
 It writes NAME.csv, and advantages a folder of them.
@@ -15,7 +16,7 @@ from pathlib import Path
 from lib.paths import study_flags
 from lib.tables import show
 
-PARTS = ("advantages", "controller", "dispatch", "driver", "scheduler")
+PARTS = ("advantages", "controller", "dispatch", "driver", "partition", "scheduler")
 
 
 def main() -> None:

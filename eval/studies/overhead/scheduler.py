@@ -125,7 +125,7 @@ def timed(groups: int, engines: int, predicts: bool, repeats: int) -> dict[str, 
     planner, queue = planner_for(groups, engines, predicts), PromptQueue(NumberedPrompts())
     rows = []
     with mock.patch("ray.put"), mock.patch("openrlhf_sagc.driver.engines._sampling_of", lambda *_: {}):
-        parts = Engines(None, settings, None, [StubEngine() for _ in range(engines)])
+        parts = Engines(None, settings, [StubEngine() for _ in range(engines)])
         for _ in range(repeats):
             start = time.perf_counter()
             dispatched, most = run_step(planner, queue, parts)

@@ -65,18 +65,6 @@ def test_with_a_reward_model_the_engine_gives_no_reward():
     assert response["reward"] is None and response[ROLLOUT].failure is None and response[ROLLOUT].tokens == 5
 
 
-@pytest.mark.parametrize("own", [None, "its own"])
-def test_a_rollout_has_the_engines_tokenizer_or_the_one_that_it_was_sent_with(own):
-    class Keeps(Agent):
-        async def execute(self, hf_tokenizer, **kwargs):
-            self.tokenizer = hf_tokenizer
-            return await super().execute(**kwargs)
-
-    agent = Keeps(1.0)
-    run(Actor(agent).rollout(tokenizer=own))
-    assert agent.tokenizer == own if own else isinstance(agent.tokenizer, Tokenizer)
-
-
 def test_an_agents_groups_have_a_tokenizer_each_and_single_turns_share_one():
     class Keeps(Agent):
         async def execute(self, label, hf_tokenizer, **kwargs):
@@ -88,11 +76,10 @@ def test_an_agents_groups_have_a_tokenizer_each_and_single_turns_share_one():
 
     seen = {}
     run(two_groups(Actor(Keeps(1.0, 1.0, 1.0))))
-    assert seen[0][0] is seen[0][1] is not seen[1][0]
+    assert seen[0][0] is seen[0][1] is not seen[1][0] and isinstance(seen[1][0], Tokenizer)
 
     actor, encoded = Actor(SingleTurnAgentExecutor(None)), []
-    tokenizer = actor.executor._tokenizer
-    tokenizer.note = encoded.append
+    actor.hf_tokenizer.note = encoded.append
     run(two_groups(actor))
     assert encoded == ["prompt"] * 3
 
@@ -100,7 +87,7 @@ def test_an_agents_groups_have_a_tokenizer_each_and_single_turns_share_one():
 def test_watching_twice_is_watching_once():
     actor = Actor(Agent(1.0))
     executor = actor.executor
-    watch_rollouts(actor, tokenizer=None, timeout=1.0, retries=1)
+    watch_rollouts(actor, timeout=1.0, retries=1)
     assert actor.executor is executor and isinstance(executor, RolloutExecutor)
 
 
@@ -219,9 +206,9 @@ def test_neither_siblings_nor_second_attempts_see_what_an_agent_does_to_what_it_
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, padding_side="right")
 
     async def group():
-        actor = Actor(agent, retries=1)
+        actor = Actor(agent, retries=1, tokenizer=tokenizer)
         share = Share(0, Prompt("prompt", ["x", "y"], ["1.png", "2.png"], 1), (0, 1))
-        await actor.executor.execute(**actor.request(tokenizer=tokenizer) | {"prompt": Dispatch([share])})
+        await actor.executor.execute(**actor.request() | {"prompt": Dispatch([share])})
         ended = []
         while len(ended) < 2:
             ended += await actor.executor.execute(prompt=Collect(), llm_engine=actor)

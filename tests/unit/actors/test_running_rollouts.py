@@ -1,11 +1,12 @@
 """What a running rollout asks of the engine, and what it counts: on the engine of engine_actor.py."""
 
-from types import SimpleNamespace
-
 import pytest
 from engine_actor import Actor, Agent, run
+from openrlhf.trainer.ray.vllm_engine import RolloutRayActor
 from openrlhf.utils.agent import SingleTurnAgentExecutor
+from vllm import SamplingParams
 from vllm.envs import _is_envs_cache_enabled
+from vllm.sampling_params import RequestOutputKind
 
 from openrlhf_sagc.decisions.records import ROLLOUT
 
@@ -26,28 +27,19 @@ def test_without_statistics_nothing_counts_as_queued():
     assert run(Actor(Agent(1.0), statistics=False).rollout())[ROLLOUT].queue_seconds == 0.0
 
 
-@pytest.mark.parametrize(
-    "executor, stop, asked_before, asked_then",
-    [
-        (Agent(1.0), None, True, True),
-        (Agent(1.0), None, False, False),  # an agent that wants no text gets none
-        (SingleTurnAgentExecutor(None), None, True, False),
-        (SingleTurnAgentExecutor(None), ["!"], True, True),
-    ],
-)
-def test_vllm_makes_the_text_of_a_response_where_it_is_read(executor, stop, asked_before, asked_then):
+@pytest.mark.parametrize("executor, text", [(Agent(1.0), True), (SingleTurnAgentExecutor(None), False)])
+def test_vllm_makes_one_output_and_text_where_it_is_read(executor, text):
+    """As OpenRLHF's actor asks for it, whose method the scheduler calls too."""
     actor, asked = Actor(executor), []
-    generate = actor.generate
+    generate, cls = actor.llm.generate, RolloutRayActor.__ray_metadata__.modified_class
 
-    async def note(tokens, sampling_params, **kwargs):
-        asked.append(sampling_params.detokenize)
-        return await generate(tokens, sampling_params, **kwargs)
+    def note(tokens, sampling_params, request_id):
+        asked.append((sampling_params.output_kind, sampling_params.detokenize))
+        return generate(tokens, sampling_params, request_id)
 
-    actor.generate = note
-    request = actor.request()
-    request["sampling_params"] = SimpleNamespace(max_tokens=5, logprobs=None, stop=stop, detokenize=asked_before)
-    run(actor.executor.execute(**request))
-    assert asked == [asked_then]
+    actor.llm.generate = note
+    run(cls.generate_responses(actor, "prompt", "", SamplingParams(max_tokens=5), 99))
+    assert asked == [(RequestOutputKind.FINAL_ONLY, text)]
 
 
 def test_vllm_reads_its_environment_once():

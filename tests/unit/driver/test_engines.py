@@ -89,8 +89,8 @@ def test_settings_are_those_that_openrlhf_sends_with_every_prompt(generator, mon
         monkeypatch.setattr(actor.generate_responses, "remote", note)
     generator.generate_samples(temperature=0.5, max_new_tokens=7, max_len=90)
     settings = next(settings for settings in sent if settings)
-    assert settings.keys() == {"label", "sampling_params", "max_length", "hf_tokenizer", "images"}
-    assert (settings["max_length"], settings["hf_tokenizer"]) == (90, None)
+    assert settings.keys() == {"label", "sampling_params", "max_length", "images"}
+    assert settings["max_length"] == 90
     assert (settings["sampling_params"].temperature, settings["sampling_params"].max_tokens) == (0.5, 7)
 
 

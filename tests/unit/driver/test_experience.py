@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from experiences import experience_maker, experiences_of, padded_batches_flags, samples_of
+from experiences import experience_maker, experiences_of, model_groups, padded_batches_flags, samples_of
 from flags import arguments_with
 from hypothesis import given
 from hypothesis import strategies as st
@@ -172,7 +172,7 @@ def test_ranks_get_as_many_samples_as_openrlhf_gives_them_and_about_as_many_toke
 def test_batches_are_those_of_openrlhf_with_every_sample_at_its_place(samples, ranks, size):
     """Every rank has as many samples as without sorting, or the ranks would make other optimizer steps."""
     maker = GroupExperienceMaker.__new__(GroupExperienceMaker)
-    maker.tokenizer = SimpleNamespace(pad_token_id=0)
+    vars(maker).update(model_groups(ranks), tokenizer=SimpleNamespace(pad_token_id=0))
     flags = padded_batches_flags(ranks, size)
     parts = {}
     for order in ("length", "shuffled"):
@@ -215,8 +215,8 @@ def test_nobody_reads_a_token_in_the_driver_where_training_makes_the_log_probabi
     maker.args = maker.strategy.args = arguments_with(padded_batches_flags(2, 4) | COLOCATED)
     maker.args.reward = SimpleNamespace(clip_range=None, overlong_buffer_len=None, stop_properly_penalty_coef=None)
     maker.tokenizer, maker.actors_make_old_log_probs = SimpleNamespace(pad_token_id=0), True
-    maker.critic_model_group = maker.reward_model_group = None
-    maker.actor_model_group = SimpleNamespace(async_run_method=lambda *args: sent.append(args))
+    vars(maker).update(model_groups(2))
+    maker.actor_model_group.async_run_method = lambda *args: sent.append(args)
     makers = {"ours": GroupExperienceMaker.make_experience, "theirs": RemoteExperienceMaker.make_experience}
     made = {}
     for name, make in makers.items():

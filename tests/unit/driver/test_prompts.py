@@ -3,6 +3,7 @@
 import torch
 from fake_engines import run_episode
 from torchdata.stateful_dataloader import StatefulDataLoader
+from torchdata.stateful_dataloader.sampler import RandomSampler
 
 from openrlhf_sagc.decisions.prompt_queue import PromptQueue
 from openrlhf_sagc.driver.prompts import DataloaderPrompts
@@ -18,7 +19,7 @@ def test_every_episode_has_an_order_of_its_own_that_follows_the_seed(make_genera
     seeds = []
     for _ in range(3):
         run_episode(generator)
-        seeds.append(generator.prompts_dataloader.generator.initial_seed())
+        seeds.append(generator.prompts_dataloader.sampler.generator.initial_seed())
     assert seeds == [1, 2, 3]
 
 
@@ -27,7 +28,8 @@ def test_a_run_that_is_resumed_at_an_episodes_end_has_the_next_ones_order():
 
     def make():
         generator = torch.Generator()
-        loader = StatefulDataLoader(range(50), 1, collate_fn=row, shuffle=True, generator=generator)
+        sampler = RandomSampler(range(50), generator=generator)
+        loader = StatefulDataLoader(range(50), 1, sampler=sampler, collate_fn=row)
         return PromptQueue(DataloaderPrompts(loader, seed=5)), loader
 
     def draw(queue, count):

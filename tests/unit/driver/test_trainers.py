@@ -1,5 +1,6 @@
 """What the package's trainers add to OpenRLHF's."""
 
+import contextlib
 import pickle
 import queue
 import time
@@ -7,7 +8,6 @@ from types import SimpleNamespace
 from unittest import mock
 
 import pytest
-import ray
 from fake_engines import ONE_SIZE
 from openrlhf.trainer import ppo_trainer, ppo_trainer_async
 from openrlhf.trainer.ppo_trainer import BasePPOTrainer
@@ -48,8 +48,8 @@ def assert_makes_experiences_of_groups(trainer):
 def assert_rolls_out_groups(owner):
     generator = owner.samples_generator
     assert type(generator) is StragglerAwareSamplesGenerator
-    assert generator.prompts_dataloader is owner.prompts_dataloader
-    ray.put.assert_called_once_with("tokenizer")  # for all engines
+    assert len(owner.prompts_dataloader) == len(generator.prompts_dataloader)
+    assert generator.tokenizer == "tokenizer"
 
 
 def test_synchronous_trainer(start_run, make):
@@ -93,6 +93,51 @@ def test_a_checkpoints_state_is_put_once_for_all_actors(start_run, make, monkeyp
     trainer.save_logs_and_checkpoints(7, {}, {"samples_generator": "large"})
     ((put, state),) = saved
     assert put == "put" and state["samples_generator"] == "large"
+
+
+@pytest.fixture
+def train(make_generator, monkeypatch):
+    """train(steps, checkpoint) -> (prompts that OpenRLHF's own loop trains, the last step's checkpoint)."""
+    monkeypatch.setattr(trainers, "step_seconds", lambda status: {})
+    monkeypatch.setattr(trainers, "write_notes", mock.Mock())
+    monkeypatch.setattr(ppo_trainer, "tqdm", mock.Mock())
+
+    def run(steps, checkpoint=None):
+        trained, saved = [], []
+        start = {"episode": 0, "global_step": 0, "total_consumed_prompts": 0, "data_loader_state_dict": {}}
+
+        def train_step(samples, step):
+            if len(trained) == steps:
+                raise InterruptedError
+            trained.append([of_group.sample.prompt for of_group in samples])
+            return {}, step + 1
+
+        monkeypatch.setattr(BasePPOTrainer, "init_checkpoint_states", lambda self: dict(checkpoint or start))
+        monkeypatch.setattr(
+            BasePPOTrainer, "save_logs_and_checkpoints", lambda self, step, status, states: saved.append(dict(states))
+        )
+        trainer = GroupTrainer.__new__(GroupTrainer)
+        trainer.samples_generator = make_generator(11, train__num_episodes=3, **ONE_SIZE)
+        trainer.prompts_dataloader = trainers._PromptsOfRun(trainer.samples_generator)
+        trainer.args, trainer.settings = trainer.samples_generator.args, trainer.samples_generator.settings
+        trainer.generate_kwargs, trainer.eval_dataloader, trainer.train_step = {}, None, train_step
+        trainer.wandb_logger = trainer.tensorboard_logger = None
+        trainer.restore_best_checkpoint_state = trainer.broadcast_to_vllm = lambda *_: None
+        with contextlib.suppress(InterruptedError):
+            trainer.fit()
+        return trained, saved[-1]
+
+    return run
+
+
+@pytest.mark.parametrize("steps", range(1, 8))
+def test_a_resumed_run_trains_each_prompt_of_each_episode_once(train, steps):
+    """#1322, and a checkpoint of an episode's last step: OpenRLHF saves neither the waiting prompts nor the next episode."""
+    uninterrupted, _ = train(None)
+    before, checkpoint = train(steps)
+    assert set(checkpoint) >= {"samples_generator", "data_loader_state_dict", "episode"}
+    after, _ = train(None, pickle.loads(pickle.dumps(checkpoint)))
+    assert before + after == uninterrupted and len(uninterrupted) > steps
 
 
 @pytest.mark.parametrize(

@@ -214,6 +214,13 @@ def test_a_step_of_each_driver_has_seconds_in_every_part(name):
     assert min(parts.values()) > 0
 
 
+def test_forward_batches_are_cut_by_both_trees():
+    table = import_module("studies.overhead.partition").measure([(256, 4)]).set_index("tree")
+    assert table.index.tolist() == ["patched", "unpatched"] and (table["batches"] % 4 == 0).all()
+    patched = table.loc["patched"]
+    assert patched["above"] == 0 and patched["largest"] <= 1 and patched["busy_7b"] > table.loc["unpatched", "busy_7b"]
+
+
 def test_what_a_driver_serves_follows_from_the_nearest_sizes():
     driver, sizes = import_module("studies.overhead.driver"), [100, 1000, 10_000]
     seconds = [0.5 * size**1.1 / 1000 for size in sizes]

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from engine_costs import costs_of
-from experiences import padded_batches_flags, samples_of
+from experiences import model_groups, padded_batches_flags, samples_of
 from flags import arguments_with
 from hypothesis import given
 from hypothesis import strategies as st
@@ -55,7 +55,7 @@ def group_of(lengths, number=0):
 def test_batches_of_the_forward_pass_are_those_of_the_experience_maker(ranks_and_lengths, size, micro_batches):
     ranks, lengths = ranks_and_lengths
     maker = GroupExperienceMaker.__new__(GroupExperienceMaker)
-    maker.tokenizer = SimpleNamespace(pad_token_id=0)
+    vars(maker).update(model_groups(ranks), tokenizer=SimpleNamespace(pad_token_id=0))
     maker.args = arguments_with(padded_batches_flags(ranks, size) | {"train.micro_batches": micro_batches})
     theirs = [batch.total_length.tolist() for batch in maker.split_rollout_samples(samples_of(lengths))]
     actors = actors_of(ranks, micro_batches=micro_batches, micro_batch_size=size)
