@@ -226,7 +226,7 @@ def scripts() -> None:
     with held("--output", str(output)):
         train_arms(arguments.script, arguments.arms, arguments.steps, turn, output, flags, arguments.smoke, say)
         arms, _ = arms_of([f"{arm}={output / arm}" for arm in arguments.arms])
-        remarks = [RESUMES] if turn < arguments.steps and "unpatched" in arguments.arms else []
+        remarks = [RESUMES] if turn < arguments.steps and {"off", "unpatched"} & set(arguments.arms) else []
         text = write_report(arms, output, remarks=remarks)
         with reader_may_leave():
             print(text)

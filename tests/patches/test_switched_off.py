@@ -184,7 +184,7 @@ def test_bits_are_those_of_unpatched(results, size, name):
     unpatched, patched = (results[tree][size, name] for tree in TREES)
     assert len(unpatched["steps"]) >= 2 and unpatched["actor"]["optimizer_steps"] >= 1
     for step, (before, after) in enumerate(zip(unpatched["steps"], patched["steps"], strict=True)):
-        if "dynamic_filtering_pass_rate" in before:  # patch 14: four samples of a prompt are one group that passes
+        if "dynamic_filtering_pass_rate" in before:  # patch 18: four samples of a prompt are one group that passes
             assert before.pop("dynamic_filtering_pass_rate") == 4 * after.pop("dynamic_filtering_pass_rate")
         assert json.dumps(before, sort_keys=True) == json.dumps(after, sort_keys=True), step  # which has NaN be itself
     assert {**unpatched, "steps": None} == {**patched, "steps": None}

@@ -85,7 +85,11 @@ def test_runs_that_lose_a_part_go_on_and_train_every_prompt_once(train, tmp_path
         assert not psutil.wait_procs(cores, timeout=60)[1], (fault, at)
         if fault:  # which a busy machine may meet before the first save
             advice = "with --ckpt.load_enable" if latest.exists() else r"\(there is no checkpoint to go on from\)"
-            assert re.search(line.replace("{}", advice), run.output, re.MULTILINE), (fault, at, why_it_ended(run.output))
+            assert re.search(line.replace("{}", advice), run.output, re.MULTILINE), (
+                fault,
+                at,
+                why_it_ended(run.output),
+            )
         # That of the best evaluation is saved first, so a kill may leave it the latest.
         name = latest.read_text() if latest.exists() else "global_step0"
         before, saved = saved, int(name.removeprefix("best_").removeprefix("global_step"))

@@ -66,7 +66,9 @@ def test_an_engine_that_is_killed_asleep_ends_the_run_in_a_line_and_no_prompt_is
         kill_at=sleeps,
         victim=lambda output: actor_process(output, "RolloutRayActor"),
     )
-    assert re.search(r"^openrlhf_sagc: RolloutRayActor .* has died: .* --ckpt.load_enable", killed.output, re.MULTILINE)
+    assert re.search(
+        r"^openrlhf_sagc: RolloutRayActor .* has died: .* --ckpt.load_enable", killed.output, re.MULTILINE
+    )
     log.write_text("")
     resumed = train("cpu-patched", **COLOCATED, **checkpoints, ckpt__load_enable=True).scalars
     assert 0 < len(resumed) < STEPS and resumed.index[-1] == STEPS

@@ -14,9 +14,9 @@ ARMS = ("recommended", "all", "off", "unpatched")  # values of SAGC
 LEAST_TURN = 20  # steps, so that the first ones, which warm up, are a small part
 SMOKE_DATA = 4  # times the steps for which smoke.sh makes data: groups are dropped
 RESUMES = (
-    "The arms took turns by checkpoints. OpenRLHF as released loses the prompts that were not delivered when it "
-    "saved, may begin the wrong episode, and evicts its newest checkpoint by its metric (patches 7, 9 and 10), so "
-    "its rewards are of other prompts than without turns."
+    "The arms took turns by checkpoints. Without the scheduler OpenRLHF loses the prompts that were not delivered "
+    "when it saved and may begin the wrong episode, so the rewards of `off` and `unpatched` are of other prompts than "
+    "without turns. As released, it also evicts its newest checkpoint by its metric (patches 14 and 15)."
 )
 
 

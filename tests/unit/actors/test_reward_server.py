@@ -40,7 +40,10 @@ def test_a_server_is_asked_as_openrlhf_asks(serve):
         ((200, '"0.5"', 0), "returned a str instead of a number or a dict"),
         ((200, '{"error": "no such model"}', 0), "returned no 'rewards' but no such model"),
         ((500, '{"error": "CUDA out of\\n memory"}', 0), "answered 500 'Internal Server Error': CUDA out of memory"),
-        ((422, '{"detail": [{"msg": "no label"}]}', 0), f"answered 422 '{HTTPStatus(422).phrase}': [{{'msg': 'no label'}}]"),
+        (
+            (422, '{"detail": [{"msg": "no label"}]}', 0),
+            f"answered 422 '{HTTPStatus(422).phrase}': [{{'msg': 'no label'}}]",
+        ),
         ((400, '{"error": {"message": "too long", "code": 3}}', 0), "answered 400 'Bad Request': too long"),
         ((502, "<html><h1>502 Bad</h1>gateway</html>", 0), "answered 502 'Bad Gateway': 502 Bad gateway"),
         ((500, "Traceback (most recent call last):\n  File\nKeyError: 'gold'\n", 0), "Error': KeyError: 'gold'"),
