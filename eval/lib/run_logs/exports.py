@@ -42,8 +42,11 @@ def csv_rows(text: str) -> tuple[list[list[str]], str]:
     lines = io.StringIO(text, newline=None)
     separator = max(",;\t", key=lines.readline().count)
     lines.seek(0)
-    csv.field_size_limit(max(len(text), csv.field_size_limit()))  # a logged sample may be longer than Python's limit
-    return list(csv.reader(lines, delimiter=separator)), separator
+    usual = csv.field_size_limit(len(text))  # a logged sample may be longer than Python's limit, which is the process's
+    try:
+        return list(csv.reader(lines, delimiter=separator)), separator
+    finally:
+        csv.field_size_limit(usual)
 
 
 def read_json(path: Path) -> dict[str, list[Start]]:

@@ -148,7 +148,7 @@ class Prompts:
     """An endless data set."""
 
     def __init__(self) -> None:
-        self.generator = mock.Mock()
+        self.sampler = mock.Mock()
 
     def __len__(self) -> int:
         return 10**9

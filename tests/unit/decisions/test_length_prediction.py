@@ -116,6 +116,7 @@ def test_whole_groups_are_placed_as_openrlhf_places_them(count, size, loads):
         SimpleNamespace(
             get_num_unfinished_requests=SimpleNamespace(remote=lambda load=load: load),
             generate_responses=SimpleNamespace(remote=lambda engine=engine, **_: engine),
+            set_tokenizer=SimpleNamespace(remote=lambda tokenizer: None),
         )
         for engine, load in enumerate(loads)
     ]

@@ -1,6 +1,7 @@
 """Training's flags in the simulator."""
 
 import argparse
+from types import SimpleNamespace
 
 import pytest
 from lib.policies import parse_policy
@@ -45,7 +46,7 @@ def test_a_policys_name_sets_sizes_rounds_and_what_a_step_keeps(word, sizes, fir
     assert (list(planner.controller.group_sizes), planner.controller.group_size) == (sizes, first)
     assert planner.controller.tradeoff == 3 and planner.sampler.tolerance is None
     assert (planner.predictor is not None) == ("lengths" in word)
-    step = planner.begin(PromptQueue(None))
+    step = planner.begin(PromptQueue(SimpleNamespace(size=100)))
     assert (step.group_size, step.num_groups) == (first, groups)
     assert (step.round.prompt_ratio, step.round.rollouts) == ((1.5, 2 * first) if "tail" in word else (1.0, first))
 
