@@ -77,13 +77,14 @@ def test_patch_of_a_line_that_differs_conflicts_and_the_others_are_tried_without
     assert "not every patch applies" in last[0]
     assert main.pop("0012") == both["0012"] == f"conflicts in {MAKER}"
     assert main["0013"] == "applies; alone (tried without 0012)"
-    assert all(re.search(r"^applies.*\(tried without 0012\)$", verdict) for verdict in main.values())
+    for number, verdict in main.items():
+        assert re.search(r"^applies.*\(tried without 0012\)$" if number > "0012" else "^applies; [^(]*$", verdict)
     assert not any("without" in verdict for verdict in cpu.values())
     assert {path: path.read_bytes() for path in tree.rglob("*") if path.is_file()} == before
 
 
 def test_lines_above_a_hunk_are_an_offset(tree):
-    change(tree / MAKER, "import itertools\n", "import itertools\n\n\n")
+    change(tree / MAKER, "        self.kl_ctl = kl_controller\n", "        self.kl_ctl = kl_controller\n\n\n")
     (main, _, _), _ = onto(tree)
     assert main["0012"] == "applies with offset 2 lines; alone" and main["0013"] == "applies; alone"
 
