@@ -225,7 +225,8 @@ def parts_of(name: str, rollouts: int, engines: int, tokens: int) -> dict[str, f
         return [[torch.zeros(mask.shape)] for mask in kwargs.get("action_mask", [])]
 
     args_ranks, numbers = args.actor.num_gpus_per_node, itertools.count()
-    actors = SimpleNamespace(async_run_method=on_actors, async_run_method_batch=to_actors)
+    ranks = {"_actor_handlers": [None] * args_ranks, "duplicate_actors": 1}
+    actors = SimpleNamespace(async_run_method=on_actors, async_run_method_batch=to_actors, **ranks)
     with (
         mock.patch.object(ray, "get", meter.timed("answers", fetched)),
         mock.patch.object(ray, "put", Put),
