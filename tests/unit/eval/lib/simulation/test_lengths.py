@@ -33,6 +33,7 @@ HEADER = "prompt_id,sample_id,tokens,correct,truncated\n"
         (HEADER + "a,0,5,1\n", "line 2: not 5 fields as in line 1"),
         (HEADER + "a,0,5,1,0,7\n", "line 2: not 5 fields as in line 1"),
     ],
+    ids=lambda text: text[:40],
 )
 def test_bad_traces_are_refused_with_the_line(text, message, tmp_path):
     path = tmp_path / "trace.csv"
