@@ -42,7 +42,8 @@ def csv_rows(text: str) -> tuple[list[list[str]], str]:
     lines = io.StringIO(text, newline=None)
     separator = max(",;\t", key=lines.readline().count)
     lines.seek(0)
-    usual = csv.field_size_limit(len(text))  # a logged sample may be longer than Python's limit, which is the process's
+    # A logged sample may be longer than Python's limit, which is the whole process's.
+    usual = csv.field_size_limit(len(text))
     try:
         return list(csv.reader(lines, delimiter=separator)), separator
     finally:
