@@ -174,11 +174,11 @@ flags=(
     "$@"
 )
 
-# For run.jsonl: what no flag says, and where the flags come from.
+# For run.jsonl: what no flag says, and where the flags come from. Ray's jobs hand it to a shell, so words and numbers alone.
 launched="SCRIPT=$name"
 for variable in SAGC SHAPE DEVICE SUBMIT NODES ACTOR_GPUS ENGINES TENSOR_PARALLEL PROMPTS SAMPLES TRAIN_BATCH \
     GROUP_SIZES MAX_NEW_TOKENS PROMPT_TOKENS EPISODES SAVE_HOURS STEP_MINUTES; do
-    [ -z "${!variable:-}" ] || launched+=";$variable=${!variable}"
+    [[ ! ${!variable:-} =~ ^[A-Za-z0-9_.\ -]+$ ]] || launched+=",$variable=${!variable}"
 done
 export OPENRLHF_SAGC_LAUNCHED=$launched
 
@@ -209,8 +209,8 @@ if [ "$DEVICE" = gpu ] && [ "$SUBMIT" != ray ] && [ -z "${RAY_ADDRESS:-}" ]; the
         "export RAY_AUTH_MODE=token${RAY_AUTH_TOKEN_PATH:+ RAY_AUTH_TOKEN_PATH=$RAY_AUTH_TOKEN_PATH}" >&2
 fi
 [ "$SAGC" != unpatched ] || echo "train_scripts/launch.sh: OpenRLHF as released trains groups of equal rewards with" \
-    "group_norm, accumulates dynamic micro-batches wrongly under ZeRO, leaves samples of a rollout untrained and loses" \
-    "prompts in a resume: patches/README.md has all that is mended with SAGC=off" >&2
+    "group_norm, accumulates dynamic micro-batches wrongly under ZeRO, and leaves samples of a rollout" \
+    "untrained: patches/README.md has all that is mended with SAGC=off" >&2
 # Without the secrets of addresses, keys and the runtime env. The run keeps this, its flags, versions and log in OUTPUT.
 printf '+ %s\n' "$(printf '%s\0' "${start[@]}" "${flags[@]}" | python3 -I "$here/../openrlhf_sagc/redaction.py")" >&2
 exec "${start[@]}" "${flags[@]}"

@@ -154,7 +154,7 @@ class PromptQueue:
     def state_dict(self, running: list[Prompt]) -> dict:
         """What `load_state_dict` needs, besides the source's own state; `running` prompts are saved as put back.
 
-        `drained` has OpenRLHF's meaning, so that a run without this queue can go on from the state as well.
+        `drained`: no prompt of an episode is left to be drawn, so the source has no state either.
         """
         return {
             "drained": not self._is_drawing,

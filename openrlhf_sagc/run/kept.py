@@ -20,7 +20,7 @@ FILE, LOG = "run.jsonl", "run.log"
 LIBRARIES = ("torch", "vllm", "deepspeed", "ray", "transformers")
 DRIVER = Path("/proc/driver/nvidia/version")
 SECRETS = {"logger.wandb.key"}
-LAUNCHED = "OPENRLHF_SAGC_LAUNCHED"  # variables of launch.sh, as NAME=VALUE;NAME=VALUE
+LAUNCHED = "OPENRLHF_SAGC_LAUNCHED"  # variables of launch.sh, as NAME=VALUE,NAME=VALUE
 
 
 def keep_run(module: str, words: Sequence[str], args: SimpleNamespace | argparse.Namespace, tree: Tree) -> None:
@@ -41,7 +41,7 @@ def keep_run(module: str, words: Sequence[str], args: SimpleNamespace | argparse
         "versions": _versions(tree),
     }
     if variables := os.environ.get(LAUNCHED):
-        pairs = [word.partition("=") for word in variables.split(";")]
+        pairs = [word.partition("=") for word in variables.split(",")]
         start["launch"] = {name: _shown(name, value) for name, _, value in pairs}
     try:
         folder.mkdir(parents=True, exist_ok=True)

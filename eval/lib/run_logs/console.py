@@ -20,7 +20,7 @@ CONTROL = re.compile(r"\x1b\[[\d;?]*[A-Za-z]")  # colours, and what a bar moves 
 STEP_END = re.compile(r"\w+\.py:\d+\] (?:\S )?Global step \d+: \{")
 # Before it stand names of Ray's actors, a bar, and what clusters put before each line.
 LINE = re.compile(
-    r"(?:(?!INFO ).)*?INFO (?P<time>\d\d-\d\d \d\d:\d\d:\d\d) \w+\.py:\d+\] (?:\S )?"
+    r"(?:(?!INFO \d\d-\d\d ).)*?INFO (?P<time>\d\d-\d\d \d\d:\d\d:\d\d) \w+\.py:\d+\] (?:\S )?"
     r"(?:Global step (?P<train>\d+): |Evaluation completed in [^{]*global_step (?P<eval>\d+), eval_metrics: )"
     r"(?P<metrics>\{.*\})\s*"
 )

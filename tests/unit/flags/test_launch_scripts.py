@@ -190,7 +190,9 @@ def test_multinode_submits_to_ray(commands):
     assert checked[checked.index("--cluster") + 1] == address and "--wait_minutes" in checked
     assert command[:5] == ["ray", "job", "submit", "--address", address]
     assert command[5:8] == ["--runtime-env-json", '{"py_modules": ["x y"]}', "--"]
-    launched = "OPENRLHF_SAGC_LAUNCHED=SCRIPT=dapo_qwen2.5_32b_multinode;SAGC=recommended;SHAPE=hybrid;"
-    assert command[8] == "env" and command[9].startswith(launched) and ";NODES=2;" in command[9]
+    launched = "OPENRLHF_SAGC_LAUNCHED=SCRIPT=dapo_qwen2.5_32b_multinode,SAGC=recommended,SHAPE=hybrid,"
+    assert command[8] == "env" and command[9].startswith(launched) and ",NODES=2," in command[9]
     assert command[10:13] == ["python3", "-m", "openrlhf_sagc"]
+    job = subprocess.list2cmdline([*command[8:10], "printenv", "OPENRLHF_SAGC_LAUNCHED"])  # as Ray hands it to a shell
+    assert f"OPENRLHF_SAGC_LAUNCHED={subprocess.check_output(job, shell=True, text=True).strip()}" == command[9]
     assert ("--actor.num_nodes", "2") in pairs(command) and ("--vllm.num_engines", "4") in pairs(command)

@@ -123,4 +123,4 @@ def test_a_run_on_one_node_has_a_ray_of_its_own(tmp_path):
     assert run(RAY_ADDRESS="10.0.0.1:6379")[0] == [str(tmp_path)]
     assert "OpenRLHF as released trains groups of equal rewards" not in said
     assert "OpenRLHF as released trains groups of equal rewards" in run(SAGC="unpatched")[1]
-    assert "SCRIPT=dapo_qwen2.5_7b;SAGC=unpatched;" in (tmp_path / "launched").read_text()  # run.jsonl keeps it
+    assert "SCRIPT=dapo_qwen2.5_7b,SAGC=unpatched," in (tmp_path / "launched").read_text()  # run.jsonl keeps it

@@ -49,7 +49,7 @@ def test_a_start_is_a_line_with_command_flags_and_versions(keep):
 
 def test_variables_of_a_launch_script_are_kept_too(keep, monkeypatch):
     assert "launch" not in keep()[-1]
-    monkeypatch.setenv(kept.LAUNCHED, f"SCRIPT=dapo;SAGC=off;GROUP_SIZES=4 8;X={URL}")
+    monkeypatch.setenv(kept.LAUNCHED, f"SCRIPT=dapo,SAGC=off,GROUP_SIZES=4 8,X={URL}")
     launch = {"SCRIPT": "dapo", "SAGC": "off", "GROUP_SIZES": "4 8", "X": "https://rewards.example/v1"}
     assert keep()[-1]["launch"] == launch
 
