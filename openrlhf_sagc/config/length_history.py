@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from openrlhf_sagc.decisions.length_prediction import KEY_BYTES
+
 REQUIRED = ("prompt_id", "tokens")
 MOST_ROLLOUTS = 32  # of a prompt that count: the last ones
 STATES = "*model_states.pt"  # DeepSpeed's files with what the trainer saves
@@ -41,7 +43,11 @@ def _of_checkpoint(path: str) -> dict[str, list[float]]:
         saved = torch.load(file, weights_only=True, mmap=True, map_location="cpu")
         state = saved.get("samples_generator", {}).get("predictor") or {}
         prompts, drift = state.get("prompts", {}), state.get("drift", 0.0)
-        history = {key: [total / weight + drift] * max(round(weight), 1) for key, (total, weight) in prompts.items()}
+        history = {
+            key: [total / weight + drift] * max(round(weight), 1)
+            for key, (total, weight) in prompts.items()
+            if len(key) == 2 * KEY_BYTES  # earlier versions had longer keys, which no prompt has today
+        }
     except Exception as error:  # whatever a file of another origin makes of it
         raise ValueError(f"{file} cannot be read as a checkpoint: {str(error).partition(chr(10))[0]:.200}") from None
     if not history:

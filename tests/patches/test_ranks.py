@@ -23,6 +23,8 @@ def split_over_ranks(num_samples, ranks, micro_batch):
         ds=Namespace(ring_attn_size=1, tensor_parallel_size=1),
     )
     maker.tokenizer = SimpleNamespace(pad_token_id=0)
+    maker.actor_model_group = SimpleNamespace(_actor_handlers=[None] * ranks, duplicate_actors=1)
+    maker.critic_model_group = maker.reward_model_group = maker.initial_model_group = None
     sizes = [len(batch.index) for batch in maker.split_rollout_samples([Experience() for _ in range(num_samples)])]
     chunk = -(-len(sizes) // ranks)
     return [sizes[rank * chunk : (rank + 1) * chunk] for rank in range(ranks)]
@@ -120,7 +122,8 @@ args = N(
     train=N(dynamic_batch_enable=False, batch_size=32),
     algo=N(advantage=N(estimator="group_norm")),
 )
-maker = RemoteExperienceMaker(None, None, None, None, None, N(args=args), N(pad_token_id=0))
+actors = N(_actor_handlers=[None] * 2, duplicate_actors=1)
+maker = RemoteExperienceMaker(actors, None, None, None, None, N(args=args), N(pad_token_id=0))
 batches = [len(batch.index) for batch in maker.split_rollout_samples([Experience() for _ in range(28)])]
 half = -(-len(batches) // 2)  # as RayActorGroup.async_run_method_batch deals them out
 shares = [sum(batches[:half]), sum(batches[half:])]

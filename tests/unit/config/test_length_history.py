@@ -83,7 +83,9 @@ def test_the_last_checkpoint_of_a_run_knows_its_prompts(tmp_path):
 def test_a_folder_that_is_no_checkpoint_with_lengths(tmp_path):
     with pytest.raises(ValueError, match=f"^{tmp_path} has no checkpoint: give a run's --ckpt.path"):
         read_history(str(tmp_path))
-    for step, state in enumerate([{}, {"predictor": None}, {"predictor": LengthPredictor().state_dict()}]):
+    of_an_earlier_version = {"prompts": {"0" * 16: [7.0, 1.0]}, "drift": 0.0}
+    predictors = [None, LengthPredictor().state_dict(), of_an_earlier_version]
+    for step, state in enumerate([{}, *({"predictor": predictor} for predictor in predictors)]):
         place = save(tmp_path, step, state)
         with pytest.raises(ValueError, match="model_states.pt has no lengths, since its run predicted none"):
             read_history(str(place))
