@@ -6,10 +6,9 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from openrlhf_sagc.decisions.length_prediction import KEY_BYTES
-
 REQUIRED = ("prompt_id", "tokens")
 MOST_ROLLOUTS = 32  # of a prompt that count: the last ones
+KEY_DIGITS = 10  # of a prompt's key in a `LengthPredictor`
 STATES = "*model_states.pt"  # DeepSpeed's files with what the trainer saves
 STEP = re.compile(r"global_step(\d{1,18})")
 
@@ -46,7 +45,7 @@ def _of_checkpoint(path: str) -> dict[str, list[float]]:
         history = {
             key: [total / weight + drift] * max(round(weight), 1)
             for key, (total, weight) in prompts.items()
-            if len(key) == 2 * KEY_BYTES  # earlier versions had longer keys, which no prompt has today
+            if len(key) == KEY_DIGITS  # earlier versions had longer keys, which no prompt has today
         }
     except Exception as error:  # whatever a file of another origin makes of it
         raise ValueError(f"{file} cannot be read as a checkpoint: {str(error).partition(chr(10))[0]:.200}") from None
