@@ -12,8 +12,9 @@ class Outlook(NamedTuple):
     """What is known before a step, besides its size.
 
     `waiting` prompts were put back, and `drained` says that the episode has no others. The prompts that are left in a frame
-    are expected to fill `framed` steps, and all that the episode has left `left` ones. `explained` is the share of the spread of lengths between prompts that was
-    foreseen, see `LengthPredictor`. `idle_tail` is that of plain steps, see `idle_share`; None before one.
+    are expected to fill `framed` steps, and all that the episode has left `left` ones. `explained` is the share of the
+    spread of lengths between prompts that was foreseen, see `LengthPredictor`. `idle_tail` is that of plain steps, see
+    `idle_share`; None before one.
     """
 
     waiting: int = 0

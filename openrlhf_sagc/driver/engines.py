@@ -42,11 +42,12 @@ class Engines:
     for what has ended since the last one. So the driver's work follows the rollouts, and training never asks who has room.
 
     Args:
-        strategy, vllm_engines: as of OpenRLHF's samples generator, which has given them the tokenizer.
+        strategy, vllm_engines: as of OpenRLHF's samples generator.
         settings: of the run.
+        tokenizer_sent: references that are there once every engine has its tokenizer; calls may overtake each other.
     """
 
-    def __init__(self, strategy, settings: Settings, vllm_engines: list) -> None:
+    def __init__(self, strategy, settings: Settings, vllm_engines: list, tokenizer_sent: Sequence = ()) -> None:
         self.silent_waits = self.idle_waits = 0
         self._strategy = strategy
         self._settings = settings
@@ -66,7 +67,7 @@ class Engines:
         reward = self._settings.reward
         limits = {"timeout": reward.timeout, "retries": reward.retries}
         limits["agent_timeout"] = self._settings.rollout.agent_timeout
-        self._watching = self._call(watch_rollouts, **limits)
+        self._ready = [*tokenizer_sent, *self._call(watch_rollouts, **limits)]
         self._call(end_with_the_core)
 
     def wake(self) -> None:
@@ -76,7 +77,7 @@ class Engines:
 
     def resume(self, generate_kwargs: dict[str, Any] | None = None) -> None:
         """Go on generating after `pause`; `generate_kwargs` are OpenRLHF's, for what is dispatched from now on."""
-        ray.get(self._watching)
+        ray.get(self._ready)
         if generate_kwargs is not None and generate_kwargs != self._generate_kwargs:
             self._generate_kwargs, self._sampling = generate_kwargs, _sampling_of(self._strategy, generate_kwargs)
         self._began, self._spans = time.perf_counter(), []

@@ -60,7 +60,7 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
             self.planner.predictor.remember(read_history(history))
         self.flight = self.planner.flight
         self.queue = PromptQueue(DataloaderPrompts(self.prompts_dataloader, self.settings.train.seed))
-        self.engines = Engines(self.strategy, self.settings, self.vllm_engines)
+        self.engines = Engines(self.strategy, self.settings, self.vllm_engines, self.tokenizer_sent)
         self.failures = RewardFailures(self.settings, logger.warning)
         self.trace = RunTrace(self.settings.rollout.trace, logger.warning)
         self.clock = StepClock()
