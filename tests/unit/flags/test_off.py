@@ -60,3 +60,17 @@ def test_the_key_is_not_printed(run_trainer):
         run_trainer("--logger.wandb.key", "secret", module=OFF)
     args = next(frame.frame.f_locals["args"] for frame in started.traceback if frame.name == "train")
     assert args.logger.wandb.key == "secret" and "secret" not in repr(args)
+
+
+@pytest.mark.parametrize("resumes", [True, False])
+def test_a_resume_from_the_schedulers_checkpoint_says_what_is_lost(resumes, run_trainer, tmp_path, capsys):
+    """`run_trainer` ends where Ray would start."""
+    flags = ["--ckpt.path", str(tmp_path), *(["--ckpt.load_enable"] if resumes else [])]
+    for saved in (False, True):
+        if saved:
+            (tmp_path / "_actor" / "global_step2").mkdir(parents=True)
+            (tmp_path / "_actor" / "global_step2" / "openrlhf_sagc.json").write_text("{}")
+        with pytest.raises(RayStarted):
+            run_trainer(*flags, module=OFF)
+        said = f"--ckpt.path {tmp_path} has checkpoints of the scheduler" in capsys.readouterr().err
+        assert said == (saved and resumes)
