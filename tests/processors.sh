@@ -24,6 +24,7 @@ tests=("$@")
 
 unset PYTHONDONTWRITEBYTECODE
 export DS_ACCELERATOR=cpu TORCHDYNAMO_DISABLE=1 OMP_NUM_THREADS=1 VLLM_NO_USAGE_STATS=1
+export OMP_WAIT_POLICY=PASSIVE # two ranks of two threads on two cores would mostly wait for each other, busily
 export TORCH_EXTENSIONS_DIR=$PWD/build/torch_extensions PATH=$PWD/.venv/bin:$PATH PYTHONPATH=$PWD/build/cpu-patched
 
 # compute SETTING...: the tests in a process of their own, whose libraries read the settings as they are loaded.
