@@ -42,7 +42,14 @@ NEED_GPUS = {"--ds.attn_implementation", "--vllm.sync_backend", "--vllm.enforce_
 
 @pytest.mark.parametrize("script", GPUS)
 def test_the_smoke_form_is_the_recipe_but_for_sizes_and_what_needs_a_gpu(commands, script):
-    same = {"MODEL": "m", "DATA": "d", "EVAL_DATA": "e", "OUTPUT": "/output", "RUN_NAME": "run", "SAGC": "all"}
+    same = {
+        "MODEL": "Qwen/Qwen2.5-7B",
+        "DATA": "d",
+        "EVAL_DATA": "e",
+        "OUTPUT": "/output",
+        "RUN_NAME": "run",
+        "SAGC": "all",
+    }
     started = [
         commands(script, **environment)[-1]
         for environment in (same, smoke_environment() | same | {"STEP_MINUTES": "6"})
