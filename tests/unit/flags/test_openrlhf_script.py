@@ -8,7 +8,8 @@ from launched import pairs
 
 from openrlhf_sagc.config.flags import openrlhf_parser
 
-# Flags and values of examples/scripts/train_dapo_ray_hybrid_engine.sh in OpenRLHF 0.11.0.
+# Flags and values of examples/scripts/train_dapo_ray_hybrid_engine.sh in OpenRLHF 0.11.0. Its is_correction_enable
+# is is_correction_level in 0.11.2.
 OPENRLHF = """
 --ref.num_nodes 1 --ref.num_gpus_per_node 8 --actor.num_nodes 1 --actor.num_gpus_per_node 8 --vllm.num_engines 4
 --vllm.tensor_parallel_size 2 --train.colocate_all --vllm.gpu_memory_utilization 0.6 --algo.kl.init_coef 1e-3
@@ -21,7 +22,7 @@ OPENRLHF = """
 --train.max_epochs 1 --data.max_len 2048 --data.max_samples 20000 --ds.zero_stage 3 --ds.param_dtype bf16 --actor.adam.lr 5e-7
 --data.prompt_dataset OpenRLHF/prompt-collection-v0.1 --data.input_key context_messages --data.apply_chat_template
 --actor.gradient_checkpointing_enable --ds.packing_samples --vllm.sync_backend nccl --vllm.enforce_eager --vllm.enable_sleep
---ds.enable_sleep --algo.advantage.is_correction_enable
+--ds.enable_sleep --algo.advantage.is_correction_level token
 """
 HEADING = "## What differs from OpenRLHF's own DAPO script"
 
