@@ -6,6 +6,7 @@ at a time, in batches of 2,048 tokens, whatever memory there is. A sum on standa
 
 import json
 import os
+import runpy
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,6 +18,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 from flag_words import settings_of, value  # noqa: E402
 from gpus import memory_of_gpus  # noqa: E402
 
+# By its path, as in preflight.py.
+without_secrets = runpy.run_path(str(Path(__file__).parent.parent / "openrlhf_sagc/redaction.py"))["without_secrets"]
 ENGINE_ARGS, EAGER = "--vllm.engine_args", "--vllm.enforce_eager"
 RELEASED = "openrlhf_sagc.unpatched"  # which has no ENGINE_ARGS
 GB = 1e9
@@ -142,21 +145,21 @@ def engine_flags(module: str, settings: dict[str, list[str]]) -> Iterator[str]:
     model = value(settings, "--actor.model_name_or_path")
     try:
         config = config_of(model)
-        if states := layers_without_cache(config):
-            if EAGER not in settings:
-                yield EAGER
-            raise ValueError(
-                f"it has layers without a KV cache ({states}), for which vLLM may not capture CUDA graphs"
+        states = layers_without_cache(config)
+        if states and EAGER not in settings:
+            _say(
+                f"{model} has layers without a KV cache ({states}), for which vLLM may not capture CUDA graphs: {EAGER}"
             )
+            yield EAGER
         if ENGINE_ARGS in settings:
             return
         if module == RELEASED:
             raise ValueError("OpenRLHF as released has no flag for more")
+        if states:
+            raise ValueError("the sum knows nothing of its states")
         ranks = int(value(settings, "--vllm.tensor_parallel_size", "1"))
-        longest, share = int(value(settings, "--data.max_len")), float(
-            value(settings, "--vllm.gpu_memory_utilization")
-        )
-        gpu_gb = share * card_gb()
+        longest = int(value(settings, "--data.max_len"))
+        gpu_gb = float(value(settings, "--vllm.gpu_memory_utilization")) * card_gb()
         tokens = kv_tokens(config, gpu_gb, ranks)
         slots = slots_of(tokens, longest)
     except ValueError as error:
@@ -174,7 +177,7 @@ def engine_flags(module: str, settings: dict[str, list[str]]) -> Iterator[str]:
 
 
 def _say(line: str) -> None:
-    print(f"train_scripts/engine_flags.py: {line}", file=sys.stderr)
+    print(f"train_scripts/engine_flags.py: {without_secrets(line)}", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -113,13 +113,22 @@ def test_what_the_user_gives_stays(flags_for):
 def test_graphs_are_off_where_layers_keep_a_state(flags_for, more, named):
     words, said = flags_for(SMALL | more)
     assert words == ["--vllm.enforce_eager"] and f"layers without a KV cache ({named})" in said
+    assert "the sum knows nothing of its states" in said
     assert flags_for(SMALL | more, "--vllm.enforce_eager")[0] == []
-    assert flags_for(SMALL | more, "--vllm.engine_args", "{}") == (["--vllm.enforce_eager"], "")
+    words, said = flags_for(SMALL | more, "--vllm.engine_args", "{}")
+    assert words == ["--vllm.enforce_eager"] and said.count("\n") == 1
+    assert flags_for(SMALL | more, start="openrlhf_sagc.unpatched")[0] == ["--vllm.enforce_eager"]
 
 
 @pytest.mark.parametrize("kinds", [["sliding_attention", "full_attention"], None, []])
 def test_other_attention_keeps_its_graphs(flags_for, kinds):
     assert flags_for(SMALL | {"layer_types": kinds, "linear_bias": False})[0][0] == "--vllm.engine_args"
+
+
+def test_no_secret_of_an_address_is_printed(flags_for):
+    given = ["--actor.model_name_or_path", "https://user:s3cret@host/model"]
+    words, said = flags_for(SMALL, *given)
+    assert not words and "its config.json cannot be read" in said and "host/model" in said and "s3cret" not in said
 
 
 def test_the_command_prints_a_word_a_line(tmp_path):
