@@ -9,7 +9,8 @@
 # Memory a GPU in GB:
 #   training 53 = 30 states (16 bytes a parameter, ZeRO-3 over 4 GPUs) + 16 logits (10 bytes x 152,064 x 10,240 tokens)
 #     + 2 activation checkpoints (2 bytes x 28 layers x 3,584 x tokens) + 5 a layer at work, gathered weights, other
-#   generation 72 (0.9 of the card) = 15 weights + KV cache, 56 KiB a token (4 bytes x 28 layers x 4 heads x 128)
+#   generation 72 (0.9 of the card) = 15 weights + 5 at work, CUDA graphs + 52 KV cache, 56 KiB a token (4 bytes x 28 layers x 4
+#     heads x 128): 0.9 million tokens, of which a rollout in flight has an eighth of 10,240: 512 at a time
 # Disk: 430 GB for checkpoints (two, the best, a new one) + 15 GB for the HF weights beside each, which stay: 180 a day.
 # Time: 8 minutes a step of 2,048 samples, at most 132 steps an episode. The 10 EPISODES take up to 7.3 days, with 1,750 GB.
 set -euo pipefail

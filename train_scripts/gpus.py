@@ -18,21 +18,30 @@ MODULES = {DEFAULT: "flash_attn", "flash_attention_3": "flash_attn_interface"}
 FALLBACKS = {DEFAULT: "kernels-community/flash-attn2", "flash_attention_3": "kernels-community/vllm-flash-attn3"}
 
 
+def memory_of_gpus() -> list[tuple[float, float]]:
+    """MiB of each of this node's GPUs: in use, and in all.
+
+    Raises:
+        OSError, subprocess.SubprocessError: nvidia-smi does not work.
+    """
+    query = ["nvidia-smi", "--query-gpu=memory.used,memory.total", "--format=csv,noheader,nounits"]
+    lines = subprocess.run(query, capture_output=True, text=True, check=True, timeout=60).stdout.splitlines()
+    return [(float(used), float(total)) for used, total in (line.split(",") for line in lines)]
+
+
 def gpu_problems(needed: int) -> Iterator[str]:
     """On this node: too few GPUs, or memory in use by others."""
-    query = ["nvidia-smi", "--query-gpu=memory.used,memory.total", "--format=csv,noheader,nounits"]
     try:
-        lines = subprocess.run(query, capture_output=True, text=True, check=True, timeout=60).stdout.splitlines()
+        memory = memory_of_gpus()
     except (OSError, subprocess.SubprocessError) as error:
         yield f"nvidia-smi does not work, and the run needs {needed} GPUs: {error}"
         return
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    count = len(lines) if visible is None else len([word for word in visible.split(",") if word])
+    count = len(memory) if visible is None else len([word for word in visible.split(",") if word])
     if count < needed:
         where = "" if visible is None else f" in CUDA_VISIBLE_DEVICES={visible}"
         yield f"the run needs {needed} GPUs, this node has {count}{where}: set ACTOR_GPUS and ENGINES"
-    for number, line in enumerate(lines):
-        used, total = map(float, line.split(","))
+    for number, (used, total) in enumerate(memory):
         if used > (1 - FREE_SHARE) * total and (visible is None or str(number) in visible.split(",")):
             yield f"GPU {number} has {used / 1024:.0f} of {total / 1024:.0f} GiB in use: end what runs there (nvidia-smi)"
 

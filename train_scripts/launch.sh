@@ -9,6 +9,7 @@
 #        unpatched     the same for OpenRLHF as released; compare.sh trains it beside another
 #   MODEL, DATA, EVAL_DATA (empty: no evaluation), REWARD or AGENT, OUTPUT, RUN_NAME, MAX_NEW_TOKENS, PROMPTS, SAMPLES,
 #   TRAIN_BATCH, GROUP_SIZES; NODES, ACTOR_GPUS (a node), ENGINES, TENSOR_PARALLEL
+#   GPU_MEMORY=0.8     share of a GPU's memory for engines; engine_flags.py says how many rollouts they decode at a time
 #   SAVE_HOURS=2       hours between checkpoints and evaluations; STEP_MINUTES: what a step takes on your machine
 #   WANDB_API_KEY      switches W&B on; WANDB_PROJECT, WANDB_ENTITY, WANDB_RUN_GROUP
 #   PREFLIGHT=off      starts without the checks; RUNTIME_ENV_JSON: for `ray job submit`; DEVICE=cpu: see smoke.sh
@@ -25,7 +26,7 @@ shift
 SAGC=${SAGC:-recommended} DEVICE=${DEVICE:-gpu} SHAPE=${SHAPE:-hybrid} SUBMIT=${SUBMIT:-no}
 NODES=${NODES:-1} ACTOR_GPUS=${ACTOR_GPUS:-8} TENSOR_PARALLEL=${TENSOR_PARALLEL:-1}
 LONG_SAMPLES=${LONG_SAMPLES:-1} # of full length in a micro-batch
-SAVE_HOURS=${SAVE_HOURS:-2} PROMPT_TOKENS=${PROMPT_TOKENS:-2048} GPU_MEMORY=${GPU_MEMORY:-0.6}
+SAVE_HOURS=${SAVE_HOURS:-2} PROMPT_TOKENS=${PROMPT_TOKENS:-2048} GPU_MEMORY=${GPU_MEMORY:-0.8}
 # Before bash computes with them: in $(( )) and -gt it runs the commands in a text such as x[$(command)].
 check_numbers() {
     local number
@@ -111,14 +112,14 @@ hardware=(
     --ds.zero_stage 3
     --ds.packing_samples
 )
-# Training and generation in turn on the same GPUs; else engines have theirs, and room for CUDA graphs.
-[ "$SHAPE" = async ] || hardware+=(--train.colocate_all --vllm.enable_sleep --ds.enable_sleep --vllm.enforce_eager)
+# Training and generation in turn on the same GPUs; else engines have theirs.
+[ "$SHAPE" = async ] || hardware+=(--train.colocate_all --vllm.enable_sleep --ds.enable_sleep)
 dynamic=(--train.dynamic_batch_enable --train.max_tokens_per_gpu "${TOKENS_PER_GPU:-$((LONG_SAMPLES * MAX_LEN))}")
 case $DEVICE in
     gpu) hardware+=("${dynamic[@]}") ;;
     cpu)
-        instead=("--ds.attn_implementation sdpa # flash-attn needs a GPU" "--vllm.sync_backend gloo # so does NCCL")
-        [ "$SHAPE" != async ] || instead+=("--vllm.enforce_eager # there are no CUDA graphs")
+        instead=("--ds.attn_implementation sdpa # flash-attn needs a GPU" "--vllm.sync_backend gloo # so does NCCL"
+            "--vllm.enforce_eager # there are no CUDA graphs")
         grep -q avx512_bf16 /proc/cpuinfo || instead+=("--ds.param_dtype fp32 # bfloat16 is only emulated here")
         if [ "$SAGC" = unpatched ]; then
             echo "train_scripts/launch.sh: the smoke form leaves out ${dynamic[*]}, for which OpenRLHF as released asks CUDA" >&2
@@ -171,8 +172,11 @@ flags=(
     --ckpt.save_steps "$save_steps"
     --ckpt.max_num 2
     --ckpt.save_hf
-    "$@"
 )
+# --vllm.engine_args from the model and the memory, and --vllm.enforce_eager where CUDA graphs may fail.
+engine_flags=$(python3 "$here/engine_flags.py" "$module" "${flags[@]}" "$@")
+[ -z "$engine_flags" ] || mapfile -t -O "${#flags[@]}" flags <<<"$engine_flags"
+flags+=("$@")
 
 # For run.jsonl: what no flag says, and where the flags come from. Ray's jobs hand it to a shell, so words and numbers alone.
 launched="SCRIPT=$name"

@@ -9,17 +9,22 @@
 # What else the environment can set stands in launch.sh. Not run on this hardware: memory, disk and time are estimates.
 # Hardware: 8 GPUs of 80 GB, 250 GB of host memory (sleeping states).
 # Memory a GPU in GB:
-#   training 50 = 15 states (16 bytes a parameter, ZeRO-3 over 8 GPUs) + 25 logits (10 bytes x 152,064 x 16,384 tokens)
+#   training 53 = 15 states (16 bytes a parameter, ZeRO-3 over 8 GPUs) + 25 logits (10 bytes x 152,064 x 16,384 tokens)
 #     + 3 activation checkpoints (2 bytes x 28 layers x 3,584 x tokens) + 7 a layer at work, gathered weights, other
-#   generation 48 (0.6 of the card) = 15 weights + KV cache, 56 KiB a token (4 bytes x 28 layers x 4 heads x 128)
+#     + 3 sleeping engines (CUDA graphs, context)
+#   generation 70 = 64 engines (0.8 of the card) + 2 sleeping actors' weights (ZeRO-3) + 4 contexts, NCCL, gaps; of the 64:
+#     8 weights + 5 at work, CUDA graphs + 51 KV cache, 28 KiB a token (4 bytes x 28 layers x 4 heads x 128 / 2): 1.8 million
+#     tokens of an engine, of which a rollout in flight has an eighth of 16,384: 512 at a time, for which vLLM has graphs
 # Disk: 430 GB for checkpoints (two, the best, a new one) + 15 GB for the HF weights beside each, which stay: 180 a day.
 # Time: 8 minutes a step of 1,024 samples, at most 132 steps an episode. The 10 EPISODES take up to 7.3 days, with 1,750 GB.
+# Predicted without the tools' seconds (python eval/studies recipes): 161 s a step; with OpenRLHF's engine settings (128 at a time,
+# no graphs) 237 s where the launches of an iteration take 10 ms, 376 s where they take 18. With engines of one GPU 211 s.
 set -euo pipefail
 
 export AGENT=${AGENT:?a Python file with AgentExecutor, as OpenRLHF has in examples/python}
 export MODEL=${MODEL:-Qwen/Qwen2.5-7B-Instruct}
 export MAX_LEN=${MAX_LEN:-16384} # prompt, all turns and what the tools say
 export PROMPTS=${PROMPTS:-128} SAMPLES=${SAMPLES:-8} TRAIN_BATCH=${TRAIN_BATCH:-256}
-export GROUP_SIZES=${GROUP_SIZES:-4 8 16} ENGINES=${ENGINES:-8}
+export GROUP_SIZES=${GROUP_SIZES:-4 8 16} ENGINES=${ENGINES:-4} TENSOR_PARALLEL=${TENSOR_PARALLEL:-2}
 export STEP_MINUTES=${STEP_MINUTES:-8} DISK_GB=${DISK_GB:-1750} MEMORY_GB=${MEMORY_GB:-250}
 exec bash "$(dirname "$0")/launch.sh" multi_turn_agent --vllm.enable_prefix_caching "$@"

@@ -20,6 +20,7 @@ import psutil
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
+from flag_words import settings_of, value  # noqa: E402
 from gpus import attention_of, driver_problems, gpu_problems  # noqa: E402
 from ray_token import open_cluster_problems, reason_for_token, token_problems  # noqa: E402
 
@@ -48,22 +49,6 @@ def parse_arguments() -> argparse.Namespace:
     )
     parser.add_argument("command", nargs=argparse.REMAINDER, help="module and flags of the training")
     return parser.parse_args()
-
-
-def settings_of(flags: list[str]) -> dict[str, list[str]]:
-    """Flag -> its values; of a flag that is given twice, the later ones."""
-    settings: dict[str, list[str]] = {}
-    for word in flags:
-        if word.startswith("--"):
-            name, equals, value = word.partition("=")
-            settings[name] = values = [value] if equals else []
-        elif settings:
-            values.append(word)
-    return settings
-
-
-def value(settings: dict[str, list[str]], flag: str, default: str = "") -> str:
-    return (settings.get(flag) or [default])[0]
 
 
 def module_problems(module: str, settings: dict[str, list[str]]) -> Iterator[str]:

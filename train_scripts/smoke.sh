@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# A launch script in small, on a machine without a GPU: some 20 steps of the very script with an untrained tiny model.
+# A launch script in small, on a machine without a GPU or on one GPU: some 20 steps of the very script with an untrained tiny model.
 # It has every flag of the script but sizes, the reward and what needs a GPU, which it names.
 #   bash train_scripts/smoke.sh dapo_qwen2.5_7b.sh [FLAG...]   any of the launch scripts; SAGC as for the script itself
+#   DEVICE=gpu bash train_scripts/smoke.sh ...                 on one GPU, with what install.sh installs; not run yet
 # It shows that the script's flags, evaluation and checkpoints work together; not that its sizes fit your GPUs.
 # STEPS=20; results in OUTPUT, by default build/smoke/NAME. TASK: a folder that warm_start.py has made, else it is made. Not for
 # dapo.sh, which has a form for the CPU, nor for slurm_dapo_32b.sh, which starts dapo_qwen2.5_32b_multinode.sh.
@@ -19,20 +20,24 @@ STEPS=${STEPS:-20}
 [[ $STEPS =~ ^[1-9][0-9]{0,3}$ ]] || fail "STEPS is a whole number above 0, not '$STEPS'"
 name=${script%.sh}
 task=${TASK:-$PWD/build/smoke/task}
+case ${DEVICE:=cpu} in
+    cpu) python=(bash train_scripts/on_cpu.sh cpu-patched python) && bash train_scripts/setup.sh ;;
+    gpu) python=(python3) ;;
+    *) fail "DEVICE is cpu or gpu, not '$DEVICE'" ;;
+esac
 
-bash train_scripts/setup.sh
 mkdir -p "$task"
 exec 8<"$task"
 flock 8 # one of two that start together makes the task
 [ -e "$task/model/config.json" ] ||
-    bash train_scripts/on_cpu.sh cpu-patched python train_scripts/warm_start.py --output "$task" --steps 1
+    "${python[@]}" train_scripts/warm_start.py --output "$task" --steps 1
 exec 8<&-
 # Outside of the run's folder: nothing is written there before the run holds it. It moves what an earlier one left aside.
 problems=$(mktemp -d)
 trap 'rm -rf "$problems"' EXIT
 head -n 4 "$task/data/heldout.jsonl" >"$problems/heldout.jsonl"
 
-export DEVICE=cpu MODEL=$task/model DATA=$task/data/train.jsonl EVAL_DATA=$problems/heldout.jsonl
+export DEVICE MODEL=$task/model DATA=$task/data/train.jsonl EVAL_DATA=$problems/heldout.jsonl
 export OUTPUT=${OUTPUT:-build/smoke/$name} RUN_NAME=run PROMPTS=8 SAMPLES=4 TRAIN_BATCH=16 GROUP_SIZES="2 4"
 export NODES=1 ACTOR_GPUS=1 ENGINES=1 TENSOR_PARALLEL=1
 export MAX_NEW_TOKENS=64 PROMPT_TOKENS=64 MAX_LEN=128 TOKENS_PER_GPU=512

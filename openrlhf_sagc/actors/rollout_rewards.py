@@ -5,8 +5,12 @@ from functools import cached_property
 
 import torch
 from openrlhf.trainer.ppo_utils.experience import Experience
+from openrlhf.utils.logging_utils import init_logger
 
 from openrlhf_sagc.advantages.closed_form import group_statistics, token_advantages
+
+logger = init_logger(__name__)
+_refused: list[str] = []  # why the kernel does not run in this process
 
 # Info key by which a sample carries its place among the step's rewards, since OpenRLHF cuts and merges batches on the way.
 SAMPLE = "sagc/sample"
@@ -43,10 +47,10 @@ class RolloutRewards:
 
     @cached_property
     def statistics_N(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """[N] clipped advantages and [N] standard deviations of the samples' groups, computed once."""
-        sizes_G = self.offsets_G1.diff()
+        """[N] clipped advantages and [N] standard deviations of the samples' groups, on the CPU, computed once."""
+        sizes_G = self.offsets_G1.cpu().diff()
         groups_N = torch.repeat_interleave(sizes_G)
-        advantages_N, stds_G = group_statistics(self.rewards_N, sizes_G, groups_N, self.estimator)
+        advantages_N, stds_G = group_statistics(self.rewards_N.cpu(), sizes_G, groups_N, self.estimator)
         if self.clip_range:
             advantages_N = advantages_N.clamp(*self.clip_range)
         return advantages_N, stds_G[groups_N]
@@ -60,22 +64,9 @@ def rollout_advantages(rollout: RolloutRewards, experience: Experience) -> torch
     """
     samples_B = torch.stack(experience.info.pop(SAMPLE))
     mask, kl = experience.action_mask, experience.kl
-    if mask.is_cuda:
-        rollout.rewards_N, rollout.offsets_G1 = rollout.rewards_N.to(mask.device), rollout.offsets_G1.to(mask.device)
-        from openrlhf_sagc.advantages.kernel import fused_group_advantages
-
-        tokens, stds_B = fused_group_advantages(
-            rollout.rewards_N,
-            rollout.offsets_G1,
-            mask,
-            samples_B,
-            estimator=rollout.estimator,
-            clip_range=rollout.clip_range,
-            kl=kl,
-            kl_coef=rollout.kl_coef,
-            shift=rollout.shift,
-            scale=rollout.scale,
-        )
+    made = _by_kernel(rollout, samples_B, mask, kl) if mask.is_cuda else None
+    if made:
+        tokens, stds_B = made
     else:
         samples_B = samples_B.cpu()
         advantages_N, stds_N = rollout.statistics_N
@@ -86,5 +77,37 @@ def rollout_advantages(rollout: RolloutRewards, experience: Experience) -> torch
             tokens = (tokens - rollout.shift) * rollout.scale
         tokens, stds_B = tokens.to(mask.device), stds_N[samples_B].to(mask.device)
     experience.info["group_reward_std"] = stds_B
-    experience.info["advantage_kernel"] = torch.full_like(stds_B, float(mask.is_cuda))
+    experience.info["advantage_kernel"] = torch.full_like(stds_B, float(bool(made)))
     return tokens
+
+
+def _by_kernel(
+    rollout: RolloutRewards, samples_B: torch.Tensor, mask_BT: torch.Tensor, kl_BT: torch.Tensor | None
+) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """Advantages [B, T] and standard deviations [B]; None, from then on, in a process where the kernel does not compile."""
+    if _refused:
+        return None
+    rollout.rewards_N, rollout.offsets_G1 = rollout.rewards_N.to(mask_BT.device), rollout.offsets_G1.to(mask_BT.device)
+    try:
+        from openrlhf_sagc.advantages.kernel import fused_group_advantages
+
+        return fused_group_advantages(
+            rollout.rewards_N,
+            rollout.offsets_G1,
+            mask_BT,
+            samples_B,
+            estimator=rollout.estimator,
+            clip_range=rollout.clip_range,
+            kl=kl_BT,
+            kl_coef=rollout.kl_coef,
+            shift=rollout.shift,
+            scale=rollout.scale,
+        )
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:  # Triton's, its compilers' and its import's have no base of their own
+        _refused.append(repr(error))
+        logger.warning(
+            f"the kernel of advantages does not run here, the closed form does, with the same advantages: {_refused[0]:.300}"
+        )
+        return None

@@ -24,7 +24,7 @@ name, *words = sys.argv
 name = os.path.basename(name)
 if name == "bash" and not words[0].endswith("on_cpu.sh"):
     os.execv("/bin/bash", ["bash", *words])
-if "redaction.py" in str(words):  # what prints the command runs as it is
+if "redaction.py" in str(words) or "engine_flags.py" in str(words[:1]):  # they run as they are
     os.execv(sys.executable, [sys.executable, *words])
 with open(os.environ["COMMANDS"], "a") as file:
     print(json.dumps([name, *words]), file=file)
@@ -48,6 +48,13 @@ if name == "srun":
     command = next(i for i, word in enumerate(words) if not word.startswith("-"))
     os.execvp(words[command], words[command:])
 """
+HUB = """
+import os
+def hf_hub_download(name, file):
+    path = os.path.join(os.path.dirname(__file__), "hub", os.path.basename(name).removesuffix("-Instruct"), file)
+    os.stat(path)
+    return path
+"""
 HOSTS = """#!/bin/bash
 case ${0##*/} in
     scontrol) printf 'node%s\\n' 1 2 3 ;;
@@ -62,6 +69,8 @@ def commands(tmp_path_factory):
 
     fails=True: it ends with exit code 2 before any training; what it says. A variable that is None is not set.
     """
+    from studies.recipes.run import CONFIGS
+
     folder = tmp_path_factory.mktemp("programs")
     log = folder / "log"
     for names, text in ((("bash", "python3", "ray", "srun"), FAKE), (("scontrol", "hostname"), HOSTS)):
@@ -69,11 +78,18 @@ def commands(tmp_path_factory):
             (folder / name).write_text(text)
             (folder / name).chmod(0o755)
 
+    (folder / "nvidia-smi").write_text("#!/bin/sh\nexit 1\n")  # a machine without a GPU
+    (folder / "nvidia-smi").chmod(0o755)
+    (folder / "huggingface_hub.py").write_text(HUB)
+    for model, config in CONFIGS.items():
+        (folder / "hub" / model).mkdir(parents=True)
+        (folder / "hub" / model / "config.json").write_text(json.dumps(config))
+
     def run(script, *flags, cwd=None, fails=False, **environment):
         given = {"REWARD": "/reward.py", "OUTPUT": "/output", "SLURM_SUBMIT_DIR": SCRIPTS.parent}
         given |= {"AGENT": "/agent.py"} if "agent" in script else {}
         given |= {
-            "PYTHONPATH": SCRIPTS.parent,
+            "PYTHONPATH": f"{SCRIPTS.parent}:{folder}",
             "PATH": f"{folder}:{os.defpath}",
             "SLURM_JOB_NODELIST": "node[1-3]",
             "COMMANDS": log,

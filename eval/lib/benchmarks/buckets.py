@@ -14,13 +14,13 @@ import torch
 from openrlhf_sagc.advantages.kernel import fused_group_advantages
 
 DIVISOR = 2.0**10  # of every bucket's loss; a power of two rounds nothing
-TOLERANCE = 1e-5  # norm of the difference over that of the gradient, in float32
+TITLE = "A policy step in buckets"
 GROUP_SIZE = 8
 
 
 @dataclass(frozen=True)
 class Shape:
-    """A model, and a step of groups of GROUP_SIZE samples."""
+    """A model, and a step of groups of GROUP_SIZE samples; `tolerance` is of the gradient's difference, over its norm."""
 
     layers: int
     width: int
@@ -28,6 +28,7 @@ class Shape:
     groups: int
     tokens: int
     micro_batch: int
+    tolerance: float = 1e-5  # in float32
 
 
 GPU = Shape(layers=12, width=1024, vocabulary=32_000, groups=32, tokens=1024, micro_batch=16)

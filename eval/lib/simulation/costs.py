@@ -39,6 +39,9 @@ class CostModel:
     train_base: Seconds
     train_per_token: Seconds
     sync: Seconds  # of the weights to the engines
+    launch: Seconds = (
+        0.0  # that a step of an engine takes at least: without CUDA graphs its kernels are launched one by one
+    )
 
     @classmethod
     def load(cls, path: Path) -> "CostModel":

@@ -5,8 +5,8 @@ prefilled included. It takes
 
     decode_base + decode_per_request * running + decode_per_kv_token * kv + prefill_per_token * prefilled
 
-seconds, where kv is the tokens (of prompts and responses) of all that run. Between two events the same rollouts run, so
-kv grows by their number every step, and the seconds of any number of steps have a closed form.
+seconds, or `launch` if that is longer, where kv is the tokens (of prompts and responses) of all that run. Between two events the
+same rollouts run, so kv grows by their number every step, and the seconds of any number of steps have a closed form.
 
 As vLLM does it, rollouts are served in the order of their arrival, at most `max_running` at once. If the KV cache is full,
 the rollout that was admitted last is preempted: it waits in front and is prefilled again later, prompt and response.
@@ -15,6 +15,7 @@ off by default). Three things are left out: blocks (the cache is counted in toke
 long prefill is one long step), and the way of a result to the driver.
 """
 
+import bisect
 import heapq
 import itertools
 import math
@@ -175,22 +176,22 @@ class Engine:
             steps * (costs.decode_base + costs.decode_per_request * running)
             + costs.decode_per_kv_token * kv_tokens
             + costs.prefill_per_token * self._to_prefill
+            + (self._seconds_of_launches(steps) if costs.launch else 0.0)
         )
 
-    def _steps_until(self, now: float) -> int:
-        """Fewest steps after which the clock has reached `now`, at most the planned ones: the root of a quadratic."""
-        remaining = now - self.clock
-        if remaining <= 0 or not self._planned:
-            return 0
+    def _seconds_of_launches(self, steps: int) -> float:
+        """What the next steps take longer since their kernels' launches do; they get less as the cache grows."""
         costs, running = self.costs, len(self.running)
-        remaining -= costs.prefill_per_token * self._to_prefill
-        square = costs.decode_per_kv_token * running / 2
-        linear = costs.decode_base + costs.decode_per_request * running + costs.decode_per_kv_token * self.kv - square
-        # The form of the root that does not cancel where `square` is small.
-        root = 2 * remaining / (linear + math.sqrt(linear**2 + 4 * square * max(remaining, 0.0)))
-        steps = min(max(math.ceil(root), 1), self._planned)
-        while steps > 1 and self.clock + self._seconds(steps - 1) >= now:  # rounding
-            steps -= 1
-        while steps < self._planned and self.clock + self._seconds(steps) < now:
-            steps += 1
-        return steps
+        first = costs.launch - costs.decode_base - costs.decode_per_request * running
+        first -= costs.decode_per_kv_token * self.kv
+        less = costs.decode_per_kv_token * running  # with every step
+        later = steps - 1 if not less else min(max(math.ceil(first / less) - 1, 0), steps - 1)
+        longer = max(first - costs.prefill_per_token * self._to_prefill, 0.0)
+        return longer + max(later * first - less * (later * (later + 1) // 2), 0.0)
+
+    def _steps_until(self, now: float) -> int:
+        """Fewest steps after which the clock has reached `now`, at most the planned ones."""
+        if now <= self.clock or not self._planned:
+            return 0
+        steps = range(1, self._planned)
+        return 1 + bisect.bisect_left(steps, now, key=lambda count: self.clock + self._seconds(count))

@@ -28,7 +28,8 @@ SHOW_COMMAND = f"""#!{sys.executable}
 import json, os, sys
 if sys.argv[1].endswith(("countdown/train.sh", "dapo_qwen2.5_7b.sh", "launch.sh")):
     os.execv("/bin/bash", ["bash", *sys.argv[1:]])
-print(json.dumps(sys.argv))
+if not sys.argv[1].endswith("engine_flags.py"):
+    print(json.dumps(sys.argv))
 """
 
 

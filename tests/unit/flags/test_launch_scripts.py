@@ -1,6 +1,7 @@
 """The launch scripts run as they are, up to the command that they hand to Python, Ray or Slurm."""
 
 import argparse
+import json
 import os
 import shutil
 import subprocess
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from launched import GPUS, MODULES, SCRIPTS, SETTINGS, pairs
+from studies.recipes import run as recipes
 
 from openrlhf_sagc.arguments import add_arguments
 from openrlhf_sagc.driver.trainers import GroupTrainer, GroupTrainerAsync
@@ -36,10 +38,38 @@ def test_flags(flags_of, start_trainer, many_prompts, script, sagc):
     actors, engines = args.actor.num_nodes * args.actor.num_gpus_per_node, args.vllm.num_engines
     generating = 0 if args.train.colocate_all else engines * args.vllm.tensor_parallel_size
     assert actors + generating == GPUS[script]
-    assert args.vllm.enable_sleep == args.ds.enable_sleep == args.train.colocate_all == args.vllm.enforce_eager
+    assert args.vllm.enable_sleep == args.ds.enable_sleep == args.train.colocate_all
+    # CUDA graphs: weights are synced in place, and a sleeping engine keeps its addresses. Their memory is in the script's sum.
+    assert not args.vllm.enforce_eager
     assert args.train.partial_rollout_enable == args.train.async_enable == is_async != args.train.colocate_all
     assert args.ckpt.save_hf and args.ckpt.max_num == 2 and args.eval.steps == args.ckpt.save_steps
     assert args.eval.dataset and args.rollout.agent_timeout == (600 if "agent" in script else None)
+
+
+@pytest.mark.parametrize("script", GPUS)
+def test_engines_have_slots_for_their_memory(flags_of, script):
+    """Those that the study recipes predicts with, which has the scripts' sizes. OpenRLHF as released has no such flag."""
+    flags = dict((pair[0], pair[1:]) for pair in pairs(flags_of(script)))
+    slots, batched = json.loads(flags["--vllm.engine_args"][0]).items()
+    assert slots[1] > 128 and batched == ("max_num_batched_tokens", 8192)
+    assert not [pair for pair in pairs(flags_of(script, SAGC="unpatched")) if pair[0] == "--vllm.engine_args"]
+    if recipe := recipes.RECIPES.get(script):
+        nodes, gpus, ranks, prompts, samples, longest, share = (
+            float(flags[f"--{name}"][0])
+            for name in (
+                "actor.num_nodes",
+                "actor.num_gpus_per_node",
+                "vllm.tensor_parallel_size",
+                "rollout.batch_size",
+                "rollout.n_samples_per_prompt",
+                "data.max_len",
+                "vllm.gpu_memory_utilization",
+            )
+        )
+        cap = int(flags.get("--rollout.max_new_tokens", flags["--data.max_len"])[0])
+        assert recipe[1:] == (nodes * gpus, ranks, prompts, samples, longest, cap) and share == recipes.SHARE
+        assert flags["--actor.model_name_or_path"][0].removesuffix("-Instruct") == f"Qwen/{recipe.model}"
+        assert slots == ("max_num_seqs", recipes.slots_of(recipe))
 
 
 @pytest.mark.parametrize("sagc", ["recommended", "off"])
@@ -75,12 +105,13 @@ def test_settings(flags_of, start_trainer, many_prompts, script):
 @pytest.mark.parametrize("sagc", SETTINGS)
 @pytest.mark.parametrize("script", GPUS)
 def test_twin(flags_of, start_trainer, script, sagc):
-    """SAGC=off and unpatched leave this package's flags out and nothing else; OpenRLHF as released takes the rest."""
+    """SAGC=off and unpatched leave this package's flags out and nothing else; OpenRLHF as released takes the rest but one."""
     parser = argparse.ArgumentParser()
     add_arguments(parser)
     package = {f"--{name}" for name in vars(parser.parse_args([]))}
     flags, twin = (pairs(flags_of(script, SAGC=value, RUN_NAME="run")) for value in (sagc, "off"))
     assert twin == [pair for pair in flags if pair[0] not in package] and flags != twin
+    twin = [pair for pair in twin if pair[0] != "--vllm.engine_args"]  # of a patch
     assert twin == pairs(flags_of(script, SAGC="unpatched", RUN_NAME="run"))
     assert ("--algo.dynamic_filtering_enable",) in twin
     args = start_trainer([word for pair in twin for word in pair], unpatched="base").args

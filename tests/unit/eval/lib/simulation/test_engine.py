@@ -41,8 +41,9 @@ def one_token_at_a_time(costs, arrivals):
             running.append(waiting.pop(0))
             new.append(running[-1])
             running[-1][3] = clock if running[-1][3] is None else running[-1][3]
-        clock += costs.decode_base + costs.decode_per_request * len(running)
-        clock += costs.decode_per_kv_token * context(running) + costs.prefill_per_token * context(new)
+        seconds = costs.decode_base + costs.decode_per_request * len(running)
+        seconds += costs.decode_per_kv_token * context(running) + costs.prefill_per_token * context(new)
+        clock += max(seconds, costs.launch)
         decoded, prefilled = decoded + len(running), prefilled + context(new)
         for request in running:
             request[2] += 1
@@ -66,10 +67,11 @@ ARRIVALS = st.lists(
     per_request=st.sampled_from([0, 0.25]),
     per_kv_token=st.sampled_from([0, 1 / 16]),
     prefill=st.sampled_from([0, 0.5]),
+    launch=st.sampled_from([0, 1.25, 2.5, 6]),
     arrival_first=st.booleans(),
 )
 def test_events_are_those_of_a_simulation_token_by_token(
-    arrivals, kv_limit, max_running, per_request, per_kv_token, prefill, arrival_first
+    arrivals, kv_limit, max_running, per_request, per_kv_token, prefill, launch, arrival_first
 ):
     costs = costs_of(
         kv_limit=kv_limit,
@@ -77,6 +79,7 @@ def test_events_are_those_of_a_simulation_token_by_token(
         decode_per_request=per_request,
         decode_per_kv_token=per_kv_token,
         prefill_per_token=prefill,
+        launch=launch,
     )
     engine, every = Engine(costs), []
     for time, batch in arrivals:

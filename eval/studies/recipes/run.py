@@ -1,0 +1,161 @@
+"""Seconds of a step of each GPU recipe, simulated: with the engine settings of OpenRLHF's own scripts, and as shipped.
+
+OpenRLHF's: 128 rollouts at a time, without CUDA graphs, at 0.6 of the memory. As shipped: what train_scripts/engine_flags.py
+makes of 0.8 of the memory, with graphs. Without graphs an iteration takes at least what the launches of its kernels do, which is
+assumed to be 10 or 18 ms. Nothing is stopped or sorted: tail batching has its own studies. It writes predicted.csv and tensor_parallel.csv.
+"""
+
+import itertools
+import runpy
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+import pandas as pd
+from lib.paths import ROOT, study_flags
+from lib.policies import parse_policy
+from lib.simulation.costs import CostModel
+from lib.simulation.flags import default_arguments
+from lib.simulation.lengths import LogNormal
+from lib.simulation.runs import train
+from lib.tables import show
+from rich.progress import track
+
+ENGINE_FLAGS = runpy.run_path(str(ROOT / "train_scripts/engine_flags.py"))
+CARD_GB, USUAL_SLOTS = ENGINE_FLAGS["CARD_GB"], 128
+OPENRLHF_SHARE, SHARE = 0.6, 0.8  # of the card for engines: of OpenRLHF's scripts, and of ours
+LAUNCHES = (0.018, 0.010)  # seconds of an iteration without graphs at least
+STEPS, SEEDS = 3, (0, 1, 2)
+BANDWIDTH, FLOPS = 0.8 * 3.35e12, 989e12  # of an H100, as eval/engines/h100-7b.json has them
+DECODING, TRAINING = 0.5 * FLOPS, 0.4 * FLOPS
+ALL_REDUCE, LINK = 12e-6, 300e9  # seconds of one of a few tokens, and bytes a second between GPUs; assumed
+CONFIGS = {  # of the models' config.json
+    "Qwen2.5-1.5B": dict(
+        hidden_size=1536,
+        num_hidden_layers=28,
+        num_attention_heads=12,
+        num_key_value_heads=2,
+        intermediate_size=8960,
+        vocab_size=151936,
+        tie_word_embeddings=True,
+    ),
+    "Qwen2.5-7B": dict(
+        hidden_size=3584,
+        num_hidden_layers=28,
+        num_attention_heads=28,
+        num_key_value_heads=4,
+        intermediate_size=18944,
+        vocab_size=152064,
+    ),
+    "Qwen2.5-32B": dict(
+        hidden_size=5120,
+        num_hidden_layers=64,
+        num_attention_heads=40,
+        num_key_value_heads=8,
+        intermediate_size=27648,
+        vocab_size=152064,
+    ),
+}
+
+
+class Recipe(NamedTuple):
+    """The sizes of a script. `longest` is --data.max_len, `cap` the tokens of a response at most."""
+
+    model: str
+    gpus: int
+    ranks: int
+    prompts: int
+    samples: int
+    longest: int
+    cap: int
+
+
+RECIPES = {  # a test has these of the scripts; the asynchronous one does not wait for its longest rollout
+    "dapo_qwen2.5_1.5b.sh": Recipe("Qwen2.5-1.5B", 8, 1, 128, 16, 10240, 8192),
+    "dapo_qwen2.5_7b.sh": Recipe("Qwen2.5-7B", 8, 2, 512, 16, 22528, 20480),
+    "dapo_qwen2.5_32b_multinode.sh": Recipe("Qwen2.5-32B", 64, 4, 512, 16, 10240, 8192),
+    "multi_turn_agent.sh": Recipe("Qwen2.5-7B", 8, 2, 128, 8, 16384, 16384),
+}
+
+
+def costs_of(model: str, ranks: int, share: float, slots: int, launch: float) -> CostModel:
+    """A roofline of H100s, with two all-reduces a layer where engines have several."""
+    config = CONFIGS[model]
+    weights = ENGINE_FLAGS["weights_of"](config)
+    reduces = 2 * config["num_hidden_layers"] if ranks > 1 else 0
+    sent = reduces * 2 * config["hidden_size"] * 2 * (ranks - 1) / ranks / LINK
+    token = 2 * weights / ranks / DECODING + sent
+    return CostModel(
+        decode_base=2 * weights / ranks / BANDWIDTH + reduces * ALL_REDUCE,
+        decode_per_request=token,
+        decode_per_kv_token=ENGINE_FLAGS["bytes_a_token"](config, ranks) / BANDWIDTH,
+        prefill_per_token=token,
+        launch=launch,
+        max_running=slots,
+        kv_limit=ENGINE_FLAGS["kv_tokens"](config, share * CARD_GB, ranks),
+        gpus_per_engine=ranks,
+        generation_base=1.0,
+        experience_base=1.0,
+        experience_per_token=2 * weights / TRAINING,
+        train_base=1.0,
+        train_per_token=8 * weights / TRAINING,
+        sync=2.0,
+    )
+
+
+def slots_of(recipe: Recipe, share: float = SHARE) -> int:
+    """What the script's engines decode at a time."""
+    tokens = ENGINE_FLAGS["kv_tokens"](CONFIGS[recipe.model], share * CARD_GB, recipe.ranks)
+    return ENGINE_FLAGS["slots_of"](tokens, recipe.longest)
+
+
+def seconds_of(recipe: Recipe, share: float, slots: int, launch: float) -> float:
+    """Mean seconds of a step."""
+    costs = costs_of(recipe.model, recipe.ranks, share, slots, launch)
+    lengths = LogNormal(median=955, between=1.3, within=0.48, cap=recipe.cap)
+    settings = {"batch_size": recipe.prompts, "n_samples_per_prompt": recipe.samples, "prompt_tokens": 256}
+    found = []
+    for seed in SEEDS:
+        arguments = default_arguments(**settings, dynamic_sampling=False, seed=seed)
+        run = train(parse_policy(f"fixed:{recipe.samples}"), recipe.gpus, lengths, costs, arguments)
+        found += [run.step()["seconds"] for _ in range(STEPS)]
+    return sum(found) / len(found)
+
+
+def of_settings(name: str, recipe: Recipe) -> list[dict]:
+    """A row for each launch cost: OpenRLHF's settings, one change alone, and both."""
+    slots, rows = slots_of(recipe), []
+    shipped = seconds_of(recipe, SHARE, slots, 0.0)
+    for launch in LAUNCHES:
+        before = seconds_of(recipe, OPENRLHF_SHARE, USUAL_SLOTS, launch)
+        row = {"script": name, "launch ms": 1000 * launch, "slots": slots, "OpenRLHF's settings": before}
+        row |= {"more slots": seconds_of(recipe, SHARE, slots, launch)}
+        row |= {"graphs": seconds_of(recipe, OPENRLHF_SHARE, USUAL_SLOTS, 0.0)}
+        rows.append(row | {"as shipped": shipped, "times as fast": before / shipped})
+    return rows
+
+
+def of_tensor_parallel(name: str, recipe: Recipe) -> dict:
+    """Seconds as shipped, but with engines of 1 to 8 GPUs; empty where a GPU does not hold its part."""
+    row: dict[str, object] = {"script": name, "shipped": recipe.ranks}
+    for ranks in (1, 2, 4, 8):
+        own, seconds = recipe._replace(ranks=ranks), None
+        if recipe.gpus >= ranks:
+            with suppress(ValueError):
+                seconds = seconds_of(own, SHARE, slots_of(own), 0.0)
+        row[f"TP {ranks}"] = seconds
+    return row
+
+
+def main() -> None:
+    parser = study_flags(__doc__, Path(__file__).parent)
+    output = parser.parse_args().output
+    output.mkdir(parents=True, exist_ok=True)
+    recipes = track([*RECIPES.items()], "simulating")
+    rows = [(of_settings(*item), of_tensor_parallel(*item)) for item in recipes]
+    settings = pd.DataFrame(itertools.chain.from_iterable(settings for settings, _ in rows))
+    engines = pd.DataFrame(row for _, row in rows)
+    for file, table in (("predicted.csv", settings), ("tensor_parallel.csv", engines)):
+        table.to_csv(output / file, index=False, float_format="%.4g")
+    show("Predicted seconds of a step", settings)
+    show("Predicted seconds of a step as shipped, by GPUs of an engine", engines)
