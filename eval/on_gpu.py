@@ -41,7 +41,7 @@ def run_recipe(dry_run: bool) -> str:
     command = [*RECIPE, *([] if importlib.util.find_spec("flash_attn") else ["--ds.attn_implementation", "sdpa"])]
     environment = {"DEVICE": "gpu", "STEPS": STEPS, "OUTPUT": str(ROOT / "build/on_gpu")}
     environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    print("+", " ".join(f"{name}={environment[name]}" for name in ("DEVICE", "STEPS", "OUTPUT")), *command)
+    print("+", " ".join(f"{name}={environment[name]}" for name in ("DEVICE", "STEPS", "OUTPUT")), *command, flush=True)
     if dry_run:
         return ""
     run = subprocess.Popen(command, cwd=ROOT, env=os.environ | environment, start_new_session=True)
