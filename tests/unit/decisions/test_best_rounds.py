@@ -1,6 +1,7 @@
 """Which rounds are chosen by what is forecast and measured."""
 
 import json
+import math
 from types import SimpleNamespace
 
 import pytest
@@ -136,6 +137,7 @@ def test_what_took_longer_than_forecast_is_corrected():
 def test_what_all_forecasts_are_off_decides_nothing():
     batcher = batcher_of(Seconds(50, 49, 50))
     assert kinds(batcher, [Outlook()] * 20, elapsed=100.0) == ["long"] * 20
+    assert batcher._off["plain"] == pytest.approx([19 * math.log(2), 19])
 
 
 def test_the_log_says_what_was_chosen_and_why_once():
@@ -159,6 +161,7 @@ def test_a_resumed_run_decides_the_same():
                 batcher._forecasts.observe = lambda step: None
                 kinds(batcher, outlooks[:cut], elapsed=150.0)
             resumed.load_state_dict(json.loads(json.dumps(killed.state_dict())))
+            assert (resumed._off, resumed._taken) == (killed._off, killed._taken) and (cut < 2 or killed._taken[1])
             resumed._forecasts.forecast = lambda *arguments, seconds=seconds: seconds
             assert resumed.decide(8, 4, outlooks[cut]) == straight.decide(8, 4, outlooks[cut])
             assert resumed.state_dict() == straight.state_dict()

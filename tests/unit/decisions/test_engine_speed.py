@@ -15,10 +15,10 @@ from openrlhf_sagc.decisions.engine_speed import EngineSpeed, Ran, Speed
 COSTS = CostModel.load(ENGINES / "h100-7b.json")
 
 
-def rolled_out(tokens, engines=1, seed=0, **costs):
+def rolled_out(tokens, engines=1, prompt=1, **costs):
     """Rollouts of a step, which are dealt to simulated engines."""
     cluster = Cluster(dataclasses.replace(COSTS, **costs), engines)
-    requests = [Request(1, int(count), engine=place % engines) for place, count in enumerate(tokens)]
+    requests = [Request(prompt, int(count), engine=place % engines) for place, count in enumerate(tokens)]
     cluster.dispatch(requests)
     ended = 0
     while ended < len(requests):
@@ -44,6 +44,12 @@ def test_the_costs_of_an_iteration_are_found(engines):
     assert speed.per_request == pytest.approx(COSTS.decode_per_request, rel=0.25)
     assert speed.per_held == pytest.approx(COSTS.decode_per_kv_token, rel=0.25)
     assert not speed.queues
+
+
+def test_the_prefill_of_prompts_is_not_taken_for_decoding():
+    speed = speed_of(rolled_out(lengths(100), prompt=1000))
+    assert speed.base == pytest.approx(COSTS.decode_base, rel=0.15)
+    assert speed.per_held == pytest.approx(COSTS.decode_per_kv_token, rel=0.5)
 
 
 @pytest.mark.parametrize("count, queues", [(100, False), (400, True)])
