@@ -82,7 +82,7 @@ class PromptQueue:
             self._taken = 0
         rows, ended = self._source.take(count)
         self._taken += len(rows)
-        self._is_drawing = not ended
+        self._is_drawing = not ended and self._taken < self._source.size
         return [Prompt(*row, self._drawn_episode) for row in rows]
 
     def begin_frame(
