@@ -7,8 +7,9 @@ so that those of a seed which fit into memory share the machine's fast and slow 
 sagc (all sizes). Behind the latter two, +tail is tail batching, +tail:sort and +tail:stop by this method, +tail:R with
 a response_ratio of R, and +lengths placed rollouts; +forward and +shuffled switch a part of the faster step off,
 +stream streams, and +round weighs every round of tail batching the same. Behind any policy, +filter drops groups of
-equal rewards (dynamic filtering). @prompts at the end holds the prompts of a step instead of its samples. Responses of the task route are as unequal in length as a reasoning model's. Started
-again, it keeps the runs that are finished, and refuses a folder whose runs were made with something else.
+equal rewards (dynamic filtering). @prompts at the end holds the prompts of a step instead of its samples. Responses of
+the task route are as unequal in length as a reasoning model's. --shape gpu packs samples, as the launch scripts do.
+Started again, it keeps the runs that are finished, and refuses a folder whose runs were made with something else.
 
     python eval/compare.py --quick
     python eval/compare.py report FOLDER --output FOLDER             # the report of a comparison again
@@ -25,7 +26,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from lib.comparison.arms import ALGORITHMS, EVALUATION, MICRO_BATCH_SIZE, SIZES, flags_of
+from lib.comparison.arms import ALGORITHMS, EVALUATION, MICRO_BATCH_SIZE, SHAPES, SIZES, flags_of, shape_in_words
 from lib.comparison.logs import read_evaluations, read_steps
 from lib.comparison.scripts import ARMS, LEAST_TURN, RESUMES, train_arms
 from lib.comparison.tasks import TASKS
@@ -109,7 +110,8 @@ def plans_of(arguments: argparse.Namespace, control: dict[str, float]) -> dict[t
             plan = plans[seed, algorithm] = []
             for policy in np.roll(arguments.policies, -number).tolist():
                 kind = TASKS[arguments.task]
-                tree, flags = flags_of(policy, algorithm, seed, control, kind, arguments.micro_batch_size)
+                size, shape = arguments.micro_batch_size, arguments.shape
+                tree, flags = flags_of(policy, algorithm, seed, control, kind, size, shape)
                 flags += ["--eval.steps", str(arguments.eval_steps)]  # later flags win
                 flags += ["--vllm.num_engines", str(arguments.num_engines)]
                 name = re.sub(r"[^a-z0-9]", "-", policy)
@@ -124,6 +126,9 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--policies", nargs="+", default=POLICIES)
     parser.add_argument("--algorithms", nargs="+", choices=list(ALGORITHMS), default=list(ALGORITHMS))
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
+    parser.add_argument(
+        "--shape", choices=SHAPES, default="padded", help="gpu: packed samples and sleep, as in the launch scripts"
+    )
     parser.add_argument("--micro_batch_size", type=int, default=MICRO_BATCH_SIZE, help="of every arm, in samples")
     parser.add_argument("--eval_steps", type=int, default=EVALUATION["eval.steps"], help="steps between evaluations")
     parser.add_argument("--num_engines", type=int, default=1, help="vLLM engines of a run")
@@ -188,7 +193,7 @@ def report() -> None:
             f"--target {arguments.target} is for comparisons of this command: a report of logs has every reward"
         )
     settings |= {} if arguments.target is None else {"target": arguments.target}
-    text = write_report(arms, arguments.output, settings, traces_of(arguments.trace, arms))
+    text = write_report(arms, arguments.output, settings, traces_of(arguments.trace, arms), remarks_of(settings))
     with reader_may_leave():
         print(text)
 
@@ -232,6 +237,13 @@ def scripts() -> None:
             print(text)
 
 
+def remarks_of(settings: dict) -> list[str]:
+    """What the report of a comparison with these settings says first; nothing of padded steps."""
+    if settings.get("shape") != "gpu":
+        return []
+    return [f"The shape of a GPU run: {shape_in_words('gpu', settings['micro_batch_size'])}."]
+
+
 def traces_of(words: list[str], arms: list[Arm]) -> dict[str, list[Path]]:
     """The files of --trace by arm.
 
@@ -269,12 +281,12 @@ def main() -> None:
     except ValueError as error:
         sys.exit(f"eval/compare.py: {error}")
     settings = {"task": arguments.task, "target": arguments.target, "seconds": arguments.seconds, **control}
-    settings |= {name: getattr(arguments, name) for name in ("num_engines", "at_once")}
+    settings |= {name: getattr(arguments, name) for name in ("num_engines", "at_once", "shape", "micro_batch_size")}
     (arguments.output / "settings.json").write_text(json.dumps(settings, indent=2) + "\n")
     steps.to_csv(arguments.output / "steps.csv", index=False, float_format="%.5g")
     evaluations.to_csv(arguments.output / "evaluations.csv", index=False, float_format="%.5g")
     arms, settings = read_recorded(arguments.output)
-    text = write_report(arms, arguments.output, settings)
+    text = write_report(arms, arguments.output, settings, remarks=remarks_of(settings))
     with reader_may_leave():
         print(text)
 

@@ -113,6 +113,28 @@ MUTANTS = {  # name: (file, what is replaced, by what, tests)
         "torch.where(ends < last_end",
         "tests/unit/advantages tests/unit/driver/test_experience.py",
     ),
+    "a step begins while its engines sleep": (
+        "openrlhf_sagc/driver/rollout.py",
+        "        self.engines.wake()\n",
+        "",
+        "tests/unit/driver/test_rollout_tail.py",
+    ),
+    "engines fall asleep with rollouts": (
+        "openrlhf_sagc/driver/rollout.py",
+        """        if not self._keep_surplus:
+            stop(step, self.engines, self)  # counted in this step
+        step.end()
+        self.engines.pause()
+        self.engines.sleep()
+""",
+        """        self.engines.sleep()
+        if not self._keep_surplus:
+            stop(step, self.engines, self)  # counted in this step
+        step.end()
+        self.engines.pause()
+""",
+        "tests/unit/driver/test_rollout_tail.py",
+    ),
     "advantages are not clipped": (
         "openrlhf_sagc/actors/rollout_rewards.py",
         "advantages_N.clamp(*self.clip_range)",

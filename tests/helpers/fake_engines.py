@@ -142,6 +142,14 @@ class FakeRay:
         self.left_over = []  # requests of rollouts that are over, as each look at an engine finds them
         self.tokenizers = []  # that an engine was given for all its rollouts
 
+    @property
+    def asleep(self):
+        return [method for method in self.calls if method in ("wake_up", "sleep")][-1:] == ["sleep"]
+
+    def call_engines(self, engines, method):
+        assert method != "sleep" or not self.returns.running  # what they decode would be lost
+        self.calls.append(method)
+
     def run_in_engine(self, function, *args, **kwargs):
         if function is stop_left_over:
             return self.left_over.pop() if self.left_over else 0
@@ -198,6 +206,7 @@ def make_generator(monkeypatch):
 
     def generate_responses(actor, prompt, *more, **settings):
         TAKEN.bind(actor, prompt, *more, **settings)
+        assert not ray.asleep
         if isinstance(prompt, Collect):
             return Answer(actor.seen.returns, actor.index)
         assert "hf_tokenizer" not in settings  # Ray would send it with every call
@@ -218,7 +227,7 @@ def make_generator(monkeypatch):
 
     monkeypatch.setattr(engines_module, "SimpleQueue", lambda: Returns(ray))
     monkeypatch.setattr(engines_module.ray, "get", ray.get)
-    monkeypatch.setattr(engines_module, "batch_vllm_engine_call", lambda engines, method: ray.calls.append(method))
+    monkeypatch.setattr(engines_module, "batch_vllm_engine_call", ray.call_engines)
 
     def make(prompts, respond=lambda prompt, size: [(10, 1.0)] * size, filtering=False, engines=1, data=None, **flags):
         settings = FLAGS | {"algo.dynamic_filtering_enable": filtering}

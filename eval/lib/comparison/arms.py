@@ -17,21 +17,18 @@ ALGORITHMS = {
     },
 }
 OPTIMIZER_STEPS = {"grpo": 1, "dapo": 2}  # of a rollout
-# Of a step: as the quickstart has it, or as the launch scripts on GPUs.
-SHAPES = {
-    "padded": {},
-    "gpu": {
-        "ds.packing_samples": None,
-        "ds.attn_implementation": "sdpa",
-        "ds.zero_stage": 3,
-        "train.dynamic_batch_enable": None,
-        "train.max_tokens_per_gpu": 1024,  # the cost of this attention grows with their square
-        "actor.gradient_checkpointing_enable": None,
-        "train.colocate_all": None,
-        "vllm.enable_sleep": None,
-        "ds.enable_sleep": None,
-    },
+SHAPES = ("padded", "gpu")  # of a step: as the quickstart has it, or as the launch scripts on GPUs
+PACKED = {
+    "ds.packing_samples": None,
+    "ds.attn_implementation": "sdpa",
+    "ds.zero_stage": 3,
+    "actor.gradient_checkpointing_enable": None,
+    "train.colocate_all": None,
+    "vllm.enable_sleep": None,
+    "ds.enable_sleep": None,
 }
+PACK_TOKENS = 1024  # at most; the cost of this attention grows with their square
+DYNAMIC = {"train.dynamic_batch_enable": None, "train.max_tokens_per_gpu": PACK_TOKENS}
 STEP_FLAGS = {
     "forward": {"train.old_log_probs": "forward"},
     "shuffled": {"train.micro_batches": "shuffled"},
@@ -47,6 +44,26 @@ def first_step_of(policy: Policy) -> tuple[int, int]:
     return PROMPTS if policy.hold == "prompts" else SAMPLES // max(size, 1), size
 
 
+def shape_flags(shape: str, patched: bool) -> dict[str, str | int | None]:
+    """Flags of a run in one of the SHAPES.
+
+    Dynamic batches of OpenRLHF as released ask CUDA for a device: without the patches a pack is a micro-batch.
+    """
+    if shape == "padded":
+        return {}
+    return PACKED | (DYNAMIC if patched else {})
+
+
+def shape_in_words(shape: str, micro_batch_size: int) -> str:
+    """What a report says of it."""
+    if shape == "padded":
+        return f"micro-batches of {micro_batch_size}"
+    return (
+        f"packs of at most {PACK_TOKENS} tokens, unpatched of {micro_batch_size} samples, since its dynamic batches need "
+        "CUDA; ZeRO 3, checkpointing; engine and actor sleep in turn"
+    )
+
+
 def flags_of(
     policy: str,
     algorithm: str,
@@ -54,6 +71,7 @@ def flags_of(
     control: dict[str, float],
     task: Task = COUNTDOWN,
     micro_batch_size: int = MICRO_BATCH_SIZE,
+    shape: str = "padded",
 ) -> tuple[str, list[str]]:
     """The tree of build/ and the flags of a run.
 
@@ -64,6 +82,7 @@ def flags_of(
         control: flags of --rollout.sagc besides the sizes.
         task: that is trained.
         micro_batch_size: in samples, for experience and training.
+        shape: one of SHAPES.
 
     Raises:
         ValueError: the policy is none, or its size does not fit a step.
@@ -87,6 +106,7 @@ def flags_of(
         **EVALUATION,
         **task.flags,
         **ALGORITHMS[algorithm],
+        **shape_flags(shape, patched),
     }
     if algorithm == "dapo":
         settings["reward.overlong_buffer_len"] = task.max_new_tokens // 5

@@ -10,6 +10,7 @@ from lib.run_report.statistics import right_of
 
 FILES = ("settings.json", "steps.csv", "evaluations.csv")
 RUN = ["algorithm", "policy", "seed"]
+UNSAID = {"shape": "padded"}  # of older comparisons, whose settings do not say it
 NAMES = {"trained": "samples", "trained_length": "length", "seconds": "spent"}
 
 
@@ -24,7 +25,7 @@ def read_recorded(folder: Path) -> tuple[list[Arm], dict]:
     Raises:
         ValueError: a file is none of a comparison's.
     """
-    settings = json.loads((folder / "settings.json").read_text())
+    settings = UNSAID | json.loads((folder / "settings.json").read_text())
     steps, evaluations = (_frame(folder / name) for name in FILES[1:])
     arms = []
     for (algorithm, policy), mine in evaluations.groupby(RUN[:2], sort=False):

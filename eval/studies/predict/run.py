@@ -48,6 +48,7 @@ def of_comparison(folder: Path, trace: Path | None) -> Arms:
         raise ValueError(
             f"--trace is required, as {folder / 'settings.json'} names no task: give the lengths of its model"
         )
+    check_padded(settings)
     source, key = Trace(trace or STUDIES / f"simulate/{settings['task']}.csv"), ["algorithm", "policy"]
     later = steps[steps["step"] > steps.groupby([*key, "seed"])["step"].transform("min")]
     runs = later.groupby([*key, "seed"], sort=False)[SECONDS]
@@ -73,18 +74,27 @@ def of_comparison(folder: Path, trace: Path | None) -> Arms:
 def of_step_time(folder: Path, trace: Path | None) -> Arms:
     """The arms of the study step_time; seconds are medians over a run's steps, and means over runs."""
     steps = pd.read_csv(folder / "steps.csv")
-    micro_batch_size = json.loads((folder / "step_time.json").read_text())["settings"]["micro_batch_size"]
+    settings = json.loads((folder / "step_time.json").read_text())["settings"]
+    check_padded(settings)
     source = Trace(trace or STUDIES / "simulate/countdown.csv")
     runs = steps.groupby([*ARM, "repetition"], sort=False)[["seconds", *PARTS, "rest", "optimizer"]].median()
 
     def simulate(costs: CostModel, key: tuple, row: pd.Series) -> pd.Series:
         algorithm, size, arm = key
         flags = settings_of(algorithm, SAMPLES // size, size, prompt_tokens=20)
-        work = work_of(values_of(arm), algorithm, micro_batch_size)
+        work = work_of(values_of(arm), algorithm, settings["micro_batch_size"])
         return simulated_steps(costs, parse_policy(f"fixed:{size}"), work, source, STEPS, flags).median()
 
     titles = {"algorithm": "algorithm", "size": "group size", "arm": "arm"}
     return Arms(runs.groupby(ARM, sort=False).mean(), simulate, titles)
+
+
+def check_padded(settings: dict) -> None:
+    """Raises ValueError if the steps were packed, which is not what is simulated here."""
+    if settings.get("shape") == "gpu":
+        raise ValueError(
+            "--results has steps of --shape gpu, and those of padded samples alone are predicted: give others"
+        )
 
 
 def settings_of(algorithm: str, prompts: int, size: int, **others) -> argparse.Namespace:

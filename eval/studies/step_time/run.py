@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from lib.comparison.arms import ALGORITHMS, MICRO_BATCH_SIZE, SAMPLES, SHAPES, flags_of
+from lib.comparison.arms import ALGORITHMS, MICRO_BATCH_SIZE, SAMPLES, SHAPES, flags_of, shape_in_words
 from lib.comparison.group_size_runs import WARM_UP
 from lib.comparison.logs import PHASES
 from lib.comparison.step_arms import ALL_ON, ARM, ARMS, UNPATCHED, check_prompts, prompts_of, values_of
@@ -53,7 +53,7 @@ def run_flags(arm: str, algorithm: str, size: int, seed: int, arguments: argpars
     """The tree of build/ and the flags of a run."""
     policy = f"{UNPATCHED if arm == UNPATCHED else 'fixed'}:{size}"
     kind = task_of(arguments.task)
-    tree, words = flags_of(policy, algorithm, seed, control={}, task=kind)
+    tree, words = flags_of(policy, algorithm, seed, control={}, task=kind, shape=arguments.shape)
     settings = {
         "reward.remote_url": kind.grader,
         "train.micro_batch_size": MICRO_BATCH_SIZE,
@@ -61,7 +61,6 @@ def run_flags(arm: str, algorithm: str, size: int, seed: int, arguments: argpars
         "train.num_episodes": 1,
         "data.max_samples": prompts_of(algorithm, size, arguments.steps),
         "actor.adam.lr": 0,
-        **SHAPES[arguments.shape],
     }
     if arm != UNPATCHED:
         settings |= {f"train.{name}": value for name, value in values_of(arm).items()}
@@ -182,10 +181,9 @@ def summaries(steps: pd.DataFrame) -> list[dict]:
 
 def report(rows: list[dict], settings: dict) -> str:
     """The tables as Markdown, one an algorithm and size."""
-    tokens = SHAPES["gpu"]["train.max_tokens_per_gpu"]
-    shape = f"micro-batches of {settings['micro_batch_size']}"
-    if settings.get("shape") == "gpu":
-        shape = f"packs of at most {tokens} tokens, ZeRO 3, checkpointing; engine and actor sleep in turn"
+    shape = shape_in_words(
+        settings.get("shape", "padded"), settings["micro_batch_size"]
+    )  # older results do not say it
     text = (
         f"{settings['processor']}, {settings['cores']} cores, {settings['data_type']}; steps of {SAMPLES} samples in "
         f"{shape}. Seconds of a run are medians over its steps after {WARM_UP} of "
@@ -214,7 +212,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--arms", nargs="+", choices=ARMS, default=ARMS)
     parser.add_argument(
         "--shape",
-        choices=list(SHAPES),
+        choices=SHAPES,
         default="padded",
         help="gpu: packed samples and sleep, as in the launch scripts",
     )

@@ -41,6 +41,15 @@ def test_slow_prompts_are_left_to_a_long_round(make_generator):
     assert generator.metrics["dynamic_filtering/queued_prompts"] == 0
 
 
+def test_engines_are_awake_for_every_round_and_sleep_when_what_was_stopped_is_back(make_generator):
+    """A sleeping engine of fake_engines.py takes no rollouts, and none falls asleep with some."""
+    slow = of(lambda prompt: 90 if prompt % 5 == 0 else 10)
+    generator = make_generator(40, slow, vllm__enable_sleep=True, **tail())
+    for _ in range(5):
+        generator.generate_samples()
+    assert generator.ray.calls == ["wake_up", "sleep"] * 5
+
+
 def test_the_first_rollouts_of_a_prompt_are_its_group(make_generator):
     """Five rollouts a prompt, one of them slow: it is stopped when four are done."""
 

@@ -6,8 +6,9 @@ import shutil
 import sys
 
 import compare
+import pandas as pd
 import pytest
-from comparison_runs import CONTROL, HELDOUT, scalars, write_run
+from comparison_runs import CONTROL, HELDOUT, learning, scalars, write_run
 from lib.runs import set_done
 
 
@@ -46,6 +47,7 @@ def test_a_comparison_goes_on_where_it_was_stopped(tmp_path, monkeypatch):
         micro_batch_size=16,
         eval_steps=2,
         num_engines=3,
+        shape="gpu",
         at_once=1,
     )
     with pytest.raises(KeyboardInterrupt):
@@ -54,7 +56,12 @@ def test_a_comparison_goes_on_where_it_was_stopped(tmp_path, monkeypatch):
     trained.clear()
     steps, evaluations = compare.run(arguments, CONTROL)
     made_with = json.loads((tmp_path / "seed-0/grpo/sagc/done.json").read_text())["made_with"]
-    assert made_with["flags"][-4:] == ["--eval.steps", "2", "--vllm.num_engines", "3"]
+    assert "--ds.packing_samples" in made_with["flags"] and made_with["flags"][-4:] == [
+        "--eval.steps",
+        "2",
+        "--vllm.num_engines",
+        "3",
+    ]
     assert len(before) == 3 and len(trained) == 1 and trained[0] not in before
     assert [path.name for path in before] == ["unpatched-8", "sagc", "sagc"]  # arms take turns at going first
     assert len(steps) == 4 and steps["seed"].tolist() == [0, 0, 1, 1]
@@ -77,6 +84,16 @@ def test_a_comparison_goes_on_where_it_was_stopped(tmp_path, monkeypatch):
     arguments.at_once, arguments.output = 2, tmp_path / "other"
     steps, _ = compare.run(arguments, CONTROL)
     assert batches == [2, 2] and steps["turns"].tolist()[:2] == ["unpatched:8 sagc"] * 2
+
+
+def test_a_comparison_in_the_shape_of_a_gpu_says_so(monkeypatch, tmp_path):
+    run = [learning("unpatched:8", 64.0), learning("fixed:8", 48.0)]
+    monkeypatch.setattr(compare, "run", lambda arguments, control: tuple(map(pd.concat, zip(*run))))
+    monkeypatch.setattr(sys, "argv", ["compare.py", "--shape", "gpu", "--output", str(tmp_path)])
+    compare.main()
+    settings = json.loads((tmp_path / "settings.json").read_text())
+    assert settings["shape"] == "gpu" and settings["micro_batch_size"] == 16
+    assert "The shape of a GPU run: packs of at most 1024 tokens" in (tmp_path / "REPORT.md").read_text()
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 from comparison_runs import scalars, write_run
 from cpu_stack import ROOT
+from lib.comparison.arms import shape_flags
 from lib.comparison.group_size_runs import WARM_UP
 from lib.comparison.step_arms import ARMS, SWITCHES
 from lib.paths import STUDIES
@@ -208,16 +209,18 @@ def test_an_arm_differs_from_unpatched_in_what_it_is_named_for(task):
     assert "584" in words and str(ROOT / "train_scripts/route/reward.py") in words  # its own lengths and reward
 
 
-@pytest.mark.parametrize("arm", ["unpatched", "all on"])
-def test_the_gpu_shape_is_that_of_the_launch_scripts(task, arm):
+def test_arms_have_the_shape_that_is_asked_for(step_time, task, tmp_path):
     module = import_module("studies.step_time.run")
-    padded, packed = (
-        module.run_flags(arm, "dapo", 8, 0, argparse.Namespace(task=task, steps=20, shape=shape))[1]
-        for shape in ("padded", "gpu")
-    )
-    launched = (ROOT / "train_scripts/launch.sh").read_text()
-    added = {word for word in packed if word.startswith("--")} - {word for word in padded if word.startswith("--")}
-    assert set(padded) <= set(packed) and len(added) == 9 and all(name in launched for name in added)
+    for arm in ("unpatched", "all on"):
+        flags = {f"--{name}" for name in shape_flags("gpu", patched=arm != "unpatched")}
+        padded, packed = (
+            {*module.run_flags(arm, "dapo", 8, 0, argparse.Namespace(task=task, steps=20, shape=shape))[1]}
+            for shape in ("padded", "gpu")
+        )
+        assert flags <= packed and not flags & padded
+    step_time(*WORDS, "--shape", "gpu")
+    found = json.loads((tmp_path / "out/step_time.json").read_text())["settings"]
+    assert found["shape"] == "gpu" and "packs of at most 1024 tokens" in (tmp_path / "out/REPORT.md").read_text()
 
 
 def test_a_run_that_fails_is_named_with_its_log(study, small, task, tmp_path, monkeypatch):

@@ -46,6 +46,15 @@ def test_a_machine_of_other_speed_is_predicted_from_one_arm(study, small, trace,
         study("predict", "--results", tmp_path, "--trace", trace, "--costs_of", "none")
 
 
+@pytest.mark.parametrize("name", ["step_time.json", "settings.json"])
+def test_packed_steps_are_not_predicted_as_padded_ones(study, trace, tmp_path, name):
+    settings = {"shape": "gpu", "micro_batch_size": 16}
+    (tmp_path / name).write_text(json.dumps({"settings": settings} if name == "step_time.json" else settings))
+    (tmp_path / "steps.csv").write_text("algorithm\n")
+    with pytest.raises(SystemExit, match="--results has steps of --shape gpu, and those of padded samples alone"):
+        study("predict", "--results", tmp_path, "--trace", trace)
+
+
 POLICIES = ["unpatched:8", "unpatched:16@prompts", "fixed:8+tail:1", "fixed:8+shuffled", "sagc"]
 
 

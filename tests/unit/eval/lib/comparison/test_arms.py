@@ -4,6 +4,7 @@ import re
 
 import pytest
 from comparison_runs import CONTROL
+from cpu_stack import ROOT
 from lib.comparison.arms import ALGORITHMS, flags_of
 from lib.comparison.tasks import TASKS
 
@@ -95,6 +96,18 @@ def test_dapo_is_the_same_work_in_two_optimizer_steps():
     assert (
         "--algo.dynamic_filtering_enable" in flags["dapo"] and "--algo.dynamic_filtering_enable" not in flags["grpo"]
     )
+
+
+OF_SHAPE = r"--(?:ds\.\w+|train\.(?:colocate|dynamic|max_tokens)\w+|vllm\.enable_sleep|actor\.gradient\w+)"
+
+
+@pytest.mark.parametrize("policy", ["unpatched:8", "fixed:8+tail"])
+def test_the_gpu_shape_is_that_of_the_launch_scripts(policy):
+    padded, packed = (flags_of(policy, "dapo", 0, CONTROL, shape=shape)[1] for shape in ("padded", "gpu"))
+    launched = {*re.findall(OF_SHAPE, (ROOT / "train_scripts/launch.sh").read_text())} - {"--ds.param_dtype"}
+    if policy.startswith("unpatched"):  # whose dynamic batches ask CUDA for a device
+        launched -= {"--train.dynamic_batch_enable", "--train.max_tokens_per_gpu"}
+    assert {word for word in packed if word.startswith("--")} - {*padded} == launched and {*padded} < {*packed}
 
 
 @pytest.mark.parametrize(

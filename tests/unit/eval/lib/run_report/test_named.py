@@ -1,6 +1,7 @@
 """The command `compare.py report`: what its words name."""
 
 import json
+import shutil
 import sys
 
 import compare
@@ -93,6 +94,21 @@ def test_another_target_is_for_a_comparison(command, comparisons, tmp_path):
         command(comparisons[0], "--target", "70")
     with pytest.raises(SystemExit, match="--target 0.5 is for comparisons of this command"):
         command(f"off={log(tmp_path / 'off', 4.0)}", "--target", "0.5")
+
+
+def test_only_runs_of_one_shape_are_put_together(command, comparisons, tmp_path):
+    a, b = comparisons
+    settings = json.loads((b / "settings.json").read_text())
+    for shape in ("padded", "gpu"):
+        shutil.copytree(b, tmp_path / shape)
+        packed = {"shape": shape, "micro_batch_size": 16} if shape == "gpu" else {"shape": shape}
+        (tmp_path / shape / "settings.json").write_text(json.dumps(settings | packed))
+    assert command(a, tmp_path / "padded")["settings"]["shape"] == "padded"  # that of a, which does not say it
+    assert "packs of" not in (tmp_path / "out/REPORT.md").read_text()
+    with pytest.raises(SystemExit, match="they differ in micro_batch_size, shape"):
+        command(a, tmp_path / "gpu")
+    command(tmp_path / "gpu")
+    assert "packs of at most 1024 tokens, unpatched of 16 samples" in (tmp_path / "out/REPORT.md").read_text()
 
 
 def test_what_names_no_runs_is_said_in_a_line(command, comparisons, tmp_path):
