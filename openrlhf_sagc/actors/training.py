@@ -72,6 +72,7 @@ class GroupActorTrainer(ActorPPOTrainer):
 
     actor_loss_fn: Any
     replay_buffer: NaiveReplayBuffer
+    ends_optimizer_step: list[Any]
 
     def __init__(self, model_actor) -> None:
         self.__dict__.update(vars(model_actor.trainer))
