@@ -24,13 +24,12 @@ class LengthBuffer(NaiveReplayBuffer):
         self.has_bucket = False
 
     def micro_batch_sampler(self, strategy, shuffle: bool) -> ByLength:
-        """OpenRLHF's optimizer steps, cut by length; sets `ends_optimizer_step` of each micro-batch, for a bucket to False."""
+        """OpenRLHF's optimizer steps, or the bucket, cut by length."""
         batches = super().micro_batch_sampler(strategy, shuffle)
         lengths_N = [int(sample.total_length) for sample in self.items]
         count, per_step = batches.num_batches, strategy.accumulated_gradient
         if self.has_bucket:
             count = per_step = _batches_of_bucket(lengths_N, count, per_step, strategy)
-            self.ends_optimizer_step = [False] * count  # the trainer sets the last: only the last bucket ends the step
         return ByLength(batches.sampler, lengths_N, count, per_step)
 
 

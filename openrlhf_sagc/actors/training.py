@@ -72,6 +72,7 @@ class GroupActorTrainer(ActorPPOTrainer):
 
     actor_loss_fn: Any
     replay_buffer: NaiveReplayBuffer
+    ends_optimizer_step: list[Any]
 
     def __init__(self, model_actor) -> None:
         self.__dict__.update(vars(model_actor.trainer))
@@ -150,8 +151,8 @@ class GroupActorTrainer(ActorPPOTrainer):
         # A rank with fewer dynamic batches than others repeats a sample, with a loss of 0.
         if not (buffer.dynamic_batch and math.isinf(buffer.dynamic_batch_num_tokens[step])):
             self._counts.add(experience)
-        if self._buckets is not None:
-            buffer.ends_optimizer_step = [False] * (len(buffer.ends_optimizer_step) - 1) + [self._ends_rollout]
+        if self._buckets is not None:  # only the last bucket ends the step
+            self.ends_optimizer_step = [False] * (len(self.ends_optimizer_step) - 1) + [self._ends_rollout]
         if divisor is not None:
             loss_batch_info = divided_by(divisor / self.strategy.accumulated_gradient, loss_batch_info)
         status = super().training_step(experience, kl_ctl, step, loss_batch_info)

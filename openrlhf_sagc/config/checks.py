@@ -9,10 +9,9 @@ from collections.abc import Sequence
 
 from openrlhf_sagc.config.layout import (
     data_parallel_actors,
-    fewest_batches,
+    fewest_samples,
     forward_ranks,
     samples_per_step,
-    uneven_share,
 )
 from openrlhf_sagc.config.length_history import read_history
 from openrlhf_sagc.config.refusal import (
@@ -221,18 +220,17 @@ def check_batch(args: Settings, off: str) -> None:
 
 
 def _check_forward_passes(args: Settings, size: int) -> None:
-    """Every rank of every model has a batch of a step's samples at this group size."""
-    numbers = sorted({fewest_batches(args, samples) for samples in _samples_of_steps(args, size)})
-    for section, ranks in forward_ranks(args).items():
-        uneven = [batches for batches in numbers if uneven_share(args, batches, ranks)]
-        batches = uneven[0] if uneven else numbers[0]
-        problem, flags = uneven_share(args, batches, ranks), getattr(args, section)
-        refuse(
-            problem,
-            f"--{section}.num_gpus_per_node {flags.num_gpus_per_node} x --{section}.num_nodes {flags.num_nodes} gives {ranks} "
-            f"data-parallel ranks, and a step at group size {size} can have as few as {batches} batches of samples, "
-            f"{problem}: use as many ranks as the actor has, {data_parallel_actors(args)}, or a divisor of that",
-        )
+    """Every rank of every model has an even share of the smallest step at this group size."""
+    fewest, needed = min(_samples_of_steps(args, size)), fewest_samples(args)
+    ranks = (
+        f"{ranks} of --{section}.num_gpus_per_node x --{section}.num_nodes"
+        for section, ranks in forward_ranks(args).items()
+    )
+    refuse(
+        fewest < needed,
+        f"data-parallel ranks ({', '.join(ranks)}) share {needed} samples or more evenly, and a step at group size {size} can "
+        f"have as few as {fewest}: use as many ranks as the actor has, {data_parallel_actors(args)}, or a divisor of that",
+    )
 
 
 def _samples_of_steps(args: Settings, size: int) -> range:

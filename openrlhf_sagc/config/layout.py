@@ -1,4 +1,4 @@
-"""How many ranks a run's models have, and into how many batches a step of samples is cut."""
+"""How many ranks a run's models have, and how many samples a step has and needs."""
 
 import math
 from types import SimpleNamespace
@@ -22,27 +22,9 @@ def forward_ranks(args: SimpleNamespace) -> dict[str, int]:
     return {section: _data_parallel_ranks(args, section) for section in sections}
 
 
-def fewest_batches(args: SimpleNamespace, samples: int) -> int:
-    """Batches into which OpenRLHF cuts a step of `samples` for the forward passes; the least there can be if dynamic."""
-    actors = data_parallel_actors(args)
-    if args.train.dynamic_batch_enable:
-        return actors
-    batches = math.ceil(samples / args.rollout.micro_batch_size)
-    if actors > 1 and samples >= actors:  # whole rounds of all actors
-        batches = min(math.ceil(batches / actors), samples // actors) * actors
-    return batches
-
-
-def uneven_share(args: SimpleNamespace, batches: int, ranks: int) -> str:
-    """Why a model's ranks cannot run these batches, for an error message; empty if they can.
-
-    OpenRLHF gives each rank a batch at least. Under ZeRO-3 ranks wait for each other in every forward pass.
-    """
-    if batches < ranks:
-        return "fewer than one each"
-    if args.ds.zero_stage == 3 and batches % ranks:
-        return "which they cannot share evenly, so ZeRO-3 would wait for ever"
-    return ""
+def fewest_samples(args: SimpleNamespace) -> int:
+    """Samples that a step needs: OpenRLHF gives every rank of every model an even share, in as many forward passes."""
+    return math.lcm(*forward_ranks(args).values())
 
 
 def samples_per_step(args: SimpleNamespace) -> tuple[int, str]:

@@ -15,7 +15,7 @@ from tqdm import tqdm
 
 from openrlhf_sagc.actors.extra_logs import LEFT_OUT
 from openrlhf_sagc.actors.training import StepShare
-from openrlhf_sagc.config.layout import fewest_batches, forward_ranks, longest_response, uneven_share
+from openrlhf_sagc.config.layout import fewest_samples, longest_response
 from openrlhf_sagc.config.length_history import read_history
 from openrlhf_sagc.config.settings import Settings
 from openrlhf_sagc.decisions.loop import roll_out, stop
@@ -284,8 +284,7 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
         settings, accepted = self.settings, self.flight.accepted
         if len(accepted) >= step.num_groups:
             return
-        batches = fewest_batches(settings, sum(group.size for group in accepted))
-        enough = accepted and not any(uneven_share(settings, batches, n) for n in forward_ranks(settings).values())
+        enough = sum(group.size for group in accepted) >= fewest_samples(settings)
         if settings.algo.dynamic_filtering_at_cap == "fail" or not enough:
             raise RuntimeError(shortfall(step, settings.algo, self.failures))
 

@@ -22,7 +22,7 @@ def tree(tmp_path):
 
 
 def onto(path, code=0):
-    """What is said of each patch, for its series in turn: [{"0012": "applies; alone", ...}, ...], and the last line."""
+    """What is said of each patch, for its series in turn: [{"0015": "applies; alone", ...}, ...], and the last line."""
     environment = {**os.environ, "PYTHON": sys.executable}
     command = ["bash", ROOT / "patches/check.sh", "--onto", *([path] if path else [])]
     result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
@@ -52,8 +52,10 @@ def test_every_patch_applies_where_it_belongs_as_the_readme_says():
     assert list(main) == list(both) == patches(ROOT / "patches") and list(cpu) == patches(ROOT / "patches/cpu")
     assert all(verdict.startswith("applies; ") for verdict in [*main.values(), *cpu.values()])
     text = (ROOT / "patches/README.md").read_text()
-    rows = re.findall(r"^\| ((?:cpu/)?\d{4}) \| ([^|]*) \| [^|]* \| [^|]* \| ([^|]*) \|$", text, re.M)
-    stated = {number: f"{how}; {'alone' if needs == 'none' else f'needs {needs}'}" for number, needs, how in rows}
+    needs = dict(re.findall(r"^\| \[((?:cpu/)?\d{4})\]\(.* \| ([^|]*) \|$", text, re.M))
+    how = dict(re.findall(r"^\| ((?:cpu/)?\d{4}) \| [^|]* \| [^|]* \| ([^|]*) \|$", text, re.M))
+    assert needs.keys() == how.keys()
+    stated = {n: f"{how[n]}; {'alone' if needs[n] == 'none' else f'needs {needs[n]}'}" for n in how}
     assert stated == {**main, **cpu}
 
 
@@ -75,10 +77,10 @@ def test_patch_of_a_line_that_differs_conflicts_and_the_others_are_tried_without
     before = {path: path.read_bytes() for path in tree.rglob("*") if path.is_file()}
     (main, cpu, both), last = onto(tree, 31)
     assert "not every patch applies" in last[0]
-    assert main.pop("0012") == both["0012"] == f"conflicts in {MAKER}"
-    assert main["0013"] == "applies; alone (tried without 0012)"
+    assert main.pop("0015") == both["0015"] == f"conflicts in {MAKER}"
+    assert main["0016"] == "applies; alone (tried without 0015)"
     for number, verdict in main.items():
-        assert re.search(r"^applies.*\(tried without 0012\)$" if number > "0012" else "^applies; [^(]*$", verdict)
+        assert re.search(r"^applies.*\(tried without 0015\)$" if number > "0015" else "^applies; [^(]*$", verdict)
     assert not any("without" in verdict for verdict in cpu.values())
     assert {path: path.read_bytes() for path in tree.rglob("*") if path.is_file()} == before
 
@@ -86,27 +88,27 @@ def test_patch_of_a_line_that_differs_conflicts_and_the_others_are_tried_without
 def test_lines_above_a_hunk_are_an_offset(tree):
     change(tree / MAKER, "        self.kl_ctl = kl_controller\n", "        self.kl_ctl = kl_controller\n\n\n")
     (main, _, _), _ = onto(tree)
-    assert main["0012"] == "applies with offset 2 lines; alone" and main["0013"] == "applies; alone"
+    assert main["0015"] == "applies with offset 2 lines; alone" and main["0016"] == "applies; alone"
 
 
 def test_changed_context_is_fuzz(tree):
     change(tree / MAKER, 'estimator in ["reinforce_baseline", "dr_grpo"]', 'estimator in ["dr_grpo"]')
     (main, _, _), _ = onto(tree, 31)
-    assert main["0012"] == "applies with fuzz; alone"
+    assert main["0015"] == "applies with fuzz; alone"
 
 
 def test_what_upstream_has_taken_is_already_there(tree):
-    (first,) = (ROOT / "patches").glob("0012-*.patch")
+    (first,) = (ROOT / "patches").glob("0015-*.patch")
     subprocess.run(["git", "apply", first], cwd=tree, check=True)
     (main, _, _), _ = onto(tree)
-    assert main["0012"] == "already there" and main["0008"] == "applies; alone"
+    assert main["0015"] == "already there" and main["0008"] == "applies; alone"
 
 
 def test_file_that_is_missing(tree):
     (tree / "tests/test_agent.py").unlink()
     (main, _, _), _ = onto(tree, 31)
-    assert main["0017"] == "conflicts in tests/test_agent.py"
-    assert main["0018"] == "applies; alone (tried without 0017)"
+    assert main["0020"] == "conflicts in tests/test_agent.py"
+    assert main["0021"] == "applies; alone (tried without 0020)"
 
 
 @pytest.mark.parametrize("path", [None, "nowhere", "empty.whl", "empty.tar.gz", "."])

@@ -26,7 +26,7 @@ def short(copy):
     for other in {*copy.glob("patches/*.patch"), *copy.glob("patches/cpu/*.patch")} - {patch}:
         if not other.match("000[12]-*") or other.match("cpu/0002-*"):
             other.unlink()
-    patch.rename(patch.with_name(patch.name.replace("0012-", "0003-")))
+    patch.rename(patch.with_name(patch.name.replace("0015-", "0003-")))
     return copy
 
 
@@ -101,17 +101,17 @@ def test_changed_wheel(copy):
 def test_patch_that_does_not_apply(copy):
     estimator = '        elif args.algo.advantage.estimator == "{}":'
     change(zeroing_patch(copy), estimator.format("group_norm"), estimator.format("norm"))
-    assert_fails(run(copy / "patches/build.sh"), 12, "0012-", "does not apply to build/base")
+    assert_fails(run(copy / "patches/build.sh"), 12, "0015-", "does not apply to build/base")
 
 
 def test_message_without_forwarded(copy):
     change(zeroing_patch(copy), "Forwarded:", "Sent:")
-    assert_fails(run(copy / "patches/check.sh"), 20, "0012-", "Forwarded")
+    assert_fails(run(copy / "patches/check.sh"), 20, "0015-", "Forwarded")
 
 
 def test_message_without_its_risk(copy):
     change(zeroing_patch(copy), "Risk:", "Hope:")
-    assert_fails(run(copy / "patches/check.sh"), 20, "0012-", "Risk")
+    assert_fails(run(copy / "patches/check.sh"), 20, "0015-", "Risk")
 
 
 @pytest.mark.parametrize("option", ["--help", "--lockd"])
@@ -128,7 +128,7 @@ def test_series_over_budget(copy):
 
 def test_patch_edited_by_hand(copy):
     change(zeroing_patch(copy), "2 files changed", "2 files  changed")
-    assert_fails(run(copy / "patches/check.sh"), 22, "0012-", "edited by hand")
+    assert_fails(run(copy / "patches/check.sh"), 22, "0015-", "edited by hand")
 
 
 def export_again(copy):

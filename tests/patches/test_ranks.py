@@ -1,4 +1,4 @@
-"""Patches 4, 5 and 6: whatever number of samples a rollout has, all ranks run the same micro-batches over all samples."""
+"""Whatever number of samples a rollout has, all ranks run the same micro-batches over all samples."""
 
 import json
 from argparse import Namespace
@@ -56,7 +56,7 @@ def test_every_rank_trains_all_its_samples_in_as_many_micro_batches(
     train_batch_size = 2 * ranks * micro_batch * accumulated
     args = Namespace(
         rollout=Namespace(batch_size=int(train_batch_size * full_steps), n_samples_per_prompt=1),
-        train=Namespace(batch_size=train_batch_size),
+        train=Namespace(batch_size=train_batch_size, dynamic_batch_enable=False),
     )
     plans = [plan(args, counts, count, micro_batch, 2 * accumulated, shuffle) for count in counts]
     for count, (batches, _) in zip(counts, plans):
@@ -82,7 +82,7 @@ def plan(args, counts, count, micro_batch, accumulated, shuffle):
     sampler = buffer.micro_batch_sampler(strategy, shuffle)
     batches = list(sampler)
     assert len(batches) == len(sampler)
-    return batches, buffer.ends_optimizer_step
+    return batches, buffer.optimizer_step_ends(strategy, len(batches))
 
 
 @pytest.mark.parametrize("num_samples", [16, 8], ids=["full rollout", "half of one"])
@@ -90,7 +90,10 @@ def test_whole_training_batches_are_sampled_as_unpatched(num_samples):
     """The same micro-batches from the same random state, epoch after epoch."""
     buffer = NaiveReplayBuffer(4)
     buffer.items = list(range(num_samples))
-    args = Namespace(rollout=Namespace(batch_size=4, n_samples_per_prompt=4), train=Namespace(batch_size=8))
+    args = Namespace(
+        rollout=Namespace(batch_size=4, n_samples_per_prompt=4),
+        train=Namespace(batch_size=8, dynamic_batch_enable=False),
+    )
     strategy = SimpleNamespace(args=args, accumulated_gradient=2, all_gather=lambda counts: counts)
     sampler = buffer.micro_batch_sampler(strategy, shuffle=True)
     loaders = [
@@ -102,7 +105,7 @@ def test_whole_training_batches_are_sampled_as_unpatched(num_samples):
         torch.manual_seed(3)
         orders.append([list(loader) for _ in range(3)])
     assert orders[0] == orders[1]
-    assert buffer.ends_optimizer_step == [False, True] * (num_samples // 8)
+    assert buffer.optimizer_step_ends(strategy, len(sampler)) == [False, True] * (num_samples // 8)
 
 
 SHORT = """
@@ -152,7 +155,7 @@ print(json.dumps([[micro_batches(*side, samples) for samples in shares] for side
 
 @pytest.mark.parametrize("tree, sizes", [("cpu-base", [[8, 8], [8]]), ("cpu-patched", [[7, 7], [7, 7]])])
 def test_a_short_batch_gives_both_ranks_as_many_micro_batches(run_in_tree, tree, sizes):
-    """Patch 4: 28 samples in micro-batches of 8. Unpatched, rank 0 waits in its second one for rank 1, which has none."""
+    """28 samples in micro-batches of 8. Unpatched, rank 0 waits in its second one for rank 1, which has none."""
     actor, critic = json.loads(run_in_tree(tree, "-c", SHORT).splitlines()[-1])
     assert actor == critic == sizes
 
@@ -213,7 +216,7 @@ os.wait()
 
 @pytest.mark.parametrize("length", [5, 25], ids=["short samples", "a micro-batch each"])
 def test_dynamic_batches_hold_all_samples(tmp_path, run_in_tree, length):
-    """Patch 5: two ranks, a full rollout of 32 samples in two optimizer steps; 16, 14, 79 and 64 samples; 3 samples.
+    """Two ranks, a full rollout of 32 samples in two optimizer steps; 16, 14, 79 and 64 samples; 3 samples.
 
     Where samples are a micro-batch each, the rank with one fewer repeats one, rather than that the other exceeds 40 tokens.
     """

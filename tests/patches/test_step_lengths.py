@@ -1,4 +1,4 @@
-"""Patch 6: under dynamic batches the optimizer steps of a rollout have samples of all lengths, at no cost in time."""
+"""Under dynamic batches the optimizer steps of a rollout have samples of all lengths, at no cost in time."""
 
 import json
 

@@ -3,7 +3,7 @@
 Every configuration is trained on both trees by `ppo_loop.py`: each step's scalars, the learning rate, its schedule's
 length, the weights and, where one is saved, the model's files are compared bit by bit. What needs a GPU is not covered:
 fp16, sleeping engines, flash attention, and the optimizer's offload but for what of it runs on a CPU. Dynamic batches are packed. The order in which a
-resumed run meets its prompts is the subject of patch 0013 and of its test.
+resumed run meets its prompts is the subject of patch 0016 and of its test.
 """
 
 import itertools
@@ -118,7 +118,7 @@ def other_samples(before: int, after: int):
 
 DEFECTS = {
     "groups of equal rewards": Defect(
-        "0012",
+        "0015",
         {"rollout.n_samples_per_prompt": 8},
         lambda unpatched, patched: unpatched.gradient > 1 and patched.gradient == 0,
         {"rewards": [0.9]},
@@ -128,25 +128,25 @@ DEFECTS = {
         MANY,
         lambda unpatched, patched: steps(3, 3)(unpatched, patched) and unpatched.gradient != patched.gradient,
     ),
-    "short last rollout": Defect("0009", {"train.batch_size": 8}, scheduled_steps(5, 6), {"prompts": 11}),
+    "short last rollout": Defect("0012", {"train.batch_size": 8}, scheduled_steps(5, 6), {"prompts": 11}),
     "last rollout that micro-batches do not divide": Defect(
-        "0009",
+        "0012",
         {"rollout.n_samples_per_prompt": 3, "rollout.batch_size": 8, "train.batch_size": 8},
         scheduled_steps(1, 2),
         {"prompts": 5},
     ),
     "dynamic batches, short last rollout": Defect(
-        "0010", {**DYNAMIC, "train.batch_size": 8}, scheduled_steps(5, 6), {"prompts": 11}
+        "0013", {**DYNAMIC, "train.batch_size": 8}, scheduled_steps(5, 6), {"prompts": 11}
     ),
     "dynamic batches, training batch of two rollouts": Defect(
-        "0010", {**DYNAMIC, "train.batch_size": 32}, steps(0, 3)
+        "0013", {**DYNAMIC, "train.batch_size": 32}, steps(0, 3)
     ),
-    "dynamic batches, frozen actor": Defect("0010", {**DYNAMIC, **FROZEN}, steps(1, 3)),
+    "dynamic batches, frozen actor": Defect("0013", {**DYNAMIC, **FROZEN}, steps(1, 3)),
     "dynamic batches, two steps, critic": Defect(
-        "0011", {**DYNAMIC, "train.batch_size": 8, "algo.advantage.estimator": "gae"}, other_samples(6, 6)
+        "0014", {**DYNAMIC, "train.batch_size": 8, "algo.advantage.estimator": "gae"}, other_samples(6, 6)
     ),
     "dynamic batches, two steps, ZeRO 3": Defect(
-        "0011", {**MANY, "ds.zero_stage": 3, "train.batch_size": 8}, other_samples(6, 6)
+        "0014", {**MANY, "ds.zero_stage": 3, "train.batch_size": 8}, other_samples(6, 6)
     ),
 }
 
@@ -200,7 +200,7 @@ def test_bits_are_those_of_unpatched(results, size, name):
     unpatched, patched = (results[tree][size, name] for tree in TREES)
     assert len(unpatched["steps"]) >= 2 and unpatched["actor"]["optimizer_steps"] >= 1
     for step, (before, after) in enumerate(zip(unpatched["steps"], patched["steps"], strict=True)):
-        if "dynamic_filtering_pass_rate" in before:  # patch 18: four samples of a prompt are one group that passes
+        if "dynamic_filtering_pass_rate" in before:  # patch 21: four samples of a prompt are one group that passes
             assert before.pop("dynamic_filtering_pass_rate") == 4 * after.pop("dynamic_filtering_pass_rate")
         assert json.dumps(before, sort_keys=True) == json.dumps(after, sort_keys=True), step  # which has NaN be itself
     assert {**unpatched, "steps": None} == {**patched, "steps": None}
@@ -220,7 +220,7 @@ def test_what_a_patch_names_differs_as_it_says(results, name):
 
 
 def test_a_short_rollout_trains_on_two_ranks_what_it_trains_on_one(results):
-    """Patch 3; unpatched, two ranks hang there. The gradients are those of the same samples."""
+    """Patches 9 to 12; unpatched, two ranks hang there. The gradients are those of the same samples."""
     name = "short last rollout"
     one, two = (results["cpu-patched"][size, name] for size in (1, 2))
     assert one["actor"]["optimizer_steps"] == two["actor"]["optimizer_steps"] == 6

@@ -1,4 +1,4 @@
-"""CPU patch 5: under ZeRO 3 every rank trains with whole parameters, however late gloo ends a gather."""
+"""Under ZeRO 3 every rank trains with whole parameters, however late gloo ends a gather."""
 
 import pytest
 

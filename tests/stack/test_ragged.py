@@ -1,4 +1,4 @@
-"""Patch 4: a rollout whose samples the actors cannot share evenly."""
+"""Patches 9 and 10: a rollout whose samples the actors cannot share evenly."""
 
 import pytest
 from real_runs import AGENTS

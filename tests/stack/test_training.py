@@ -135,7 +135,7 @@ def test_a_constant_number_of_prompts_has_one_optimizer_step_of_all_its_samples(
 def test_switched_off_is_bit_identical_to_unpatched(train, task, tmp_path_factory):
     """A live run of three steps with fixed seeds and the KL in the reward: every logged scalar and the saved weights.
 
-    All prompts are the same, since unpatched OpenRLHF shuffles them without a seed (patch 13). With the scheduler at
+    All prompts are the same, since unpatched OpenRLHF shuffles them without a seed (patch 16). With the scheduler at
     the same size, the actors work out the same advantages from the rewards and the KL in the first step.
     """
     prompts = tmp_path_factory.mktemp("same") / "prompts.jsonl"

@@ -16,7 +16,7 @@ SMOKE_DATA = 4  # times the steps for which smoke.sh makes data: groups are drop
 RESUMES = (
     "The arms took turns by checkpoints. Without the scheduler OpenRLHF loses the prompts that were not delivered "
     "when it saved and may begin the wrong episode, so the rewards of `off` and `unpatched` are of other prompts than "
-    "without turns. As released, it also evicts its newest checkpoint by its metric (patches 14 and 15)."
+    "without turns. As released, it also evicts its newest checkpoint by its metric (patches 17 and 18)."
 )
 
 

@@ -130,7 +130,7 @@ def _derived(steps: pd.DataFrame, logged: pd.DataFrame, run: Run) -> dict[str, p
     size = steps["group_size"].fillna(_number(run.kept.get("flags", {}).get("rollout.n_samples_per_prompt")))
     dispatched = logged.get("dynamic_filtering/dispatched", pd.Series(np.nan, steps.index)) * size
     kept = steps["pass_rate"] / 100
-    kept = kept / size if (kept > 1).any() else kept  # OpenRLHF as released counts kept samples of prompts (patch 18)
+    kept = kept / size if (kept > 1).any() else kept  # OpenRLHF as released counts kept samples of prompts (patch 21)
     return {
         "spent": usual.cumsum() - usual.iloc[0],
         "hours": wall.cumsum() / 3600 - wall.iloc[0] / 3600,

@@ -30,7 +30,7 @@ def test_optimizer_steps_are_those_of_openrlhf_in_as_many_micro_batches_longest_
     buffer = LengthBuffer(buffer)
     ours = list(buffer.micro_batch_sampler(strategy, shuffle))
     assert len(ours) == len(theirs) and all(ours)
-    ends = [place for place, ends in enumerate(buffer.ends_optimizer_step, start=1) if ends]
+    ends = [place for place, ends in enumerate(buffer.optimizer_step_ends(strategy, len(ours)), start=1) if ends]
     for start, end in zip([0, *ends], ends):
         step = [sample for batch in ours[start:end] for sample in batch]
         assert sorted(step) == sorted(sample for batch in theirs[start:end] for sample in batch)
@@ -55,7 +55,6 @@ def test_a_bucket_has_as_many_micro_batches_on_every_rank(wanted_elsewhere, fewe
     buffer.has_bucket = True
     batches = list(buffer.micro_batch_sampler(strategy, shuffle=True))
     assert [len(batch) for batch in batches] == sizes
-    assert buffer.ends_optimizer_step == [False] * len(sizes)
 
 
 def a_rank(lengths, size, per_step):
@@ -64,7 +63,7 @@ def a_rank(lengths, size, per_step):
         buffer = NaiveReplayBuffer(size)
     buffer.items = [SimpleNamespace(total_length=torch.tensor(length)) for length in lengths]
     rollout = SimpleNamespace(batch_size=len(lengths), n_samples_per_prompt=1)
-    args = SimpleNamespace(rollout=rollout, train=SimpleNamespace(batch_size=len(lengths)))
+    args = SimpleNamespace(rollout=rollout, train=SimpleNamespace(batch_size=len(lengths), dynamic_batch_enable=False))
     strategy = SimpleNamespace(all_gather=lambda counts: counts, accumulated_gradient=per_step, args=args)
     return buffer, strategy
 

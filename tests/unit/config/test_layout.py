@@ -1,15 +1,8 @@
 """Ranks and batches, by the flags."""
 
-import pytest
 from flags import arguments_with
 
-from openrlhf_sagc.config.layout import (
-    data_parallel_actors,
-    fewest_batches,
-    forward_ranks,
-    samples_per_step,
-    uneven_share,
-)
+from openrlhf_sagc.config.layout import data_parallel_actors, fewest_samples, forward_ranks, samples_per_step
 
 
 def args_of(**flags):
@@ -32,15 +25,11 @@ def test_ranks_share_samples_unless_they_share_a_sample():
     }
 
 
-def test_a_step_is_cut_into_whole_rounds_of_batches():
+def test_a_step_has_samples_and_needs_an_even_share_for_every_rank_of_every_model():
     assert samples_per_step(args_of()) == (32, "--rollout.batch_size 4 x --rollout.n_samples_per_prompt 8")
-    assert [fewest_batches(args_of(), samples) for samples in (8, 24, 25, 48, 49)] == [8, 8, 16, 16, 24]
-    assert fewest_batches(args_of(train__dynamic_batch_enable=True), 1000) == 8
-
-
-@pytest.mark.parametrize(
-    "stage, batches, why", [(2, 12, ""), (3, 16, ""), (3, 12, "evenly"), (2, 7, "fewer than one each")]
-)
-def test_ranks_need_a_batch_each_and_as_many_under_zero_3(stage, batches, why):
-    found = uneven_share(args_of(ds__zero_stage=stage), batches, 8)
-    assert why in found and bool(found) == bool(why)
+    assert fewest_samples(args_of()) == 8
+    models = {"algo__kl__init_coef": 0.1, "reward__remote_url": None}
+    assert fewest_samples(args_of(**models)) == 8
+    assert fewest_samples(args_of(**models, ref__num_nodes=8)) == 16
+    assert fewest_samples(args_of(**models, ref__num_nodes=3, reward__num_gpus_per_node=5)) == 120
+    assert fewest_samples(args_of(**models, reward__num_gpus_per_node=6, ds__ring_attn_size=2)) == 12

@@ -229,23 +229,18 @@ CASES = {
         "--vllm.num_engines 0 leaves nothing to generate with",
         "use 1 or more",
     ),
-    "fewer batches than ranks of the reference model": (
-        ["--rollout.sagc.hold", "prompts", "--ref.num_gpus_per_node", "8", "--rollout.micro_batch_size", "8"],
-        "gives 8 data-parallel ranks, and a step at group size 4 can have as few as 4 batches of samples, fewer than one",
-        "--ref.num_gpus_per_node 8 x --ref.num_nodes 1",
+    "fewer samples than ranks of the reference model": (
+        ["--rollout.sagc.hold", "prompts", "--ref.num_gpus_per_node", "48"],
+        "1 of --actor.num_gpus_per_node x --actor.num_nodes, 48 of --ref.num_gpus_per_node x --ref.num_nodes) share 48 samples",
+        "a step at group size 4 can have as few as 32: use as many ranks as the actor has, 1, or a divisor",
     ),
-    "fewer batches than ranks of the reward model": (
+    "fewer samples than the ranks of all models share evenly": (
         [
-            *("--reward.num_gpus_per_node", "8", "--train.dynamic_batch_enable"),
-            *("--reward.remote_url", "", "--reward.model_name_or_path", "none"),
+            *("--rollout.sagc.hold", "prompts", "--ref.num_gpus_per_node", "5", "--reward.num_gpus_per_node", "7"),
+            *("--train.dynamic_batch_enable", "--reward.remote_url", "", "--reward.model_name_or_path", "none"),
         ],
-        "--reward.num_gpus_per_node 8 x --reward.num_nodes 1 gives 8 data-parallel ranks, and a step at group size 4 can have",
-        "use as many ranks as the actor has, 1, or a divisor",
-    ),
-    "ranks that ZeRO-3 would have wait for each other": (
-        ["--ref.num_gpus_per_node", "3", "--ds.zero_stage", "3"],
-        "can have as few as 64 batches of samples, which they cannot share evenly, so ZeRO-3 would wait for ever",
-        "use as many ranks as the actor has, 1",
+        "5 of --ref.num_gpus_per_node x --ref.num_nodes, 7 of --reward.num_gpus_per_node x --reward.num_nodes) share 35",
+        "can have as few as 32",
     ),
 }
 
