@@ -121,6 +121,8 @@ class EngineSpeed:
         running_M, _ = _at(middles_M, *_open(begin_R, end_R, ones_R))
         _, held_M = _at(middles_M, *_open(begin_R, end_R, speed_R))
         means = [np.average(x_M, weights=full_M) for x_M in (running_M, held_M)]
+        if not all(means):  # rollouts wait while none runs: of a clock that is too coarse
+            return
         spreads = [np.average((x_M / mean - 1) ** 2, weights=full_M) for x_M, mean in zip((running_M, held_M), means)]
         if spreads[0] <= spreads[1]:
             self._slots = float(means[0] / self._num_engines)

@@ -93,7 +93,8 @@ class StepPlanner:
         framed = len(queue.frame) * rate / num_groups
         left = queue.left * rate / num_groups
         waiting = len(queue) + (len(queue.frame) if framed < HALF_A_STEP else 0)  # a frame that is over is dissolved
-        outlook = Outlook(waiting, queue.is_drained, framed, explained, left, rate)
+        drained = queue.left <= len(queue)  # the queue says so itself only when it has asked for one more
+        outlook = Outlook(waiting, drained, framed, explained, left, rate)
         round = self.batcher.decide(num_groups, size, outlook)
         return Step(
             number=self.steps,

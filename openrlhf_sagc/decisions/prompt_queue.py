@@ -52,15 +52,14 @@ class PromptQueue:
     @property
     def is_drained(self) -> bool:
         """Whether all prompts of the trainer's episode have been drawn."""
-        ended = not self._is_drawing or self._taken >= self._source.size
-        return self._drawn_episode > self.episode - ended
+        return self._drawn_episode > self.episode - (not self._is_drawing)
 
     @property
     def left(self) -> float:
         """Prompts that the trainer's episode has left, those that were put back included."""
         if self.is_drained:
             return len(self)
-        return len(self) + self._source.size - (self._taken if self._drawn_episode == self.episode else 0)
+        return len(self) + self._source.size - (self._taken if self._is_drawing else 0)
 
     def draw(self, count: int, *, max_put_back: int, next_episode_allowed: bool) -> list[Prompt]:
         """`count` prompts.
@@ -83,7 +82,7 @@ class PromptQueue:
             self._taken = 0
         rows, ended = self._source.take(count)
         self._taken += len(rows)
-        self._is_drawing = not ended  # its end is asked for: a dataloader that was not asked would not begin anew
+        self._is_drawing = not ended
         return [Prompt(*row, self._drawn_episode) for row in rows]
 
     def begin_frame(
