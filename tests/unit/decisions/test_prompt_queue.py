@@ -33,15 +33,6 @@ def test_a_step_goes_on_into_the_next_episode_only_behind_a_prompt_of_this_one()
     assert queue.draw(1, max_put_back=0, next_episode_allowed=False)[0].episode == 2
 
 
-def test_an_episode_has_no_prompt_left_once_its_last_one_is_drawn():
-    """A batcher that learned it from drawing none would leave those that wait without a step."""
-    queue = PromptQueue(Source(4))
-    first, *_ = queue.draw(4, max_put_back=0, next_episode_allowed=False)
-    assert queue.left == 0 and not queue.is_drained
-    queue.put_back(first)
-    assert queue.left == len(queue) == 1 and not queue.close_episode([])
-
-
 def test_unused_prompts_that_had_waited_are_drawn_ahead_of_all_others():
     queue = PromptQueue(Source(9))
     queue.put_back(Prompt("waits", "", None, 1))
