@@ -162,7 +162,7 @@ def engine_flags(module: str, settings: dict[str, list[str]]) -> Iterator[str]:
         gpu_gb = float(value(settings, "--vllm.gpu_memory_utilization")) * card_gb()
         tokens = kv_tokens(config, gpu_gb, ranks)
         slots = slots_of(tokens, longest)
-    except ValueError as error:
+    except (ValueError, ArithmeticError) as error:  # also of a number that is 0 or has no end
         if ENGINE_ARGS not in settings:
             _say(
                 f"{model}: {error}; an engine decodes 128 rollouts at a time, vLLM's default ({ENGINE_ARGS} sets more)"

@@ -25,8 +25,11 @@ def memory_of_gpus() -> list[tuple[float, float]]:
         OSError, subprocess.SubprocessError: nvidia-smi does not work.
     """
     query = ["nvidia-smi", "--query-gpu=memory.used,memory.total", "--format=csv,noheader,nounits"]
-    lines = subprocess.run(query, capture_output=True, text=True, check=True, timeout=60).stdout.splitlines()
-    return [(float(used), float(total)) for used, total in (line.split(",") for line in lines)]
+    said = subprocess.run(query, capture_output=True, text=True, check=True, timeout=60).stdout.strip()
+    memory = [re.fullmatch(r"(\d+(?:\.\d+)?), *(\d+(?:\.\d+)?)", line) for line in said.splitlines()]
+    if not all(memory) or not memory:  # of memory that GPU and host share it says [N/A]
+        raise subprocess.SubprocessError(f"it says {said[:100]!r} instead of each GPU's memory")
+    return [(float(found[1]), float(found[2])) for found in memory if found]
 
 
 def gpu_problems(needed: int) -> Iterator[str]:

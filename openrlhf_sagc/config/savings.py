@@ -82,7 +82,7 @@ def why_not_streamed(args: SimpleNamespace) -> str:
         f"--actor.loss_agg_mode {actor.loss_agg_mode} is not a mean over tokens": actor.loss_agg_mode != "token-mean",
         f"--actor.policy_loss_type {actor.policy_loss_type} is not a mean over tokens": actor.policy_loss_type
         == "gspo",
-        "--train.enable_ema counts micro-batches": train.enable_ema,
+        "--train.enable_ema is not tried with it": train.enable_ema,
         f"--actor.optim {actor.optim} has no loss scale": actor.optim != "adam",
         "--ds.param_dtype fp16 has a loss scale of its own": ds.param_dtype == "fp16",
         "--ds.zero_stage 0 has no loss scale": ds.zero_stage == 0,

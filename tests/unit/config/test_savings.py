@@ -102,7 +102,7 @@ def test_what_is_kept_has_a_reason(flags, forward, shuffled):
         ({"actor.aux_loss_coef": 0.01}, "--actor.aux_loss_coef 0.01 is a loss of each micro-batch"),
         ({"actor.loss_agg_mode": "seq-mean-token-mean"}, "seq-mean-token-mean is not a mean over tokens"),
         ({"actor.policy_loss_type": "gspo"}, "--actor.policy_loss_type gspo is not a mean over tokens"),
-        ({"train.enable_ema": True}, "--train.enable_ema counts micro-batches"),
+        ({"train.enable_ema": True}, "--train.enable_ema is not tried with it"),
         ({"actor.optim": "muon"}, "--actor.optim muon has no loss scale"),
         ({"ds.param_dtype": "fp16"}, "--ds.param_dtype fp16 has a loss scale of its own"),
         ({"ds.zero_stage": 0}, "--ds.zero_stage 0 has no loss scale"),

@@ -61,6 +61,7 @@ def test_a_token_takes_its_keys_and_values(module):
         (["--vllm.tensor_parallel_size", "2"], 81559, 512),
         ([], 81559, 288),
         ([], None, 256),  # no GPU is seen here: 80 GB
+        ([], "[N/A]", 256),  # as of memory that GPU and host share
         (["--vllm.gpu_memory_utilization", "0.5"], 81559, 128),
         (["--data.max_len", "10240"], 81559, 512),  # for more there are no graphs
         (["--data.max_len=131072"], 81559, 48),
@@ -87,6 +88,8 @@ def test_slots_follow_the_memory(flags_for, flags, card, slots):
         (CONFIGS["Qwen2.5-32B"], [], "64 GB of each GPU do not hold its weights, 66, and 5 to work"),
         (CONFIGS["Qwen2.5-7B"], ["--data.max_len", "1000000"], "is too small for rollouts of 1,000,000"),
         (CONFIGS["Qwen2.5-7B"], ["--data.max_len", "many"], "invalid literal"),
+        (CONFIGS["Qwen2.5-7B"], ["--data.max_len", "0"], "by zero"),
+        (CONFIGS["Qwen2.5-7B"], ["--vllm.gpu_memory_utilization", "inf"], "infinity"),
     ],
 )
 def test_where_the_sum_is_not_known_vllm_keeps_its_default(flags_for, config, flags, why):

@@ -17,6 +17,8 @@ def said(problems):
         (["10, 81559"] * 8, "0,1", "this node has 2 in CUDA_VISIBLE_DEVICES=0,1"),
         (["10, 81559"] * 7 + ["40960, 81559"], None, "GPU 7 has 40 of 80 GiB in use"),
         (None, None, "nvidia-smi does not work, and the run needs 8 GPUs"),
+        (["[N/A], [N/A]"], None, "8 GPUs: it says '[N/A], [N/A]' instead of each GPU's memory"),
+        (["No devices were found"], None, "it says 'No devices were found'"),
     ],
 )
 def test_gpus(preflight, monkeypatch, tmp_path, lines, visible, line):
