@@ -1,7 +1,8 @@
 """Engines of two workers each, as the larger recipes have them: tensor parallelism on vLLM's CPU backend."""
 
 import pytest
-from test_training import MOVING, assert_vllm_serves_the_trained_weights
+import torch
+from test_training import MOVING
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 pytestmark = pytest.mark.stack
@@ -12,6 +13,7 @@ def model(task, tmp_path):
     """The task's untrained model, but with heads that two workers can share."""
     heads = {"hidden_size": 64, "num_attention_heads": 2, "num_key_value_heads": 2}
     config = AutoConfig.from_pretrained(task / "model", **heads)
+    torch.manual_seed(0)
     AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / "model")
     AutoTokenizer.from_pretrained(task / "model").save_pretrained(tmp_path / "model")
     return tmp_path / "model"
@@ -33,5 +35,6 @@ def test_engines_of_two_workers_place_and_stop_rollouts_and_get_the_weights(trai
         rollout__length_aware_dispatch=True,
     )
     assert "tensor_parallel_size=2" in run.output and (run.scalars["rollout/num_samples"] == 64).all()
-    assert_vllm_serves_the_trained_weights(run, "torch.float32")
+    moved = run.scalars["kl"].max()  # a step of short responses alone has moved less
+    assert run.scalars["vllm_kl"].abs().max() < 1e-3 < 0.05 * moved
     assert run.scalars["dynamic_filtering/aborted_tokens"].max() > 0
