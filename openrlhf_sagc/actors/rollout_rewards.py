@@ -103,7 +103,10 @@ def _by_kernel(
             shift=rollout.shift,
             scale=rollout.scale,
         )
-    except torch.OutOfMemoryError:
+    except (
+        torch.OutOfMemoryError,
+        ValueError,
+    ):  # ValueError: called with what does not fit, as no other GPU would mend
         raise
     except Exception as error:  # Triton's, its compilers' and its import's have no base of their own
         _refused.append(repr(error))

@@ -63,11 +63,12 @@ def test_a_kernel_that_does_not_compile_gives_way_to_the_closed_form_with_one_wa
     assert launch.call_count == (error is not None)  # it is not compiled again
 
 
-def test_a_kernel_that_runs_is_used_and_no_memory_is_no_reason_to_leave_it(monkeypatch):
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError("full"), ValueError("kl must be")], ids=repr)
+def test_a_kernel_that_runs_is_used_and_neither_memory_nor_a_wrong_call_is_a_reason_to_leave_it(monkeypatch, error):
     made = torch.full((3, 2), 7.0), torch.ones(3)
-    launch = mock.Mock(side_effect=[made, torch.OutOfMemoryError("full"), made])
+    launch = mock.Mock(side_effect=[made, error, made])
     advantages = on_a_gpu(monkeypatch, SimpleNamespace(fused_group_advantages=launch))
     assert advantages()[1]["advantage_kernel"].all()
-    with pytest.raises(torch.OutOfMemoryError):
+    with pytest.raises(type(error)):
         advantages()
     assert (advantages()[0] == 7).all()
