@@ -103,10 +103,7 @@ def _by_kernel(
             shift=rollout.shift,
             scale=rollout.scale,
         )
-    except (
-        torch.OutOfMemoryError,
-        ValueError,
-    ):  # ValueError: called with what does not fit, as no other GPU would mend
+    except (torch.OutOfMemoryError, ValueError):  # ValueError: it was called with what does not fit
         raise
     except Exception as error:  # Triton's, its compilers' and its import's have no base of their own
         _refused.append(repr(error))
