@@ -21,6 +21,7 @@ import json
 import re
 import signal
 import sys
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -57,9 +58,12 @@ def run(arguments: argparse.Namespace, control: dict[str, float]) -> tuple[pd.Da
     """
     # A bad policy ends it here, and so does a folder that is finished with something else.
     plans = plans_of(arguments, control)
+    total = trained = 0
     for (seed, _), plan in plans.items():
         for run in in_state(plan, arguments.output / f"task-{seed}"):
             check_not_other(run.folder, run.made_with)
+            total += not is_done(run.folder, run.made_with)
+    began = time.monotonic()
     columns = (TextColumn("{task.description}"), BarColumn(30), TextColumn("{task.completed:.0f}/{task.total:.0f} s"))
     steps, evaluations = [], []
     with Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True)) as progress:
@@ -76,6 +80,11 @@ def run(arguments: argparse.Namespace, control: dict[str, float]) -> tuple[pd.Da
                 }
                 show = lambda policy, spent, bars=bars: progress.update(bars[policy], completed=spent)  # noqa: E731
                 train_in_turns(task, in_state(runs, task), show, arguments.task)
+                trained += len(runs)
+                left = (time.monotonic() - began) / trained * (total - trained) / 60
+                progress.console.print(
+                    f"seed {seed}: {', '.join(bars)} trained, {trained} of {total} runs; {left:.0f} min left"
+                )
             for run in plan:
                 check_not_other(run.folder, run.made_with)  # the package may have changed meanwhile
                 arm = {"seed": seed, "algorithm": algorithm, "policy": run.policy}

@@ -12,7 +12,7 @@ from comparison_runs import CONTROL, HELDOUT, learning, scalars, write_run
 from lib.runs import set_done
 
 
-def test_a_comparison_goes_on_where_it_was_stopped(tmp_path, monkeypatch):
+def test_a_comparison_goes_on_where_it_was_stopped(tmp_path, monkeypatch, capsys):
     trained, batches = [], []
 
     def train_in_turns(task, runs, on_seconds, name):
@@ -53,8 +53,10 @@ def test_a_comparison_goes_on_where_it_was_stopped(tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         compare.run(arguments, CONTROL)
     before = list(trained)
+    assert "3 of 4 runs; 0 min left" in " ".join(capsys.readouterr().err.split())  # without a terminal, too
     trained.clear()
     steps, evaluations = compare.run(arguments, CONTROL)
+    assert "seed 1: unpatched:8 trained, 1 of 1 runs" in " ".join(capsys.readouterr().err.split())
     made_with = json.loads((tmp_path / "seed-0/grpo/sagc/done.json").read_text())["made_with"]
     assert "--ds.packing_samples" in made_with["flags"] and made_with["flags"][-4:] == [
         "--eval.steps",
