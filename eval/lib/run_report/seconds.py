@@ -117,10 +117,11 @@ def _row(arm: Arm, base: Arm, is_base: bool) -> dict[str, str]:
 
 
 def _rounds(arm: Arm) -> list[dict[str, str]]:
-    if not known(arm, "long_round"):
+    """Long rounds of tail batching, and all other steps; nothing of an arm that has none."""
+    if not any((run.later["long_round"] == 1).any() for run in arm.runs if "long_round" in run.later):
         return []
     rows = []
-    for name, is_long in (("short", 0), ("long", 1)):
+    for name, is_long in (("long", 1), ("all others", 0)):
         values = [run.later.loc[run.later["long_round"] == is_long, "seconds"].to_numpy(float) for run in arm.runs]
         median = with_interval(of_steps(values, np.median))
         rows.append({"arm": arm.name, "rounds": name, "steps": str(sum(map(len, values))), "median s a step": median})

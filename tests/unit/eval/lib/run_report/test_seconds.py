@@ -43,8 +43,10 @@ def test_a_verdict_sees_the_long_rounds_that_a_median_does_not():
     assert float(mine["median s a step"].split()[0]) < float(base["median s a step"].split()[0])
     assert "ours was slower than off" in verdicts(off, [ours])[0]
     rounds = rows_of(found, 2)
-    assert [(row["rounds"], row["steps"]) for row in rounds] == [("short", "80"), ("long", "20")]
-    assert rounds[1]["median s a step"].startswith("12.00")
+    assert [(row["rounds"], row["steps"]) for row in rounds] == [("long", "20"), ("all others", "80")]
+    assert rounds[0]["median s a step"].startswith("12.00")
+    plain = arm_of("plain", run_of([90, *seconds], tail_batching__long_round=[0, *(0 * long)]))
+    assert "Rounds of tail batching:" not in section([off, plain], off).blocks
 
 
 def test_arms_with_other_samples_a_step_are_compared_by_the_sample():
