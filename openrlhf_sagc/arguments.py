@@ -121,7 +121,7 @@ def _add_tail_batching(group: argparse._ArgumentGroup) -> None:
         TAIL + "method",
         choices=METHODS,
         default="auto",
-        help="sort prompts into steps by earlier lengths, or stop slow ones for long rounds; auto: what is measured best",
+        help="sort prompts into steps by earlier lengths, or stop slow ones for long rounds; auto: fastest by forecast",
     )
     group.add_argument(
         TAIL + "prompt_ratio",

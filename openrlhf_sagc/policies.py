@@ -56,7 +56,7 @@ def build_sampler(args: Settings) -> DynamicSampler:
     )
 
 
-def build_batcher(args: Settings) -> Batcher:
+def build_batcher(args: Settings, num_engines: int = 1) -> Batcher:
     """The policy that the flags describe for the rounds.
 
     Raises:
@@ -70,7 +70,9 @@ def build_batcher(args: Settings) -> Batcher:
     if flags.response_ratio != 1:
         raise ValueError(f"response_ratio {flags.response_ratio:g} is of {TAIL}method stop: add that, or drop it")
     try:
-        return (SortedSteps if flags.method == "sort" else BestRounds)(prompt_ratio=ratio, seed=args.train.seed)
+        if flags.method == "sort":
+            return SortedSteps(prompt_ratio=ratio, seed=args.train.seed)
+        return BestRounds(prompt_ratio=ratio, seed=args.train.seed, num_engines=num_engines)
     except ValueError as error:
         raise ValueError(f"{error}: use that, or {TAIL}method stop") from None
 
@@ -102,7 +104,7 @@ def build_planner(args: Settings, num_engines: int) -> StepPlanner:
     return StepPlanner(
         build_controller(args),
         build_sampler(args),
-        build_batcher(args),
+        build_batcher(args, num_engines),
         LengthPredictor() if predicts_lengths(args) else None,
         hold=rollout.sagc.hold,
         samples=samples_per_step(args)[0],

@@ -1,75 +1,136 @@
-"""Chooses between plain steps, sorted steps and tail batching's rounds by what was measured so far."""
+"""Chooses between plain steps, sorted steps and tail batching's rounds by forecasts, which learn from every step."""
+
+import math
+from typing import Any
 
 from openrlhf_sagc.decisions.records import Outlook, Round
-from openrlhf_sagc.decisions.sorted_steps import HALF_A_STEP, SortedSteps
+from openrlhf_sagc.decisions.round_seconds import POOL, RATIO, RoundSeconds, Seconds
+from openrlhf_sagc.decisions.sorted_steps import SortedSteps
+from openrlhf_sagc.decisions.step import Step
 from openrlhf_sagc.decisions.tail_batching import NoTailBatching, TailBatcher
 
-PLAIN, SORTED, ROUNDS = "plain", "sort", "stop"
-EXPLAINED = 0.8  # share of the spread between prompts from which on sorted steps are faster than rounds
-IDLE_SORTED = 0.6  # idle share of plain steps from which on sorted steps are faster
-IDLE_ROUNDS = 0.8  # the same of rounds, which decode a third of their tokens in vain
-MOST_STEPS = 300  # without a plain step, which alone shows the idle share, and takes as long as two or three others
+PLAIN, SORTED, ROUNDS = Seconds._fields
+WORDS = {PLAIN: "plain steps", SORTED: "sorted steps", ROUNDS: "short and long rounds"}
+STAY = 0.97  # share of the seconds of what a run has that something else must stay below
+SORT_GAIN = 0.97  # the same of sorted steps and plain ones
+ROUND_GAIN = 0.87  # the same of rounds, which decode a third of their tokens in vain
+QUEUED_GAIN = 0.75  # the same where rollouts queue, which forecasts of rounds know least of
+SORT_FIRST = (
+    0.9  # share of the seconds of sorted steps that rounds must stay below: those waste nothing, and are unbiased
+)
+PRIOR_STEPS = 5  # that a forecast is taken to have been right for
+FADE = 0.98  # of what was measured, a step: what was slow once may be tried again
+BLIND = 2  # short rounds at a run's start, before which too little is known to leave them
+SLOTS = 128  # that every engine has
 
 
 class BestRounds:
-    """Begins with a plain step, and then takes what was measured to be best.
+    """Takes what is forecast to be the fastest, see `RoundSeconds`; a frame, or short rounds and the long ones they fill,
+    end before anything else begins.
 
-    Where the idle tail is short, as where rollouts queue for the engines, steps are plain. Else they are sorted, once
-    history explains enough of the spread between prompts; before that rounds with a pool wait for it, if the idle tail
-    pays for what they stop. A frame is never left before its end.
+    What a kind of step takes over its forecast is measured, and corrects it. The first step has no forecast: it is a
+    short round where every rollout has a slot, and else a plain step. Such rounds may end before their first long one.
 
     Args:
         prompt_ratio: of sorted steps, see `SortedSteps`.
         seed: of the order of steps.
+        num_engines: that share a step's rollouts.
     """
 
-    def __init__(self, *, prompt_ratio: float = 1.0, seed: int = 0) -> None:
+    def __init__(self, *, prompt_ratio: float = 1.0, seed: int = 0, num_engines: int = 1) -> None:
+        self._sorted = SortedSteps(prompt_ratio=prompt_ratio, seed=seed)
+        self._rounds = TailBatcher(prompt_ratio=RATIO, pool=POOL, seed=seed)
         self._rules: dict[str, NoTailBatching | SortedSteps | TailBatcher] = {
             PLAIN: NoTailBatching(),
-            SORTED: SortedSteps(prompt_ratio=prompt_ratio, seed=seed),
-            ROUNDS: TailBatcher(prompt_ratio=1.5, pool=4, seed=seed),
+            SORTED: self._sorted,
+            ROUNDS: self._rounds,
         }
-        self._kind = PLAIN
-        self._since_plain = 0  # steps
+        self._slots = SLOTS * num_engines
+        self._forecasts = RoundSeconds(num_engines)
+        self._kind = ""
+        self._was_long = False  # the last round
+        self._taken = [0.0, 0]  # seconds and steps since the frame began, or the short rounds
+        self._off: dict[str, list[float]] = {}  # by kind: sum of the logs of seconds over those forecast; steps
 
     def decide(self, num_groups: int, group_size: int, outlook: Outlook) -> Round:
         """The next round, whose step needs these groups."""
         before, why = self._kind, ""
-        if outlook.framed < HALF_A_STEP or self._kind == PLAIN:
-            self._kind, why = self._choice(outlook)
+        if self._is_open(outlook):
+            self._kind, why = self._choice(num_groups, group_size, outlook)
+            if self._kind != ROUNDS:
+                self._rounds.leave()
         round = self._rules[self._kind].decide(num_groups, group_size, outlook)
         return round._replace(why=why if self._kind != before else "")
 
-    def _choice(self, outlook: Outlook) -> tuple[str, str]:
-        """What comes next, and why."""
-        idle, explained = outlook.idle_tail, outlook.explained
-        if idle is None or self._since_plain >= MOST_STEPS:
-            return PLAIN, "a plain step, to see its idle tail"
-        seen = (
-            f"the idle tail of plain steps is {idle:.0%} of them, and history explains {explained:.0%} of the spread"
-        )
-        if idle >= IDLE_SORTED and explained >= EXPLAINED:
-            return SORTED, f"sorted steps: {seen} between prompts"
-        if idle >= IDLE_ROUNDS:
-            return ROUNDS, f"short and long rounds: {seen} between prompts"
-        return PLAIN, f"plain steps: {seen} between prompts"
+    def _is_open(self, outlook: Outlook) -> bool:
+        """Whether anything may come next."""
+        if self._kind == ROUNDS:
+            if self._forecasts.is_guess and self._taken[1] >= BLIND:
+                return True
+            return self._was_long and outlook.is_frame_over
+        return self._kind != SORTED or self._sorted.is_over(outlook)
 
-    def observe(self, waiting: int) -> None:
+    def _choice(self, num_groups: int, group_size: int, outlook: Outlook) -> tuple[str, str]:
+        """What comes next, and why."""
+        found = self._forecasts.forecast(num_groups, group_size, outlook.rate, outlook.explained)
+        if found is None:
+            if RATIO * num_groups * group_size <= self._slots and self._taken[1] < BLIND:
+                return ROUNDS, "short and long rounds, until more is known: each rollout has a slot"
+            return PLAIN, ""
+        if self._taken[1] and not self._forecasts.is_guess:
+            self._learn(found)
+        seconds = {kind: getattr(found, kind) * self._correction(kind) for kind in WORDS}
+        kind = self._fastest({kind: x * (STAY if kind == self._kind else 1.0) for kind, x in seconds.items()})
+        if kind != self._kind or not self._forecasts.is_guess:
+            self._taken = [0.0, 0]
+        return kind, f"{WORDS[kind]}: forecast " + ", ".join(f"{WORDS[kind]} {x:.3g} s" for kind, x in seconds.items())
+
+    def _fastest(self, seconds: dict[str, float]) -> str:
+        if self._forecasts.is_guess:
+            return PLAIN if seconds[PLAIN] < seconds[ROUNDS] else ROUNDS
+        rounds, gain = seconds[ROUNDS], QUEUED_GAIN if self._forecasts.queues else ROUND_GAIN
+        can_sort = seconds[SORTED] < SORT_GAIN * seconds[PLAIN]
+        if rounds < gain * seconds[PLAIN] and (not can_sort or rounds < SORT_FIRST * seconds[SORTED]):
+            return ROUNDS
+        return SORTED if can_sort else PLAIN
+
+    def _learn(self, found: Seconds) -> None:
+        """How far the last frame, rounds or plain step were off what is forecast by now."""
+        seconds, steps = self._taken
+        expected = getattr(found, self._kind)
+        if seconds > 0 and expected > 0:
+            logs, known = self._off.get(self._kind, (0.0, 0.0))
+            self._off[self._kind] = [logs + steps * math.log(seconds / steps / expected), known + steps]
+
+    def _correction(self, kind: str) -> float:
+        """Of forecasts; for what was never tried that of what the run has."""
+        logs, steps = self._off.get(kind, self._off.get(self._kind, (0.0, 0.0)))
+        return math.exp(logs / (steps + PRIOR_STEPS))
+
+    def observe(self, waiting: int, step: Step | None = None) -> None:
         """The round is over, and `waiting` prompts are left behind."""
-        self._since_plain = 0 if self._kind == PLAIN else self._since_plain + 1
+        if step:
+            self._forecasts.observe(step)
+            self._taken = [self._taken[0] + step.elapsed, self._taken[1] + 1]
+            self._off = {kind: [FADE * logs, FADE * steps] for kind, (logs, steps) in self._off.items()}
+            self._was_long = step.round.long
         self._rules[self._kind].observe(waiting)
 
     def metrics(self) -> dict[str, float]:
         """Those of the last round's rule, and `plain_round`, 1 if it was plain."""
         return {"plain_round": float(self._kind == PLAIN), **self._rules[self._kind].metrics()}
 
-    def state_dict(self) -> dict:
+    def state_dict(self) -> dict[str, Any]:
         """What `load_state_dict` needs to go on, between two rounds; JSON-serialisable."""
         states = {key: value for rule in self._rules.values() for key, value in rule.state_dict().items()}
-        return {**states, "kind": self._kind, "since_plain": self._since_plain}
+        own = {"kind": self._kind, "was_long": self._was_long, "taken": list(self._taken), "off": dict(self._off)}
+        return {**states, **own, "forecasts": self._forecasts.state_dict()}
 
     def load_state_dict(self, state: dict) -> None:
         """Go on from `state_dict()` of any batcher."""
-        self._kind, self._since_plain = state.get("kind", PLAIN), state.get("since_plain", 0)
+        self._kind, self._was_long = state.get("kind", ""), state.get("was_long", False)
+        self._taken, self._off = list(state.get("taken", [0.0, 0])), dict(state.get("off", {}))
         for rule in self._rules.values():
             rule.load_state_dict(state)
+        if "forecasts" in state:
+            self._forecasts.load_state_dict(state["forecasts"])

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 REASONS = ("all_right", "all_wrong", "constant", "out_of_range", "reward_missing")
 PRIOR_GROUPS = 8.0  # groups of a size that the model of the success rates weighs as much as
 NOISE = 8 * 2.0**-23  # of the largest score: 8 ulps of a float32, which its arithmetic leaves between equal ones
+DEVIATIONS = 2.0  # standard errors by which verdicts must fall short of a rate before it is doubted
 MARGIN = 1.0  # standard deviations of the number of kept groups by which a dispatch exceeds the expected need
 
 
@@ -151,6 +152,18 @@ def groups_to_ask(needed: int, rate: float) -> int:
     spread = MARGIN * math.sqrt(rate * (1 - rate))
     root = (spread + math.sqrt(spread**2 + 4 * rate * (needed - 0.5))) / (2 * rate)
     return max(math.ceil(root**2), needed)
+
+
+def doubted(rate: float, groups: float, judged: int, kept: int) -> float:
+    """An acceptance rate that counts as so many judged groups, once others were judged and kept.
+
+    It is never above the rate, and falls no further than to the upper end of what the verdicts allow. So chance alone
+    dispatches nothing more, and a step that expected too much asks for the rest in a few refills instead of one by one.
+    """
+    weight = groups + judged
+    mean = (groups * rate + kept) / weight
+    error = math.sqrt(max(mean * (1 - mean), 0.0) / weight)  # rounding can leave a mean above 1
+    return min(rate, mean + DEVIATIONS * error)
 
 
 def survival(mean: float, square: float, group_size: int) -> float:

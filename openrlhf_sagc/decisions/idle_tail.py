@@ -1,10 +1,8 @@
 """The idle tail of a step: from its peak on, the time in which fewer than half as many rollouts run."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
-
-from openrlhf_sagc.decisions.records import Rollout
 
 
 def idle_tail(spans: Sequence[tuple[float, float]], began: float, now: float) -> float:
@@ -24,13 +22,3 @@ def idle_tail(spans: Sequence[tuple[float, float]], began: float, now: float) ->
     idle_M = running_M < running_M.max() / 2
     idle_M[: running_M.argmax()] = False
     return float(seconds_M[idle_M].sum())
-
-
-def idle_share(rollouts: Iterable[Rollout]) -> float:
-    """The idle tail of rollouts that were dispatched together, over the time until the last one ends; 0 without any.
-
-    A rollout that waits for a slot of its engine does not run yet.
-    """
-    spans = [(min(rollout.queue_seconds, rollout.seconds), rollout.seconds) for rollout in rollouts]
-    last = max((end for _, end in spans), default=0.0)
-    return idle_tail(spans, 0.0, last) / last if last else 0.0

@@ -6,12 +6,11 @@ from typing import Any, Protocol
 
 from openrlhf_sagc.decisions.controller import StragglerAwareGroupController
 from openrlhf_sagc.decisions.dynamic_sampling import DynamicSampler
-from openrlhf_sagc.decisions.idle_tail import idle_share
 from openrlhf_sagc.decisions.in_flight import InFlight
 from openrlhf_sagc.decisions.length_prediction import LengthPredictor
 from openrlhf_sagc.decisions.objectives import Forecast
 from openrlhf_sagc.decisions.prompt_queue import PromptQueue
-from openrlhf_sagc.decisions.records import Outlook, Part, Prompt, Rollout, Round
+from openrlhf_sagc.decisions.records import HALF_A_STEP, Outlook, Part, Prompt, Rollout, Round
 from openrlhf_sagc.decisions.step import Step
 from openrlhf_sagc.decisions.step_model import StepModel
 from openrlhf_sagc.decisions.token_weights import PlainSteps, TokenWeights, Trained
@@ -24,7 +23,7 @@ class Batcher(Protocol):
         """The round of the next step, which needs these groups."""
         ...
 
-    def observe(self, waiting: int) -> None:
+    def observe(self, waiting: int, step: Step) -> None:
         """The step is closed, and `waiting` prompts are left behind."""
 
     def metrics(self) -> dict[str, float]:
@@ -84,7 +83,6 @@ class StepPlanner:
         self.num_engines = num_engines
         self.flight = InFlight()
         self.steps = 0
-        self._idle_tail: float | None = None  # mean of plain steps, half of which is the last one's
 
     def begin(self, queue: PromptQueue) -> Step:
         """The next step, which goes on with what is in flight."""
@@ -94,7 +92,11 @@ class StepPlanner:
         explained = self.predictor.explained if self.predictor else 0.0
         framed = len(queue.frame) * rate / num_groups
         left = queue.left * rate / num_groups
-        outlook = Outlook(len(queue), queue.is_drained, framed, explained, self._idle_tail, left)
+        waiting = len(queue) + (len(queue.frame) if framed < HALF_A_STEP else 0)  # a frame that is over is dissolved
+        drained = queue.left <= len(queue)  # before a draw that gets nothing
+        # A step dispatches no more, so that a forecast draws no more.
+        asked_rate = max(rate, 1 / self.sampler.max_gen_batches)
+        outlook = Outlook(waiting, drained, framed, explained, left, asked_rate)
         round = self.batcher.decide(num_groups, size, outlook)
         return Step(
             number=self.steps,
@@ -130,9 +132,6 @@ class StepPlanner:
         """
         tokens = [[rollout.tokens for rollout in group] for group in step.lengths]
         running = [[not rollout.finished for rollout in group] for group in step.lengths]
-        if step.round.long and not step.part:
-            idle = idle_share(rollout for group in step.lengths for rollout in group)
-            self._idle_tail = idle if self._idle_tail is None else (self._idle_tail + idle) / 2
         shown: Sequence[Sequence[float]] = tokens
         if self._signal == "seconds":
             shown = [[rollout.running_seconds for rollout in group] for group in step.lengths]
@@ -163,7 +162,7 @@ class StepPlanner:
     def finish(self, step: Step) -> None:
         """The step is closed."""
         self.sampler.observe(step.verdicts)
-        self.batcher.observe(len(step.queue))
+        self.batcher.observe(len(step.queue), step)
         self.steps += 1
 
     def state_dict(self) -> dict:
@@ -171,7 +170,6 @@ class StepPlanner:
         return {
             **self.flight.state_dict(),
             "steps": self.steps,
-            "idle_tail": self._idle_tail,
             "controller": self.controller.state_dict(),
             "sampler": self.sampler.state_dict(),
             "batcher": self.batcher.state_dict(),
@@ -196,7 +194,7 @@ class StepPlanner:
             self.step_model.load_state_dict(state["step_model"])
         if self.token_weights and state.get("token_weights"):
             self.token_weights.load_state_dict(state["token_weights"])
-        self.steps, self._idle_tail = state["steps"], state.get("idle_tail")
+        self.steps = state["steps"]
 
     def _num_groups(self, size: int) -> int:
         """Groups that a step of this size trains."""

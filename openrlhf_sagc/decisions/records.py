@@ -6,6 +6,7 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 ROLLOUT = "rollout"  # key by which a response of an engine carries its `Rollout`
+HALF_A_STEP = 0.5  # a frame with fewer prompts than this share of a step needs is over
 
 
 class Outlook(NamedTuple):
@@ -13,16 +14,21 @@ class Outlook(NamedTuple):
 
     `waiting` prompts were put back, and `drained` says that the episode has no others. The prompts that are left in a frame
     are expected to fill `framed` steps, and all that the episode has left `left` ones. `explained` is the share of the
-    spread of lengths between prompts that was foreseen, see `LengthPredictor`. `idle_tail` is that of plain steps, see
-    `idle_share`; None before one.
+    spread of lengths between prompts that was foreseen, see `LengthPredictor`. Dynamic sampling keeps groups at this `rate`,
+    or at more if a step stops asking before.
     """
 
     waiting: int = 0
     drained: bool = False
     framed: float = 0.0
     explained: float = 0.0
-    idle_tail: float | None = None
     left: float = math.inf
+    rate: float = 1.0
+
+    @property
+    def is_frame_over(self) -> bool:
+        """Whether no step can be drawn from the frame."""
+        return self.framed < HALF_A_STEP
 
 
 class Round(NamedTuple):
@@ -101,7 +107,8 @@ class Group(NamedTuple):
     `number` counts groups in the order of dispatch over the whole run. `step` is the step that dispatched the group.
     `rollouts` are dispatched, and `size` of them are the group's members. `engines` has the engine of each rollout.
     `load` is what each rollout adds to its engine's: the tokens that are expected of it, or 1 where nothing is expected.
-    `samples` are there once the group is accepted.
+    It `began` so many seconds after its step, as far as the rollouts of others had told. `samples` are there once the group is
+    accepted.
     """
 
     number: int
@@ -111,6 +118,7 @@ class Group(NamedTuple):
     rollouts: int
     engines: tuple[int, ...] = ()
     load: int = 1
+    began: float = 0.0
     samples: Sequence[Any] = ()
 
 

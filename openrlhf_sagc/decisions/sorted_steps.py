@@ -8,11 +8,11 @@ import math
 from hashlib import blake2b
 
 from openrlhf_sagc.decisions.records import Outlook, Round
+from openrlhf_sagc.decisions.step import Step
 
 STEPS = 10  # of a frame, about
 MOST_STEPS = 15  # of a frame that an episode's end makes longer
 MOST_RATIO = 1.06  # at which no more prompts are stopped in a frame than a step has groups
-HALF_A_STEP = 0.5  # a frame with fewer prompts than this share of a step needs is over
 
 
 class SortedSteps:
@@ -40,13 +40,17 @@ class SortedSteps:
 
     def decide(self, num_groups: int, group_size: int, outlook: Outlook) -> Round:
         """The next round, whose step needs these groups."""
-        begins = not self._left or outlook.framed < HALF_A_STEP
+        begins = self.is_over(outlook)
         self._left = steps_of_frame(outlook.left) if begins else self._left
         place = fraction(self._seed, self._rounds)
         ratio = int(self.prompt_ratio * num_groups + 1e-9) / num_groups
         return Round(False, ratio, group_size, self._left, place, begins)
 
-    def observe(self, waiting: int) -> None:
+    def is_over(self, outlook: Outlook) -> bool:
+        """Whether the next round begins a frame."""
+        return not self._left or outlook.is_frame_over
+
+    def observe(self, waiting: int, step: Step | None = None) -> None:
         """The round is over."""
         self._left -= 1
         self._rounds += 1

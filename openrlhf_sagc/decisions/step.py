@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from itertools import repeat
 from typing import Any, Protocol, cast
 
-from openrlhf_sagc.decisions.dynamic_sampling import PRIOR_GROUPS, DynamicSampler, Verdict, groups_to_ask
+from openrlhf_sagc.decisions.dynamic_sampling import PRIOR_GROUPS, DynamicSampler, Verdict, doubted, groups_to_ask
 from openrlhf_sagc.decisions.group_parts import GroupParts
 from openrlhf_sagc.decisions.in_flight import InFlight
 from openrlhf_sagc.decisions.length_prediction import LengthPredictor, balance, place_whole
@@ -28,7 +28,6 @@ from openrlhf_sagc.decisions.records import ROLLOUT, Back, Ended, Fate, Group, P
 from openrlhf_sagc.decisions.token_weights import PlainSteps, Trained
 
 SHARE = 25  # groups that run for each one that a refill has at least
-DEVIATIONS = 2.0  # standard errors by which verdicts must fall short of the acceptance rate before the step doubts it
 MOST_STOPS = 2  # of a prompt that must finish; then it is given up
 
 
@@ -75,6 +74,8 @@ class Step:
         lengths: members of every group that came back, once it has ended.
         trained, unused: its groups, once it is closed.
         plain: what the actors weigh it by, once it is closed; None for a plain step.
+        elapsed: seconds from its first dispatch to the last end of a rollout so far, as the rollouts tell.
+        ran: groups that came back, stopped ones too, with all their rollouts.
     """
 
     number: int
@@ -97,6 +98,8 @@ class Step:
     unused: list[Group] = field(default_factory=list)
     plain: PlainSteps | None = None
     part: Part | None = None
+    elapsed: float = 0.0
+    ran: list[tuple[Group, list[Rollout]]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         running = [parts.group for parts in self.flight.running.values()]
@@ -132,16 +135,9 @@ class Step:
         return {parts.group.number: parts.left_on for parts in taken if not parts.is_whole}
 
     def rate(self) -> float:
-        """The acceptance rate in the light of this step's verdicts: below the expected one as far as they leave no doubt.
-
-        It is never above that one, and falls no further than to the upper end of what the verdicts allow. So chance alone
-        dispatches nothing more, and a step that expected too much asks for the rest in a few refills instead of one by one.
-        """
-        weight = self.rate_groups + len(self.verdicts)
+        """The acceptance rate in the light of this step's verdicts: below the expected one as far as they leave no doubt."""
         kept = len(self.flight.accepted) - self.carried_accepted
-        rate = (self.rate_groups * self.acceptance_rate + kept) / weight
-        error = math.sqrt(max(rate * (1 - rate), 0.0) / weight)  # rounding can leave a rate above 1
-        return min(self.acceptance_rate, rate + DEVIATIONS * error)
+        return doubted(self.acceptance_rate, self.rate_groups, len(self.verdicts), kept)
 
     def groups_to_dispatch(self) -> int:
         """How many groups to dispatch now, so that the accepted and the running ones will fill the step with a margin.
@@ -200,8 +196,8 @@ class Step:
     ) -> list[Group]:
         numbers = range(self.flight.dispatched, self.flight.dispatched + len(prompts))
         self.flight.dispatched = numbers.stop
-        sizes, rollouts = repeat(self.group_size), repeat(self.round.rollouts)
-        return list(map(Group, numbers, repeat(self.number), prompts, sizes, rollouts, engines, loads))
+        sizes, rollouts, began = repeat(self.group_size), repeat(self.round.rollouts), repeat(self.elapsed)
+        return list(map(Group, numbers, repeat(self.number), prompts, sizes, rollouts, engines, loads, began))
 
     def _run(self, group: Group) -> None:
         """The group runs from now on."""
@@ -239,6 +235,7 @@ class Step:
             parts = self.flight.running[number]
             had_enough = parts.has_enough
             parts.put(place, response)
+            self.elapsed = max(self.elapsed, parts.group.began + response[ROLLOUT].seconds)
             self.flight.loads[parts.group.engines[place]] -= parts.group.load
             if parts.is_whole:
                 whole.append(self._take_back(parts))
@@ -260,6 +257,7 @@ class Step:
             is_fair = not group.prompt.must_finish or self.part is not None and not self.round.long
             tokens = [member.tokens for member in members]
             predictor.observe(group.prompt.identity, tokens, unfinished, is_fair=is_fair)
+        self.ran.append((group, rollouts))
         fate, unused = None, rollouts
         if any(member.stopped for member in members):
             fate = self._put_back(group.prompt)

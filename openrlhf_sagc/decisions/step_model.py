@@ -14,13 +14,13 @@ at a size are off this model is learned for that size. The model is ours; docs/c
 import math
 from collections.abc import Sequence
 from functools import cache
-from itertools import product
 from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 
 from openrlhf_sagc.decisions.group_lengths import is_finite
+from openrlhf_sagc.decisions.least_squares import least_squares
 from openrlhf_sagc.decisions.objectives import Forecast
 
 SHARES_F = np.array([0.1, 0.4, 0.1, 0.2, 0.2])  # of the first step's seconds, before any is known
@@ -230,7 +230,7 @@ class StepModel:
         """The shares of the first step's seconds that explain all steps best, with the prior; none is negative."""
         normal_FF = self._squares_FF + PRIOR_STEPS * np.eye(len(SHARES_F))
         moment_F = sum((sum_F for _, sum_F in self._seen.values()), start=PRIOR_STEPS * SHARES_F)
-        shares_F = _least_squares(normal_FF, moment_F)
+        shares_F = least_squares(normal_FF, moment_F)
         self._shares_F, self._covariance_FF = shares_F, np.linalg.inv(normal_FF)
         fits = [self._fit_of(size) for size in self._seen]
         total = shares_F @ self._squares_FF @ shares_F - math.fsum(steps * fit**2 for steps, fit in fits)
@@ -241,22 +241,6 @@ class StepModel:
         """Steps of this size, and the mean of what the model expects of them over what they took."""
         steps, sum_F = self._seen.get(size, (0.0, None))
         return steps, float(sum_F @ self._shares_F / steps) if steps else 1.0
-
-
-def _least_squares(normal_FF: np.ndarray, moment_F: np.ndarray) -> np.ndarray:
-    """The x >= 0 with the least x'Nx / 2 - m'x, for a positive definite N.
-
-    It is the minimum over those features alone whose x is above 0. With so few features all their sets are tried.
-    """
-    best_F, least = np.zeros(len(moment_F)), 0.0
-    for used in product((False, True), repeat=len(moment_F)):
-        places = np.flatnonzero(used)
-        found = np.linalg.solve(normal_FF[np.ix_(places, places)], moment_F[places])
-        height = -float(found @ moment_F[places]) / 2
-        if height < least and (found >= 0).all():
-            best_F, least = np.zeros(len(moment_F)), height
-            best_F[places] = found
-    return best_F
 
 
 @cache

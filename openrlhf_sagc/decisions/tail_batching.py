@@ -8,7 +8,8 @@ surplus. The bound on the wait, the rounds at an episode's end and the pool are 
 import math
 
 from openrlhf_sagc.decisions.records import Outlook, Round
-from openrlhf_sagc.decisions.sorted_steps import HALF_A_STEP, fraction
+from openrlhf_sagc.decisions.sorted_steps import fraction
+from openrlhf_sagc.decisions.step import Step
 
 
 class TailBatcher:
@@ -49,7 +50,7 @@ class TailBatcher:
 
     def decide(self, num_groups: int, group_size: int, outlook: Outlook) -> Round:
         """The next round, whose step needs these groups."""
-        if self._left and outlook.framed >= HALF_A_STEP:
+        if self._left and not outlook.is_frame_over:
             self._long = True
             return self._of_pool(group_size, begins=False)
         due = outlook.waiting >= self._pool * num_groups or self._waited >= self.max_wait or outlook.drained
@@ -65,7 +66,11 @@ class TailBatcher:
     def _of_pool(self, group_size: int, begins: bool) -> Round:
         return Round(True, 1.0, group_size, self._left, fraction(self._seed, sum(self._rounds)), begins)
 
-    def observe(self, waiting: int) -> None:
+    def leave(self) -> None:
+        """Something else comes next, and draws what the pool has left."""
+        self._left = 0
+
+    def observe(self, waiting: int, step: Step | None = None) -> None:
         """The round is over, and `waiting` prompts are left behind."""
         self._rounds[self._long] += 1
         self._left = max(self._left - 1, 0)
@@ -98,7 +103,7 @@ class NoTailBatching:
         """A long round, always."""
         return Round(True, 1.0, group_size)
 
-    def observe(self, waiting: int) -> None:
+    def observe(self, waiting: int, step: Step | None = None) -> None:
         """Nothing is learned."""
 
     def metrics(self) -> dict[str, float]:

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from lib.paths import ENGINES, study_flags
+from lib.plots import plt, save
 from lib.policies import parse_policy
 from lib.simulation.costs import CostModel
 from lib.simulation.flags import default_arguments
@@ -87,6 +88,26 @@ def against_stop(rows: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(found)
 
 
+def plot(rows: pd.DataFrame, file: Path) -> None:
+    """How many times as fast as plain steps each method generates in the first episode and in the last half."""
+    spans, seeds = ["first epoch", "last half"], rows.groupby(["gpus", "arm"], sort=False)[
+        ["first epoch", "last half"]
+    ]
+    means = seeds.mean()
+    gpus = rows["gpus"].unique()
+    figure, axes = plt.subplots(1, len(gpus), figsize=(9, 3), squeeze=False, sharey=True, layout="constrained")
+    for axis, count in zip(axes[0], gpus):
+        gains = means.loc[count].loc["fixed:8"] / means.loc[count]
+        for place, span in enumerate(spans):
+            axis.bar(np.arange(len(gains)) + 0.4 * place, gains[span], 0.38, label=span.replace("epoch", "episode"))
+        labels = [arm.removeprefix("fixed:8").replace("the same, ratio", "sort,") or "plain" for arm in gains.index]
+        axis.set_xticks(np.arange(len(gains)) + 0.2, labels, rotation=20)
+        axis.set_title(f"{count} GPUs")
+    axes[0, 0].set_ylabel("times as fast as plain steps")
+    axes[0, 0].legend(frameon=False)
+    save(figure, file)
+
+
 def half_of(values: pd.Series) -> float:
     """Half of the 95 % interval of a mean."""
     from scipy import stats
@@ -117,3 +138,4 @@ def main() -> None:
         measure(arguments.gpus or [16, 128], arguments.seeds).to_csv(file, index=False, float_format="%.6g")
     rows = pd.read_csv(file)
     show("generation against tail batching that stops", against_stop(rows))
+    plot(rows, arguments.output / "generation.png")

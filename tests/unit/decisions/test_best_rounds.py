@@ -1,97 +1,216 @@
-"""Which rounds are chosen by what was measured."""
+"""Which rounds are chosen by what is forecast and measured."""
 
 import json
+import math
+from types import SimpleNamespace
 
 import pytest
 
-from openrlhf_sagc.decisions.best_rounds import MOST_STEPS, BestRounds
-from openrlhf_sagc.decisions.records import Outlook
+from openrlhf_sagc.decisions.best_rounds import FADE, SLOTS, BestRounds
+from openrlhf_sagc.decisions.records import Outlook, Round
+from openrlhf_sagc.decisions.round_seconds import RATIO, Seconds
 
-LONG_TAIL, SHORT_TAIL = 0.9, 0.1
+SORTS, ROUNDS, PLAIN = Seconds(100, 60, 80), Seconds(100, 90, 60), Seconds(100, 100, 100)
 
 
-def kinds(batcher, outlooks):
+class Forecasts:
+    """Forecasts that a test sets."""
+
+    def __init__(self, seconds, is_guess=False, queues=False):
+        self.seconds, self.is_guess, self.queues = seconds, is_guess, queues
+
+    def forecast(self, *arguments):
+        return self.seconds
+
+    def observe(self, step):
+        pass
+
+    def state_dict(self):
+        return {}
+
+
+def batcher_of(seconds, **others):
+    batcher = BestRounds(num_engines=1)
+    batcher._forecasts = Forecasts(seconds, **others)
+    return batcher
+
+
+def closed(round, elapsed=1.0):
+    """A step in which nothing ran that could be learned from."""
+    return SimpleNamespace(elapsed=elapsed, round=round, ran=[], trained=[], unused=[], num_groups=8)
+
+
+def kinds(batcher, outlooks, elapsed=1.0):
     found = []
     for outlook in outlooks:
         round = batcher.decide(8, 4, outlook)
-        batcher.observe(outlook.waiting)
+        batcher.observe(outlook.waiting, closed(round, elapsed))
         found.append("sort" if round.steps and not round.long else "long" if round.long else "short")
     return found
 
 
-def test_a_run_begins_with_a_plain_step():
-    first = BestRounds().decide(8, 4, Outlook())
-    assert first.long and first.prompt_ratio == 1 and not first.steps
+@pytest.mark.parametrize("more, kind", [(0, "short"), (1, "plain")])
+def test_a_run_begins_with_a_short_round_where_every_rollout_has_a_slot_and_else_with_a_plain_step(more, kind):
+    first = BestRounds(num_engines=3).decide(int(3 * SLOTS / RATIO / 4) + more, 4, Outlook())
+    assert (first.long, first.prompt_ratio) == ((False, RATIO) if kind == "short" else (True, 1.0))
+    assert first.why.startswith("short and long rounds, until more is known") == (kind == "short")
 
 
 @pytest.mark.parametrize(
-    "idle, explained, kind",
+    "seconds, kind",
     [
-        (LONG_TAIL, 0.0, "short"),
-        (LONG_TAIL, -3.0, "short"),  # the history misleads
-        (LONG_TAIL, 0.9, "sort"),
-        (0.7, 0.9, "sort"),
-        (0.7, 0.5, "long"),  # the tail is too short for rounds that decode in vain
-        (SHORT_TAIL, 0.9, "long"),
+        (Seconds(100, 60, 80), "sort"),
+        (Seconds(100, 98, 98), "plain"),  # too little
+        (Seconds(100, 100, 88), "plain"),  # rounds decode in vain
+        (Seconds(100, 100, 84), "stop"),
+        (Seconds(100, 80, 74), "sort"),  # which wastes nothing
+        (Seconds(100, 80, 70), "stop"),
+        (Seconds(100, 120, 110), "plain"),
     ],
 )
-def test_the_idle_tail_and_what_history_explains_decide(idle, explained, kind):
-    batcher = BestRounds()
-    assert kinds(batcher, [Outlook(), Outlook(idle_tail=idle, explained=explained)]) == ["long", kind]
-    assert batcher.metrics()["plain_round"] == (kind == "long")
+def test_the_fastest_is_chosen_with_a_handicap_for_what_wastes_tokens(seconds, kind):
+    batcher = batcher_of(seconds)
+    batcher.decide(8, 4, Outlook())
+    assert batcher._kind == kind and batcher.metrics()["plain_round"] == (kind == "plain")
+
+
+def test_where_rollouts_queue_rounds_have_to_gain_more():
+    for seconds, kind in ((80, "plain"), (74, "stop")):
+        batcher = batcher_of(Seconds(100, 100, seconds), queues=True)
+        batcher.decide(8, 4, Outlook())
+        assert batcher._kind == kind
+
+
+def test_a_few_per_cent_change_nothing():
+    batcher = batcher_of(SORTS)
+    kinds(batcher, [Outlook()])
+    batcher._forecasts.seconds = Seconds(100, 99, 100)
+    assert kinds(batcher, [Outlook()]) == ["sort"]
+    batcher._forecasts.seconds = Seconds(100, 101, 100)
+    assert kinds(batcher, [Outlook()]) == ["long"]
 
 
 def test_a_frame_ends_before_anything_else_begins():
-    batcher = BestRounds()
-    known = Outlook(idle_tail=LONG_TAIL, explained=0.9, framed=5.0)
-    kinds(batcher, [Outlook(), known._replace(framed=0.0)])
-    assert kinds(batcher, [known._replace(explained=0.0)] * 3 + [known._replace(explained=0.0, framed=0.0)]) == [
-        *["sort"] * 3,
-        "short",
-    ]
+    batcher = batcher_of(SORTS)
+    assert kinds(batcher, [Outlook()]) == ["sort"]
+    batcher._forecasts.seconds = PLAIN
+    assert kinds(batcher, [Outlook(framed=5.0)] * 3 + [Outlook(framed=0.4)]) == [*["sort"] * 3, "long"]
+
+
+def test_a_frame_is_over_once_it_has_had_its_steps_whatever_is_left_of_it():
+    batcher = batcher_of(SORTS)
+    first = kinds(batcher, [Outlook(left=3.0)])
+    batcher._forecasts.seconds = PLAIN
+    assert first + kinds(batcher, [Outlook(framed=5.0)] * 3) == ["sort", "sort", "sort", "long"]
+
+
+def test_short_rounds_end_with_their_long_ones():
+    batcher = batcher_of(ROUNDS)
+    assert kinds(batcher, [Outlook(), Outlook(waiting=4)]) == ["short", "short"]
+    batcher._forecasts.seconds = PLAIN
+    waiting = [Outlook(waiting=8)] + [Outlook(waiting=32, framed=framed) for framed in (0.0, 3.0, 2.0, 1.0)]
+    assert kinds(batcher, waiting) == ["short"] + ["long"] * 4 and batcher._kind == "stop"
+    batcher.decide(8, 4, Outlook())
+    assert batcher._kind == "plain"
+
+
+def test_rounds_that_were_begun_blindly_end_once_two_of_them_say_that_they_are_not_worth_it():
+    batcher = BestRounds(num_engines=1)
+    assert kinds(batcher, [Outlook()]) == ["short"]
+    batcher._forecasts = Forecasts(Seconds(90, 50, 99), is_guess=True)
+    assert kinds(batcher, [Outlook(waiting=4)]) == ["short"]
+    batcher._forecasts.seconds = Seconds(100, 50, 99)
+    assert kinds(batcher, [Outlook(waiting=4)]) == ["short"]  # nothing is known that would sort
+    batcher._forecasts.seconds = Seconds(90, 50, 99)
+    assert kinds(batcher, [Outlook(waiting=4)]) == ["long"] and batcher._kind == "plain"
+
+
+def test_what_took_longer_than_forecast_is_corrected():
+    """Sorted steps are forecast to take 60 s and take 120, so plain ones come."""
+    batcher, frame = batcher_of(Seconds(100, 60, 100)), [Outlook(left=10.0)] + [Outlook(framed=5.0)] * 9
+    kinds(batcher, [Outlook()], elapsed=100.0)
+    batcher = batcher_of(Seconds(100, 60, 100))
+    assert kinds(batcher, frame, elapsed=120.0) == ["sort"] * 10
+    batcher._off["plain"] = [0.0, 30]
+    assert kinds(batcher, [Outlook()]) == ["sort"]  # once more: a few steps may be odd
+    assert kinds(batcher, frame[1:], elapsed=170.0) == ["sort"] * 9
+    assert kinds(batcher, [Outlook()]) == ["long"]
+
+
+def test_what_all_forecasts_are_off_decides_nothing():
+    batcher = batcher_of(Seconds(50, 49, 50))
+    assert kinds(batcher, [Outlook()] * 20, elapsed=100.0) == ["long"] * 20
+    faded = sum(FADE**steps for steps in range(1, 20))  # 19 steps were learned from before the last one
+    assert batcher._off["plain"] == pytest.approx([faded * math.log(2), faded])
+
+
+def test_what_was_slow_once_is_tried_again_a_hundred_steps_later():
+    batcher = batcher_of(Seconds(100, 60, 100))
+    batcher._off = {"plain": [0.0, 30], "sort": [10 * math.log(4), 10]}
+    found = kinds(batcher, [Outlook()] * 100, elapsed=100.0)
+    assert found[:50] == ["long"] * 50 and "sort" in found[50:]
+
+
+def test_without_any_forecast_blind_rounds_give_way_to_plain_steps():
+    """As where engines do not say when rollouts ran."""
+    batcher = batcher_of(None, is_guess=True)
+    assert kinds(batcher, [Outlook()] * 5) == ["short", "short", "long", "long", "long"]
+    assert batcher._kind == "plain"
+
+
+def test_rounds_that_are_left_leave_no_pool_behind():
+    batcher = batcher_of(ROUNDS)
+    rounds = [Outlook(waiting=32), Outlook(waiting=32, framed=0.0), Outlook(waiting=2, framed=3.0)]
+    assert kinds(batcher, rounds) == ["long"] * 3 and batcher.state_dict()["left"] > 0
+    batcher._forecasts.seconds = SORTS
+    assert kinds(batcher, [Outlook()]) == ["sort"] and batcher.state_dict()["left"] == 0
 
 
 def test_the_log_says_what_was_chosen_and_why_once():
-    batcher, seen = BestRounds(), Outlook(idle_tail=LONG_TAIL, explained=0.93)
-    said = []
-    for outlook in (Outlook(), seen, seen):
-        said.append(batcher.decide(8, 4, outlook).why)
-        batcher.observe(0)
-    assert said[0] == said[2] == ""
-    assert (
-        said[1]
-        == "sorted steps: the idle tail of plain steps is 90% of them, and history explains 93% of the spread between prompts"
-    )
-
-
-def test_the_idle_tail_is_measured_again():
-    batcher = BestRounds()
-    seen = Outlook(idle_tail=LONG_TAIL, explained=0.9)
-    found = kinds(batcher, [Outlook(), *[seen] * (MOST_STEPS + 2)])
-    assert [number for number, kind in enumerate(found) if kind == "long"] == [0, MOST_STEPS + 1]
+    batcher, said = batcher_of(SORTS), []
+    for _ in range(2):
+        round = batcher.decide(8, 4, Outlook())
+        batcher.observe(0, closed(round))
+        said.append(round.why)
+    words = "sorted steps: forecast plain steps 100 s, sorted steps 60 s, short and long rounds 80 s"
+    assert said == [words, ""]
 
 
 def test_a_resumed_run_decides_the_same():
-    outlooks = [Outlook(), *[Outlook(idle_tail=LONG_TAIL, waiting=waiting) for waiting in (4, 30, 40, 8, 4, 0)]]
-    outlooks += [Outlook(idle_tail=LONG_TAIL, explained=0.9, framed=framed) for framed in (0.0, 4.0, 3.0)]
-    straight = BestRounds(seed=3)
-    for cut in range(len(outlooks)):
-        killed, resumed = BestRounds(seed=3), BestRounds(seed=3)
-        kinds(killed, outlooks[:cut])
-        resumed.load_state_dict(json.loads(json.dumps(killed.state_dict())))
-        straight = BestRounds(seed=3)
-        kinds(straight, outlooks[:cut])
-        assert [resumed.decide(8, 4, o)[:6] for o in outlooks[cut : cut + 1]] == [
-            straight.decide(8, 4, o)[:6] for o in outlooks[cut : cut + 1]
-        ]
-    other = BestRounds()
-    other.load_state_dict({})
-    assert other.decide(8, 4, Outlook()).long
+    outlooks = [Outlook(), *[Outlook(waiting=waiting) for waiting in (4, 30, 40, 8, 4, 0)]]
+    outlooks += [Outlook(framed=framed) for framed in (0.0, 4.0, 3.0)]
+    for seconds in (SORTS, ROUNDS, PLAIN):
+        for cut in range(len(outlooks)):
+            straight, killed, resumed = (BestRounds(seed=3) for _ in range(3))
+            for batcher in (straight, killed):
+                batcher._forecasts.forecast = lambda *arguments, seconds=seconds: seconds
+                batcher._forecasts.observe = lambda step: None
+                kinds(batcher, outlooks[:cut], elapsed=150.0)
+            resumed.load_state_dict(json.loads(json.dumps(killed.state_dict())))
+            assert (resumed._off, resumed._taken) == (killed._off, killed._taken) and (cut < 2 or killed._taken[1])
+            resumed._forecasts.forecast = lambda *arguments, seconds=seconds: seconds
+            assert resumed.decide(8, 4, outlooks[cut]) == straight.decide(8, 4, outlooks[cut])
+            assert resumed.state_dict() == straight.state_dict()
+
+
+@pytest.mark.parametrize("state", [{}, {"kind": "plain", "since_plain": 3}, {"kind": "sort", "frame_left": 4}])
+def test_a_run_of_before_goes_on(state):
+    """Whose state has no forecasts: the frame is finished, and then the first step comes again."""
+    batcher = BestRounds()
+    batcher.load_state_dict(state)
+    found = kinds(batcher, [Outlook(framed=2.0)])
+    assert found == (["sort"] if "frame_left" in state else ["short"])
 
 
 def test_a_surplus_is_that_of_sorted_steps():
     batcher = BestRounds(prompt_ratio=1.05)
-    kinds(batcher, [Outlook()])
-    assert batcher.decide(20, 4, Outlook(idle_tail=LONG_TAIL, explained=0.9)).prompt_ratio == 1.05
+    batcher._forecasts = Forecasts(SORTS)
+    assert batcher.decide(20, 4, Outlook()).prompt_ratio == 1.05
     with pytest.raises(ValueError, match="^prompt_ratio must be from 1 to 1.06"):
         BestRounds(prompt_ratio=1.25)
+
+
+def test_a_plain_step_is_a_long_round():
+    assert batcher_of(PLAIN).decide(8, 4, Outlook()) == Round(
+        True, 1.0, 4, why=batcher_of(PLAIN).decide(8, 4, Outlook()).why
+    )

@@ -1,11 +1,10 @@
-"""The idle tail of a step, and its share of a plain one."""
+"""The idle tail of a step."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openrlhf_sagc.decisions.idle_tail import idle_share, idle_tail
-from openrlhf_sagc.decisions.records import Rollout
+from openrlhf_sagc.decisions.idle_tail import idle_tail
 
 
 def test_the_idle_tail_begins_when_fewer_than_half_of_the_peak_run():
@@ -43,12 +42,3 @@ def test_the_tail_is_the_count_of_small_steps(drawn):
     peak = max(counts)
     idle = sum(2 * count < peak for count in counts[counts.index(peak) :]) / 8 if peak else 0.0
     assert not peak or idle_tail(spans, 0.0, 100.0) == pytest.approx(idle, abs=1e-3)
-
-
-def test_a_rollout_that_waits_for_a_slot_does_not_run():
-    """Two slots: the queue keeps both busy for 8 of 10 seconds, whatever ends last."""
-    spans = [(0.0, 4.0), (0.0, 4.0), (4.0, 8.0), (4.0, 10.0)]
-    rollouts = [Rollout(1, end, begin, True, False, None) for begin, end in spans]
-    assert idle_share(rollouts) == 0.0  # one of two is half
-    assert idle_share([*rollouts[:2], Rollout(1, 16.0, 0.0, True, False, None)]) == pytest.approx(12 / 16)
-    assert idle_share([]) == idle_share([Rollout(0, 0.0, 0.0, True, False, None)]) == 0.0

@@ -8,7 +8,7 @@ from openrlhf_sagc.decisions.dynamic_sampling import DynamicSampler
 from openrlhf_sagc.decisions.length_prediction import LengthPredictor
 from openrlhf_sagc.decisions.planner import StepPlanner
 from openrlhf_sagc.decisions.prompt_queue import PromptQueue
-from openrlhf_sagc.decisions.records import Part, Prompt, Rollout, Round
+from openrlhf_sagc.decisions.records import ROLLOUT, Ended, Part, Prompt, Rollout, Round
 from openrlhf_sagc.decisions.step import Step
 from openrlhf_sagc.decisions.tail_batching import NoTailBatching, TailBatcher
 
@@ -80,20 +80,62 @@ def test_a_frame_ends_with_its_long_round(monkeypatch):
     assert ends == [False, True, False, True, True]
 
 
-def test_the_idle_tail_of_plain_steps_is_a_mean_that_one_odd_step_does_not_decide():
-    """Of each step half runs on for a share of it; short rounds stop what would show the tail, and count for nothing."""
+def test_prompts_of_a_frame_that_is_over_wait_like_those_that_were_put_back():
+    """Or an episode that has no others would begin a short round, which finds none."""
     settings = dict(hold="prompts", samples=0, prompts=4, signal="tokens", num_engines=1)
     seen = []
 
     class Watches(NoTailBatching):
         def decide(self, num_groups, group_size, outlook):
-            seen.append(outlook.idle_tail)
-            return Round(len(seen) != 2, 1.0, group_size)
+            seen.append((outlook.waiting, outlook.is_frame_over))
+            return Round(True, 1.0, group_size)
 
     planner = StepPlanner(StragglerAwareGroupController([4]), DynamicSampler(), Watches(), None, **settings)
-    for last in (2.0, 9.0, 4.0, 4.0):
-        step = planner.begin(PromptQueue(Source(9)))
-        ends = (1.0, 1.0, 1.0, last)
-        step.lengths = [[Rollout(1, end, 0.0, True, False, None) for end in ends]]
-        planner.observe(step)
-    assert seen == [None, 0.5, 0.5, pytest.approx((0.5 + 0.75) / 2)]
+    rate = planner.sampler.acceptance_rate(4)
+    for left in (1, 8):
+        queue = PromptQueue(Source(9))
+        queue.frame.fill(queue.draw(left, max_put_back=0, next_episode_allowed=True), lambda prompt: 1.0)
+        planner.begin(queue)
+    assert rate < 1 and seen == [(1, True), (0, False)]
+
+
+def test_a_step_tells_when_its_groups_began_and_how_long_it_took():
+    """From the rollouts alone: a group that replaces another one begins when that came back."""
+    settings = dict(hold="prompts", samples=0, prompts=2, signal="tokens", num_engines=1)
+    sampler = DynamicSampler(max_gen_batches=1000)
+    planner = StepPlanner(StragglerAwareGroupController([2]), sampler, NoTailBatching(), None, **settings)
+    step = planner.begin(PromptQueue(Source(50)))
+    first, later = step.dispatch(), []
+    assert {group.began for group in first} == {0.0} and step.elapsed == 0.0
+    for number, group in enumerate(first):
+        rollout = Rollout(5, 10.0 + number, 1.0, True, False, None)
+        for back in step.receive([Ended(group.number, place, {ROLLOUT: rollout}) for place in range(2)]):
+            step.judge(back, [0.0, 0.0], [5, 5])
+        later += [(step.elapsed, more) for more in step.dispatch()]
+    assert later and all(more.began == elapsed >= 10.0 for elapsed, more in later)
+    assert step.elapsed == 9.0 + len(first) and [group for group, _ in step.ran] == first
+    last = later[0][1]
+    step.receive([Ended(last.number, place, {ROLLOUT: rollout._replace(seconds=99.0)}) for place in range(2)])
+    assert step.elapsed == last.began + 99.0
+
+
+def test_a_batcher_hears_that_no_prompt_is_left_before_a_draw_gets_none():
+    """A short round that learned it from drawing none would leave those that wait without a step."""
+    settings = dict(hold="prompts", samples=0, prompts=4, signal="tokens", num_engines=1)
+    seen = []
+
+    class Watches(NoTailBatching):
+        def decide(self, num_groups, group_size, outlook):
+            seen.append(outlook)
+            return Round(True, 1.0, group_size)
+
+    sampler = DynamicSampler(max_gen_batches=1)
+    planner, queue = StepPlanner(
+        StragglerAwareGroupController([4]), sampler, Watches(), None, **settings
+    ), PromptQueue(Source(8))
+    planner.begin(queue)
+    first, *_ = queue.draw(8, max_put_back=0, next_episode_allowed=False)
+    queue.put_back(first)
+    planner.begin(queue)
+    assert [outlook.drained for outlook in seen] == [False, True] and seen[1].waiting == 1
+    assert sampler.acceptance_rate(4) < 1 and seen[0].rate == 1  # a step dispatches no more than one batch

@@ -41,7 +41,7 @@ def test_the_policy_has_at_most_thirty_lines_and_the_methods_of_a_batcher(code, 
 
 
 def test_simulated_training_takes_what_build_batcher_returns(policy, monkeypatch):
-    monkeypatch.setattr(policies, "build_batcher", lambda args: policy(args.rollout.batch_size // 2))
+    monkeypatch.setattr(policies, "build_batcher", lambda args, num_engines: policy(args.rollout.batch_size // 2))
     flags = ["--lengths", "lognormal:median=100,between=1,within=0.5,cap=4000", "--batch_size", "8"]
     monkeypatch.setattr("sys.argv", ["simulate.py", *flags])
     costs = CostModel.load(ROOT / "eval/engines/h100-7b.json")
@@ -58,6 +58,6 @@ def test_the_policy_logs_the_round_that_it_decided(policy):
     batcher = policy(period=3)
     for drained in (False, True, False, False):
         decided = batcher.decide(4, 8, Outlook(waiting=1, drained=drained))
-        batcher.observe(waiting=0)
+        batcher.observe(waiting=0, step=None)
         assert batcher.metrics()["long_round"] == decided.long
     assert decided.long is False

@@ -73,7 +73,8 @@ def test_the_default_says_what_it_chose(make_generator, history, monkeypatch):
     generator = make_generator(40, one_is_long, **flags("auto", rollout__length_history=history))
     for _ in range(3):
         generator.generate_samples()
-    assert len(said) == 1 and said[0].startswith("from step ") and "of the spread between prompts" in said[0]
+    assert said and all(line.startswith("from step ") for line in said)
+    assert "until more is known" in said[0] and all("forecast plain steps" in line for line in said[1:])
     assert generator.metrics["tail_batching/plain_round"] in (0, 1)
 
 

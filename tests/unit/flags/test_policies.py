@@ -36,7 +36,7 @@ def test_defaults_are_the_documented_ones():
     controller = build_controller(args_of("--rollout.sagc.enable"))
     assert (list(controller.group_sizes), controller.group_size) == ([4, 8, 16, 32], 8)
     assert (controller.straggler_ratio, controller.max_straggler_rate) == (2.5, 0.2)
-    assert isinstance(build_batcher(args_of()), NoTailBatching)
+    assert isinstance(build_batcher(args_of(), 1), NoTailBatching)
 
 
 def test_every_flag_reaches_its_policy():
@@ -48,7 +48,7 @@ def test_every_flag_reaches_its_policy():
         0.4,
     )
     words = f"{TAIL} --rollout.tail_batching.method stop --rollout.tail_batching.prompt_ratio 1.5 --rollout.tail_batching.response_ratio 2"
-    batcher = build_batcher(args_of(*words.split()))
+    batcher = build_batcher(args_of(*words.split()), 1)
     assert isinstance(batcher, TailBatcher)
     round = batcher.decide(4, 8, Outlook())
     assert (round.prompt_ratio, round.rollouts) == (1.5, 16)
