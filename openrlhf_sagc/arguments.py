@@ -43,7 +43,8 @@ from openrlhf_sagc.decisions.objectives import OBJECTIVES
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the flags."""
+    """Declare the flags, and let --help say every default, OpenRLHF's too."""
+    parser.formatter_class = argparse.ArgumentDefaultsHelpFormatter
     _add_control(parser.add_argument_group("Straggler-Aware Group Control, SAGC (openrlhf_sagc)"))
     _add_tail_batching(parser.add_argument_group("tail batching and placed rollouts (openrlhf_sagc)"))
     _add_sampling(parser.add_argument_group("dynamic sampling and rewards (openrlhf_sagc)"))

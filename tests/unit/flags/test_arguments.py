@@ -195,6 +195,8 @@ def test_flags_are_in_the_help(run_trainer, capsys):
         assert f"--algo.dynamic_filtering_{flag}" in text
     for flag in "timeout retries max_failure_share".split():
         assert f"--reward.{flag}" in text
+    words = " ".join(text.split())
+    assert "(default: length)" in words and "(default: gae)" in words  # of this package, and of OpenRLHF
 
 
 def test_a_reward_file_is_imported_as_any_module(run_trainer, tmp_path, monkeypatch):
