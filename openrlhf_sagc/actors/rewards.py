@@ -3,11 +3,9 @@
 import asyncio
 import concurrent.futures
 import os
-import queue
 import random
 import threading
 import time
-from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -49,7 +47,6 @@ class Rewards:
         self._jitter = jitter
         self._note_failure = note_failure
         self._slots = asyncio.Semaphore(min(32, (os.cpu_count() or 1) + 4))  # as many threads as asyncio.to_thread has
-        self._threads = Threads()
         self._running: set[asyncio.Task] = set()  # calls of the function that are in time
         self._holding: set[asyncio.Task] = set()  # those of them that have a slot
         self._large = asyncio.Semaphore(1)  # see `post`
@@ -139,7 +136,7 @@ class Rewards:
         Raises:
             TimeoutError: its time is over.
         """
-        call = self._threads.call(self._executor.reward_func, *sample.values())
+        call = _in_thread(self._executor.reward_func, sample)
         await asyncio.wait([call], timeout=self._timeout)
         if call.done():
             return call.result()
@@ -164,40 +161,16 @@ async def pause_before(attempt: int, jitter: random.Random) -> None:
         await asyncio.sleep(longest * jitter.uniform(0.5, 1.0))
 
 
-class Threads:
-    """Daemon threads that make calls, each one call after another. One that hangs blocks neither the others nor the exit.
+def _in_thread(function: Callable, sample: dict) -> asyncio.Future:
+    """What the function returns, from a daemon thread of its own: one that hangs blocks neither a pool nor the exit."""
+    outcome: concurrent.futures.Future = concurrent.futures.Future()
+    outcome.set_running_or_notify_cancel()  # nobody can cancel it any more, which `run` would trip over
 
-    There are as many as there were calls at once. A new thread for each call makes the event loop wait until it has begun.
-    """
-
-    def __init__(self) -> None:
-        self._idle: deque[queue.SimpleQueue] = deque()  # a queue of calls for each thread that has none
-
-    def call(self, function: Callable, *arguments) -> asyncio.Future:
-        """What the function returns in a thread, or `Failure` with what it raises."""
-        outcome: concurrent.futures.Future = concurrent.futures.Future()
-        outcome.set_running_or_notify_cancel()  # nobody can cancel it any more, which `_make` would trip over
+    def run() -> None:
         try:
-            calls = self._idle.pop()
-        except IndexError:
-            calls = queue.SimpleQueue()
-            threading.Thread(target=self._run, args=(calls,), name=THREAD, daemon=True).start()
-        calls.put((outcome, function, arguments))
-        return asyncio.wrap_future(outcome)
-
-    def _run(self, calls: queue.SimpleQueue) -> None:
-        while True:
-            self._make(calls, *calls.get())
-
-    def _make(
-        self, calls: queue.SimpleQueue, outcome: concurrent.futures.Future, function: Callable, arguments: tuple
-    ):
-        try:
-            answer, failure = function(*arguments), None
+            outcome.set_result(function(*sample.values()))
         except BaseException as error:
-            answer, failure = None, Failure(describe(error))  # not as it is: futures cannot pass a StopIteration on
-        self._idle.append(calls)  # before anybody can ask for the next call
-        if failure:
-            outcome.set_exception(failure)
-        else:
-            outcome.set_result(answer)
+            outcome.set_exception(Failure(describe(error)))  # not as it is: futures cannot pass a StopIteration on
+
+    threading.Thread(target=run, name=THREAD, daemon=True).start()
+    return asyncio.wrap_future(outcome)

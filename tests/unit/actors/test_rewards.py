@@ -127,27 +127,6 @@ def test_a_function_that_hangs_again_and_again_is_called_no_more(reward_file, mo
     assert len(calls(executor)) == 3
 
 
-def test_a_thread_makes_one_call_after_another_also_after_one_that_failed(reward_file):
-    body = "of_thread.calls = getattr(of_thread, 'calls', 0) + 1\n"
-    executor = reward_file(body + "    return dict(rewards=of_thread.calls if of_thread.calls != 2 else 1 / 0)")
-    executor.reward_func.__globals__["of_thread"] = threading.local()
-
-    async def rollouts():
-        actor = Actor(executor, retries=1)
-        return [(await actor.rollout())["reward"] for _ in range(3)]
-
-    assert run(rollouts()) == [1, 3, 4]
-
-
-def test_two_calls_at_once_have_a_thread_each():
-    meeting, threads = threading.Barrier(2, timeout=20), rewards.Threads()
-
-    async def meet():
-        return await asyncio.gather(*(threads.call(meeting.wait) for _ in range(2)))
-
-    assert [sorted(asyncio.run(meet())) for _ in range(2)] == [[0, 1]] * 2
-
-
 def test_stopped_calls_leave_their_slots_to_the_next_rewards(reward_file, monkeypatch):
     """Seven stops while the function hangs: their calls run on in at most as many threads as may hang."""
     monkeypatch.setattr(rewards.os, "cpu_count", lambda: 1)  # 5 slots
