@@ -117,6 +117,7 @@ class Rewards:
         self._holding.add(call)
         call.add_done_callback(self._running.remove)
         call.add_done_callback(self._free_slot)
+        call.add_done_callback(_seen)
         try:
             return await asyncio.shield(call)
         except asyncio.CancelledError:
@@ -145,10 +146,15 @@ class Rewards:
         raise asyncio.TimeoutError
 
     def _has_returned(self, call: asyncio.Future) -> None:
-        """A call that hung is over; its error, if it has one, came too late to matter."""
+        """A call that hung is over."""
         self._hung -= 1
-        if not call.cancelled():
-            call.exception()
+        _seen(call)
+
+
+def _seen(call: asyncio.Future) -> None:
+    """Whoever waited for the call may be gone; asyncio would report an error that nobody asked for."""
+    if not call.cancelled():
+        call.exception()
 
 
 async def pause_before(attempt: int, jitter: random.Random) -> None:

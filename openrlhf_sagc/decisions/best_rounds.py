@@ -3,6 +3,7 @@
 import math
 from typing import Any
 
+from openrlhf_sagc.decisions.dynamic_sampling import groups_to_ask
 from openrlhf_sagc.decisions.records import Outlook, Round
 from openrlhf_sagc.decisions.round_seconds import POOL, RATIO, RoundSeconds, Seconds
 from openrlhf_sagc.decisions.sorted_steps import SortedSteps
@@ -67,14 +68,16 @@ class BestRounds:
         if self._kind == ROUNDS:
             if self._forecasts.is_guess and self._taken[1] >= BLIND:
                 return True
-            return self._was_long and outlook.is_frame_over
+            # Rounds that leave nothing behind have no long one.
+            return outlook.is_frame_over and (self._was_long or not outlook.waiting)
         return self._kind != SORTED or self._sorted.is_over(outlook)
 
     def _choice(self, num_groups: int, group_size: int, outlook: Outlook) -> tuple[str, str]:
         """What comes next, and why."""
         found = self._forecasts.forecast(num_groups, group_size, outlook.rate, outlook.explained)
         if found is None:
-            if RATIO * num_groups * group_size <= self._slots and self._taken[1] < BLIND:
+            asked = RATIO * groups_to_ask(num_groups, outlook.rate) * group_size
+            if asked <= self._slots and self._taken[1] < BLIND:
                 return ROUNDS, "short and long rounds, until more is known: each rollout has a slot"
             return PLAIN, ""
         if self._taken[1] and not self._forecasts.is_guess:

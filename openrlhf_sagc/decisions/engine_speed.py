@@ -1,12 +1,13 @@
 """How fast engines decode, learned from when the rollouts of a step ran and how many tokens they have.
 
-An engine gives a token to each rollout that runs there in every iteration, which takes
+A rollout takes `first` seconds besides its decoding: its prompt, an agent's tools. An engine gives a token to each rollout that runs
+there in every iteration, which takes
 
     seconds = base + per_request * rollouts that run + per_held * tokens that these hold.
 
 So a rollout of n tokens runs for n times `base`, and for what its engine decodes and holds meanwhile. At most `slots`
 rollouts run, and hold at most `room` tokens; the others wait. A step's rollouts are taken to be spread evenly over the
-engines, and each to decode evenly. The model is ours; it has no term for prompts but what a rollout's first token takes.
+engines, and each to decode evenly. The model is ours; in it `first` is the same for all rollouts.
 """
 
 import heapq
@@ -19,7 +20,7 @@ import numpy as np
 from openrlhf_sagc.decisions.least_squares import least_squares
 
 DISCOUNT = 0.9  # factor by which a step's evidence fades with every later step
-COSTS = 4  # that are fitted: the three above, and what the first token takes
+COSTS = 4  # that are fitted: the three above, and `first`
 QUEUE = 0.02  # share of a step's seconds; where rollouts wait for less, nothing is seen of slots and room
 FULL = 0.75  # share of the rollouts that ran at once, below which slots were no limit: what waited waited for something else
 
@@ -39,6 +40,7 @@ class Speed(NamedTuple):
     base: float
     per_request: float
     per_held: float
+    first: float = 0.0
     slots: float = math.inf
     room: float = math.inf
 
@@ -49,10 +51,14 @@ class Speed(NamedTuple):
 
     def alone(self, tokens: np.ndarray) -> np.ndarray:
         """Seconds of rollouts that have an engine for themselves."""
-        return (self.base + self.per_request) * tokens + self.per_held * tokens**2 / 2
+        return self.first + (self.base + self.per_request) * tokens + self.per_held * tokens**2 / 2
 
     def seconds(self, tokens_ER: np.ndarray) -> np.ndarray:
         """[E, R] at which the rollouts of each engine end that are sent in this order; 0 tokens stand for none."""
+        return self._decoding(tokens_ER) + self.first * (tokens_ER > 0)
+
+    def _decoding(self, tokens_ER: np.ndarray) -> np.ndarray:
+        """[E, R] of these seconds, those of the decoding."""
         # One that runs holds half of its tokens on average, a long one for longer.
         held = float((tokens_ER**2).sum() / 2 / max(tokens_ER.sum(), 1.0))
         most, count = max(min(self.slots, self.room / max(held, 1.0)), 1.0), tokens_ER.shape[1]
@@ -94,7 +100,7 @@ class EngineSpeed:
 
     def observe(self, ran: Sequence[Ran]) -> None:
         """The rollouts of a step are over."""
-        table_R4 = np.array([rollout for rollout in ran if rollout.tokens and rollout.ended > rollout.began])
+        table_R4 = np.array([x for x in ran if x.tokens and x.sent <= x.began < x.ended < math.inf])
         if not len(table_R4):
             return
         tokens_R, sent_R, begin_R, end_R = table_R4.T
@@ -147,7 +153,7 @@ class EngineSpeed:
             return None
         normal_FF = self._normal_FF / np.outer(scale_F, scale_F) + 1e-9 * np.eye(COSTS)
         costs = (least_squares(normal_FF, self._moment_F / scale_F) / scale_F).tolist()
-        return Speed(costs[0], costs[1], costs[2], self._slots, self._room)
+        return Speed(*costs, self._slots, self._room)
 
     def state_dict(self) -> dict[str, Any]:
         """What `load_state_dict` needs to go on; JSON-serialisable."""

@@ -53,7 +53,7 @@ class RoundSeconds:
         kept = {group.number for group in (*step.trained, *step.unused)}
         seen = []
         for group, rollouts in step.ran:
-            whole = all(rollout.finished for rollout in rollouts)
+            whole = not any(rollout.stopped for rollout in rollouts)  # one that failed has ended
             tokens = tuple(rollout.tokens for rollout in rollouts)
             seen.append((group.prompt.identity, Seen(tokens, whole, group.number in kept if whole else None)))
         self._engines.observe(ran)

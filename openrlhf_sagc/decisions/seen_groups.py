@@ -57,13 +57,15 @@ class SeenGroups:
             is_long: whether it was to run to its end.
         """
         self._ran_to_end |= is_long
+        groups = list(groups)
+        count = max(num_groups, len(groups))  # more than it trains where some are stopped or dropped
         for prompt, seen in groups:
             self._longest = max(self._longest, *seen.tokens)
             key = key_of(prompt)
-            if int(key, 16) < PER_STEP / num_groups * 16 ** len(key):
+            if int(key, 16) < PER_STEP / count * 16 ** len(key):
                 self._seen[key] = seen
                 self._seen.move_to_end(key)
-        while len(self._seen) > PER_STEP * STEPS:
+        while len(self._seen) > min(PER_STEP, count) * STEPS:
             self._seen.popitem(last=False)
 
     @property

@@ -122,7 +122,10 @@ def _rounds(arm: Arm) -> list[dict[str, str]]:
         return []
     rows = []
     for name, is_long in (("long", 1), ("all others", 0)):
-        values = [run.later.loc[run.later["long_round"] == is_long, "seconds"].to_numpy(float) for run in arm.runs]
+        values = [
+            run.later.loc[run.later["long_round"].eq(1) == bool(is_long), "seconds"].to_numpy(float)
+            for run in arm.runs
+        ]
         median = with_interval(of_steps(values, np.median))
         rows.append({"arm": arm.name, "rounds": name, "steps": str(sum(map(len, values))), "median s a step": median})
     return rows

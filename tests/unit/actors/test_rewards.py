@@ -1,6 +1,7 @@
 """Rewards in the engine's actor, without Ray or vLLM: functions and agents that fail."""
 
 import asyncio
+import gc
 import random
 import threading
 
@@ -153,6 +154,26 @@ def test_stopped_calls_leave_their_slots_to_the_next_rewards(reward_file, monkey
         return answers + [(await actor.rollout(""))["reward"] for _ in range(8)]
 
     assert run(check()) == [1.0] * 16
+
+
+def test_what_a_stopped_call_raises_later_is_no_matter(reward_file):
+    executor, reported = reward_file("free.wait(20)\n    raise ValueError(labels[0])"), []
+
+    async def check():
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: reported.append(context))
+        actor = Actor(executor, timeout=60.0)
+        rollout = asyncio.create_task(actor.rollout("gone"))
+        await asyncio.sleep(0.1)
+        await actor.executor.stop()
+        assert (await rollout)[ROLLOUT].stopped
+        executor.reward_func.__globals__["free"].set()
+        while any(thread.name == rewards.THREAD for thread in threading.enumerate()):
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.05)
+        gc.collect()
+
+    run(check())
+    assert reported == []
 
 
 def test_pauses_double_up_to_half_a_minute_and_differ_between_samples(monkeypatch):

@@ -158,6 +158,20 @@ def test_without_any_forecast_blind_rounds_give_way_to_plain_steps():
     assert batcher._kind == "plain"
 
 
+def test_rounds_that_leave_nothing_behind_end_without_a_long_one():
+    """As where a step may dispatch no more groups than it trains."""
+    batcher = batcher_of(ROUNDS)
+    assert kinds(batcher, [Outlook(), Outlook(waiting=2)]) == ["short", "short"]
+    batcher._forecasts.seconds = PLAIN
+    assert kinds(batcher, [Outlook(waiting=2), Outlook(waiting=0)]) == ["short", "long"]
+
+
+def test_a_first_step_that_asks_for_more_than_the_slots_is_plain():
+    groups = int(SLOTS / RATIO / 4)
+    first = [BestRounds().decide(groups, 4, Outlook(rate=rate)).long for rate in (1.0, 0.7)]
+    assert first == [False, True]
+
+
 def test_rounds_that_are_left_leave_no_pool_behind():
     batcher = batcher_of(ROUNDS)
     rounds = [Outlook(waiting=32), Outlook(waiting=32, framed=0.0), Outlook(waiting=2, framed=3.0)]

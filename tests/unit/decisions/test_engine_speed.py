@@ -52,6 +52,24 @@ def test_the_prefill_of_prompts_is_not_taken_for_decoding():
     assert speed.per_held == pytest.approx(COSTS.decode_per_kv_token, rel=0.5)
 
 
+def test_what_a_rollout_takes_besides_its_decoding_is_known_and_forecast():
+    """As with an agent that waits for a minute: rounds gain nothing of that."""
+    waits = [ran._replace(ended=ran.ended + 60) for ran in rolled_out(lengths(100))]
+    speed = speed_of(waits)
+    assert 30 < speed.first < 75
+    others = lengths(100, 2)
+    ends = [ran.ended + 60 for ran in rolled_out(others)]
+    assert speed.seconds(others[None])[0].max() == pytest.approx(max(ends), rel=0.15)
+    assert speed.seconds(np.array([[1.0, 0.0]]))[0] == pytest.approx([speed.first, 0.0], abs=0.1)
+    assert speed.alone(np.array([1.0])) == pytest.approx(speed.first, abs=0.1)
+
+
+def test_rollouts_without_a_time_say_nothing():
+    ran = rolled_out(lengths(50))
+    odd = [Ran(5, 0.0, 0.0, np.inf), Ran(5, 3.0, 2.0, 4.0), Ran(5, 0.0, np.nan, 1.0), Ran(5, 0.0, 2.0, 1.0)]
+    assert speed_of([*odd, *ran]) == speed_of(ran)
+
+
 @pytest.mark.parametrize("count, queues", [(100, False), (400, True)])
 def test_the_seconds_of_other_rollouts_follow(count, queues):
     """Within five per cent of the simulated engine's, with slots for all and for a third of them."""

@@ -10,9 +10,11 @@ import pytest
 from openrlhf_sagc.decisions.seen_groups import GUESSED, PER_STEP, STEPS, Seen, SeenGroups
 
 
-def seen_of(groups, num_groups=8, is_long=True):
-    seen = SeenGroups()
-    seen.observe([(f"{n}\0label", group) for n, group in enumerate(groups)], num_groups, is_long)
+def seen_of(groups, num_groups=PER_STEP, is_long=True):
+    """As steps of so many groups leave them."""
+    seen, named = SeenGroups(), [(f"{n}\0label", group) for n, group in enumerate(groups)]
+    for start in range(0, len(named), num_groups):
+        seen.observe(named[start : start + num_groups], num_groups, is_long)
     return seen
 
 
@@ -33,9 +35,25 @@ def test_the_same_part_of_the_prompts_of_every_step_is_kept():
     assert again.draws(1.0).logs_S.tolist() == few.draws(1.0).logs_S.tolist()
 
 
+def test_a_step_that_asks_for_more_groups_than_it_trains_leaves_no_more_of_them():
+    """Else those of a frame would not be left together, and its last steps are all alike."""
+    seen = SeenGroups()
+    seen.observe([(f"{n}", Seen((n + 1,), True, None)) for n in range(10 * PER_STEP)], PER_STEP, True)
+    assert len(seen.draws(1.0).logs_S) < 1.4 * PER_STEP
+
+
+def test_small_steps_are_forgotten_after_as_many_steps_as_large_ones():
+    seen = SeenGroups()
+    for step in range(3 * STEPS):
+        seen.observe([(f"{step} {n}", Seen((step + 1,), True, None)) for n in range(4)], 4, True)
+    assert np.exp(seen.draws(1.0).logs_S).round().min() == 2 * STEPS + 1
+
+
 def test_old_groups_are_forgotten():
     most = PER_STEP * STEPS
-    seen = seen_of([Seen((n + 1,), True, None) for n in range(most + 7)])
+    seen = SeenGroups()
+    for n in range(most + 7):
+        seen.observe([(f"{n}", Seen((n + 1,), True, None))], PER_STEP, True)
     assert np.exp(seen.draws(1.0).logs_S) == pytest.approx(range(8, most + 8))
 
 

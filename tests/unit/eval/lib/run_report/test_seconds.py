@@ -45,6 +45,8 @@ def test_a_verdict_sees_the_long_rounds_that_a_median_does_not():
     rounds = rows_of(found, 2)
     assert [(row["rounds"], row["steps"]) for row in rounds] == [("long", "20"), ("all others", "80")]
     assert rounds[0]["median s a step"].startswith("12.00")
+    mixed = arm_of("mixed", run_of([90, *seconds], tail_batching__long_round=[np.nan, *np.where(long, 1, np.nan)]))
+    assert [row["steps"] for row in rows_of(section([off, mixed], off), 2)] == ["20", "80"]  # plain steps log no kind
     plain = arm_of("plain", run_of([90, *seconds], tail_batching__long_round=[0, *(0 * long)]))
     assert "Rounds of tail batching:" not in section([off, plain], off).blocks
 
