@@ -10,7 +10,7 @@ import numpy as np
 
 from openrlhf_sagc.decisions.length_prediction import key_of
 
-PER_STEP, STEPS = 64, 16  # prompts of a step that are kept, and of how many steps: more than those of a frame
+PER_STEP, STEPS = 128, 16  # prompts of a step that are kept, and of how many steps: more than those of a frame
 WINDOW = (
     0.05  # share of the groups, the shorter and the longer ones each, among which one's chance to be kept is a mean
 )
