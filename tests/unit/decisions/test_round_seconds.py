@@ -3,6 +3,7 @@
 import dataclasses
 import json
 from functools import cache
+from types import SimpleNamespace
 
 import pytest
 from lib.paths import ENGINES
@@ -13,6 +14,7 @@ from lib.simulation.lengths import LogNormal
 from lib.simulation.runs import train
 from studies.sorted_steps.epochs import Epochs
 
+from openrlhf_sagc.decisions.records import Group, Prompt, Rollout, Round
 from openrlhf_sagc.decisions.round_seconds import POOL, RATIO, RoundSeconds
 from openrlhf_sagc.decisions.tail_batching import NoTailBatching, TailBatcher
 
@@ -99,3 +101,15 @@ def test_a_resumed_run_forecasts_the_same():
     other.load_state_dict(json.loads(json.dumps(learner.state_dict())))
     assert other.forecast(PROMPTS, SIZE, 0.8, 0.9) == learner.forecast(PROMPTS, SIZE, 0.8, 0.9)
     assert other.is_guess == learner.is_guess
+
+
+def test_only_a_group_that_was_stopped_has_longer_responses_than_were_seen():
+    """Those of an agent that failed have ended, however short."""
+    learner, prompt = RoundSeconds(1), Prompt("a", "b", None, 1)
+    failed, stopped = (Rollout(3, 1.0, 0.0, False, stops, "no reward") for stops in (False, True))
+    for last, whole in ((failed, True), (stopped, False)):
+        ran = [(Group(1, 0, prompt, 2, 2), [Rollout(9, 2.0, 0.0, True, False, None), last])]
+        step = SimpleNamespace(ran=ran, trained=[], unused=[], num_groups=1, round=Round(True, 1.0, 2))
+        learner.observe(step)
+        ((_, was_whole, _),) = learner.state_dict()["groups"]["groups"].values()
+        assert was_whole == whole
