@@ -10,7 +10,11 @@ import numpy as np
 
 from openrlhf_sagc.decisions.length_prediction import key_of
 
-PER_STEP, STEPS = 128, 16  # prompts of a step that are kept, and of how many steps: more than those of a frame
+PER_STEP, STEPS = (
+    64,
+    16,
+)  # prompts that are kept of those a step trains, and of how many steps: more than those of a frame
+MOST = 4096  # groups, where a filter drops nearly all
 WINDOW = (
     0.05  # share of the groups, the shorter and the longer ones each, among which one's chance to be kept is a mean
 )
@@ -58,14 +62,15 @@ class SeenGroups:
         """
         self._ran_to_end |= is_long
         groups = list(groups)
-        count = max(num_groups, len(groups))  # more than it trains where some are stopped or dropped
         for prompt, seen in groups:
             self._longest = max(self._longest, *seen.tokens)
             key = key_of(prompt)
-            if int(key, 16) < PER_STEP / count * 16 ** len(key):
+            if int(key, 16) < PER_STEP / num_groups * 16 ** len(key):
                 self._seen[key] = seen
                 self._seen.move_to_end(key)
-        while len(self._seen) > min(PER_STEP, count) * STEPS:
+        count = max(num_groups, len(groups))  # more than it trains where some are stopped or dropped
+        most = min(STEPS * count * min(PER_STEP / num_groups, 1), MOST)
+        while len(self._seen) > most:
             self._seen.popitem(last=False)
 
     @property

@@ -7,7 +7,7 @@ from statistics import NormalDist
 import numpy as np
 import pytest
 
-from openrlhf_sagc.decisions.seen_groups import GUESSED, PER_STEP, STEPS, Seen, SeenGroups
+from openrlhf_sagc.decisions.seen_groups import GUESSED, MOST, PER_STEP, STEPS, Seen, SeenGroups
 
 
 def seen_of(groups, num_groups=PER_STEP, is_long=True):
@@ -35,11 +35,14 @@ def test_the_same_part_of_the_prompts_of_every_step_is_kept():
     assert again.draws(1.0).logs_S.tolist() == few.draws(1.0).logs_S.tolist()
 
 
-def test_a_step_that_asks_for_more_groups_than_it_trains_leaves_no_more_of_them():
-    """Else those of a frame would not be left together, and its last steps are all alike."""
+def test_all_steps_of_a_frame_are_left_where_a_step_asks_for_more_groups_than_it_trains():
+    """Its last steps are all alike."""
     seen = SeenGroups()
-    seen.observe([(f"{n}", Seen((n + 1,), True, None)) for n in range(10 * PER_STEP)], PER_STEP, True)
-    assert len(seen.draws(1.0).logs_S) < 1.4 * PER_STEP
+    for step in range(3 * STEPS):
+        seen.observe([(f"{step} {n}", Seen((step + 1,), True, None)) for n in range(24)], 8, True)
+    assert np.exp(seen.draws(1.0).logs_S).round().min() == 2 * STEPS + 1
+    seen.observe([(f"{n}", Seen((n + 1,), True, None)) for n in range(9000)], 8, True)
+    assert len(seen.draws(1.0).logs_S) == MOST
 
 
 def test_small_steps_are_forgotten_after_as_many_steps_as_large_ones():
