@@ -153,7 +153,7 @@ class EngineSpeed:
             return None
         normal_FF = self._normal_FF / np.outer(scale_F, scale_F) + 1e-9 * np.eye(COSTS)
         costs = (least_squares(normal_FF, self._moment_F / scale_F) / scale_F).tolist()
-        return Speed(*costs, self._slots, self._room)
+        return Speed(costs[0], costs[1], costs[2], costs[3], self._slots, self._room)
 
     def state_dict(self) -> dict[str, Any]:
         """What `load_state_dict` needs to go on; JSON-serialisable."""
