@@ -38,7 +38,7 @@ DECISIONS = {
     "prompt_queue": {"frame"},
     "sorted_steps": {"step"},
     "tail_batching": {"sorted_steps", "step"},
-    "best_rounds": {"round_seconds", "sorted_steps", "step", "tail_batching"},
+    "best_rounds": {"dynamic_sampling", "round_seconds", "sorted_steps", "step", "tail_batching"},
     "round_seconds": {"dynamic_sampling", "engine_speed", "seen_groups", "sorted_steps", "step"},
     "engine_speed": {"least_squares"},
     "seen_groups": {"length_prediction"},
