@@ -10,10 +10,8 @@ import numpy as np
 
 from openrlhf_sagc.decisions.length_prediction import key_of
 
-PER_STEP, STEPS = (
-    64,
-    16,
-)  # prompts that are kept of those a step trains, and of how many steps: more than those of a frame
+PER_STEP = 64  # prompts that are kept of as many as a step trains
+STEPS = 16  # whose prompts are kept: more than those of a frame
 MOST = 4096  # groups, where a filter drops nearly all
 WINDOW = (
     0.05  # share of the groups, the shorter and the longer ones each, among which one's chance to be kept is a mean
