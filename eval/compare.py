@@ -9,6 +9,7 @@ a response_ratio of R, and +lengths placed rollouts; +forward and +shuffled swit
 +stream streams, and +round weighs every round of tail batching the same. Behind any policy, +filter drops groups of
 equal rewards (dynamic filtering). @prompts at the end holds the prompts of a step instead of its samples. Responses of
 the task route are as unequal in length as a reasoning model's. --shape gpu packs samples, as the launch scripts do.
+With few problems (--max_samples) each comes several times, so that tail batching can sort them by their history.
 Started again, it keeps the runs that are finished, and refuses a folder whose runs were made with something else.
 
     python eval/compare.py --quick
@@ -122,6 +123,8 @@ def plans_of(arguments: argparse.Namespace, control: dict[str, float]) -> dict[t
                 size, shape = arguments.micro_batch_size, arguments.shape
                 tree, flags = flags_of(policy, algorithm, seed, control, kind, size, shape)
                 flags += ["--eval.steps", str(arguments.eval_steps)]  # later flags win
+                if arguments.max_samples is not None:
+                    flags += ["--data.max_samples", str(arguments.max_samples)]
                 flags += ["--vllm.num_engines", str(arguments.num_engines)]
                 name = re.sub(r"[^a-z0-9]", "-", policy)
                 folder = arguments.output.resolve() / f"seed-{seed}" / algorithm / name
@@ -141,6 +144,9 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--micro_batch_size", type=int, default=MICRO_BATCH_SIZE, help="of every arm, in samples")
     parser.add_argument("--eval_steps", type=int, default=EVALUATION["eval.steps"], help="steps between evaluations")
     parser.add_argument("--num_engines", type=int, default=1, help="vLLM engines of a run")
+    parser.add_argument(
+        "--max_samples", type=int, help="problems to train on, so that each comes several times; by default all"
+    )
     parser.add_argument("--seconds", type=float, default=120, help="of training, a run")
     parser.add_argument("--target", type=float, default=0.7, help="held-out reward whose time is reported")
     parser.add_argument("--max_straggler_rate", type=float, default=0.3)
@@ -168,9 +174,9 @@ def parse_arguments() -> argparse.Namespace:
         arguments.seconds, arguments.target = 45.0, 0.55
     if arguments.at_once is None:
         arguments.at_once = max(room_for_runs(arguments.num_engines), 1)
-    for name in ("micro_batch_size", "eval_steps", "num_engines", "at_once"):
-        if getattr(arguments, name) < 1:
-            raise ValueError(f"--{name} {getattr(arguments, name)} must be at least 1")
+    for name in ("micro_batch_size", "eval_steps", "num_engines", "at_once", "max_samples"):
+        if (value := getattr(arguments, name)) is not None and value < 1:
+            raise ValueError(f"--{name} {value} must be at least 1")
     if arguments.seconds <= 0:
         raise ValueError(f"--seconds {arguments.seconds} must be above 0")
     check_target(arguments.target)
@@ -290,7 +296,8 @@ def main() -> None:
     except ValueError as error:
         sys.exit(f"eval/compare.py: {error}")
     settings = {"task": arguments.task, "target": arguments.target, "seconds": arguments.seconds, **control}
-    settings |= {name: getattr(arguments, name) for name in ("num_engines", "at_once", "shape", "micro_batch_size")}
+    names = ("num_engines", "at_once", "shape", "micro_batch_size", "max_samples")
+    settings |= {name: getattr(arguments, name) for name in names}
     (arguments.output / "settings.json").write_text(json.dumps(settings, indent=2) + "\n")
     steps.to_csv(arguments.output / "steps.csv", index=False, float_format="%.5g")
     evaluations.to_csv(arguments.output / "evaluations.csv", index=False, float_format="%.5g")

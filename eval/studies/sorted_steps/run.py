@@ -126,7 +126,7 @@ def main() -> None:
     parser.add_argument(
         "--gpus", type=int, nargs="+", help="of gains 16 and 128 if not given; of sizes those of the grid"
     )
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="of sizes the first")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     sizes.add_flags(parser)
     arguments = parser.parse_args()
     arguments.output.mkdir(parents=True, exist_ok=True)

@@ -55,29 +55,38 @@ def cells(arguments: argparse.Namespace) -> Iterator[Cell]:
             yield Cell(prompts, responses, gpus, slots, cap, filters)
 
 
-def gains(cell: Cell, seed: int) -> dict[str, float]:
-    """Generation of a step by each method, times as fast as a plain one, and that of the default over the best."""
-    costs = dataclasses.replace(CostModel.load(ENGINES / "h100-7b.json"), max_running=cell.slots)
+def gains(cell: Cell, seeds: list[int]) -> dict[str, float]:
+    """Generation of a step by each method, times as fast as a plain one, and that of the default over the best.
+
+    The seconds of a step are means over all steps of all seeds. Each of them trains as many samples.
+    """
     seconds = {}
     for name, word in METHODS.items():
-        lengths = LogNormal(median=955, between=1.3, within=0.48, cap=cell.cap)
-        source = Epochs(lengths, STEPS * cell.prompts, cell.responses, seed, cell.filter)
-        settings = {"batch_size": cell.prompts, "n_samples_per_prompt": cell.responses, "prompt_tokens": 256}
-        arguments = default_arguments(**settings, seed=seed, dynamic_sampling=cell.filter)
-        run = train(parse_policy(f"fixed:{cell.responses}{word}"), cell.gpus, source, costs, arguments)
-        steps = []
-        while run.queue.episode <= EPISODES:
-            steps.append(run.step()["generation_seconds"])
-        seconds[name] = sum(steps) / len(steps)  # each step trains as many samples
+        steps = [one for seed in seeds for one in step_seconds(cell, f"fixed:{cell.responses}{word}", seed)]
+        seconds[name] = sum(steps) / len(steps)
     found = {name: seconds["plain"] / own for name, own in seconds.items()}
     return found | {"of the best": found["auto"] / max(found["plain"], found["stop"], found["sort"])}
+
+
+def step_seconds(cell: Cell, policy: str, seed: int) -> list[float]:
+    """Seconds of generation of each step of a run."""
+    costs = dataclasses.replace(CostModel.load(ENGINES / "h100-7b.json"), max_running=cell.slots)
+    lengths = LogNormal(median=955, between=1.3, within=0.48, cap=cell.cap)
+    source = Epochs(lengths, STEPS * cell.prompts, cell.responses, seed, cell.filter)
+    settings = {"batch_size": cell.prompts, "n_samples_per_prompt": cell.responses, "prompt_tokens": 256}
+    arguments = default_arguments(**settings, seed=seed, dynamic_sampling=cell.filter)
+    run = train(parse_policy(policy), cell.gpus, source, costs, arguments)
+    steps = []
+    while run.queue.episode <= EPISODES:
+        steps.append(run.step()["generation_seconds"])
+    return steps
 
 
 def measure(output: Path, arguments: argparse.Namespace) -> None:
     """Write the table of all cells, a row as soon as it is there, and show it with what the default reaches at least."""
     grid, rows = [*cells(arguments)], []
     for cell in track(grid, "simulating"):
-        rows.append(cell._asdict() | gains(cell, arguments.seeds[0]))
+        rows.append(cell._asdict() | gains(cell, arguments.seeds))
         table = pd.DataFrame(rows)
         table.to_csv(output / "sizes.csv", index=False, float_format="%.4g")
     show("generation, times as fast as plain steps", table.round(3))

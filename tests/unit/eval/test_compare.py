@@ -47,6 +47,7 @@ def test_a_comparison_goes_on_where_it_was_stopped(tmp_path, monkeypatch, capsys
         micro_batch_size=16,
         eval_steps=2,
         num_engines=3,
+        max_samples=320,
         shape="gpu",
         at_once=1,
     )
@@ -58,9 +59,11 @@ def test_a_comparison_goes_on_where_it_was_stopped(tmp_path, monkeypatch, capsys
     steps, evaluations = compare.run(arguments, CONTROL)
     assert "seed 1: unpatched:8 trained, 1 of 1 runs" in " ".join(capsys.readouterr().err.split())
     made_with = json.loads((tmp_path / "seed-0/grpo/sagc/done.json").read_text())["made_with"]
-    assert "--ds.packing_samples" in made_with["flags"] and made_with["flags"][-4:] == [
+    assert "--ds.packing_samples" in made_with["flags"] and made_with["flags"][-6:] == [
         "--eval.steps",
         "2",
+        "--data.max_samples",
+        "320",
         "--vllm.num_engines",
         "3",
     ]
@@ -94,7 +97,7 @@ def test_a_comparison_in_the_shape_of_a_gpu_says_so(monkeypatch, tmp_path):
     monkeypatch.setattr(sys, "argv", ["compare.py", "--shape", "gpu", "--output", str(tmp_path)])
     compare.main()
     settings = json.loads((tmp_path / "settings.json").read_text())
-    assert settings["shape"] == "gpu" and settings["micro_batch_size"] == 16
+    assert settings["shape"] == "gpu" and settings["micro_batch_size"] == 16 and settings["max_samples"] is None
     assert "The shape of a GPU run: packs of at most 1024 tokens" in (tmp_path / "REPORT.md").read_text()
 
 
@@ -104,6 +107,7 @@ def test_a_comparison_in_the_shape_of_a_gpu_says_so(monkeypatch, tmp_path):
         (["--micro_batch_size", "0"], "--micro_batch_size 0 must be at least 1"),
         (["--eval_steps", "0"], "--eval_steps 0 must be at least 1"),
         (["--num_engines", "0"], "--num_engines 0 must be at least 1"),
+        (["--max_samples", "0"], "--max_samples 0 must be at least 1"),
         (["--at_once", "0"], "--at_once 0 must be at least 1"),
         (["--seconds", "0"], "--seconds 0.0 must be above 0"),
         (["--target", "75"], "--target 75.0 is a mean reward"),
