@@ -104,14 +104,15 @@ def test_a_shortfall_is_told_by_its_reasons():
 
 def filled(num_groups, expected, kept, seed):
     """Dispatches of a step, and its groups over those that it trains, where groups are kept by chance and come back in turn."""
-    rng, step = random.Random(seed), step_of(num_groups, rate=expected, cap=1000)
-    accepted = running = dispatches = 0
-    while accepted < num_groups:
-        if count := asked(step, accepted, running):
-            step.dispatched, running, dispatches = step.dispatched + count, running + count, dispatches + 1
+    rng, step, dispatches = random.Random(seed), step_of(num_groups, rate=expected, cap=1000), 0
+    flight = with_groups(step, 0, 0).flight
+    while len(flight.accepted) < num_groups:
+        if count := step.groups_to_dispatch():
+            flight.running |= dict.fromkeys(range(step.dispatched, step.dispatched + count))
+            step.dispatched, dispatches = step.dispatched + count, dispatches + 1
+        flight.running.popitem()
         step.verdicts.append(Verdict(8, None if rng.random() < kept else "all_wrong"))
-        running -= 1
-        accepted += step.verdicts[-1].reason is None
+        flight.accepted += [None] * (step.verdicts[-1].reason is None)
     return dispatches, step.dispatched / num_groups
 
 
