@@ -3,18 +3,18 @@
 python eval/studies sorted_steps          # 4,096 prompts in five epochs, lengths like a reasoning model's up to 16k tokens
 python eval/studies sorted_steps table    # the table of these runs once more
 python eval/studies sorted_steps sizes    # the sizes of the recipes, on few and many GPUs: whether the default ever loses
+python eval/studies sorted_steps measured # what runs of Route on the real stack say, once more
 
 The ideal scheduler knows every response before it is sampled: frames are sorted by the longest one of each group, and
 nothing is stopped.
 """
 
 import itertools
-import math
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from lib.paths import ENGINES, study_flags
+from lib.paths import ENGINES, STUDIES, study_flags
 from lib.plots import plt, save
 from lib.policies import parse_policy
 from lib.simulation.costs import CostModel
@@ -25,9 +25,11 @@ from lib.tables import show
 from rich.progress import track
 from studies.sorted_steps import sizes
 from studies.sorted_steps.epochs import Epochs
+from studies.sorted_steps.measured import against_plain, half_of, interval
 
 LENGTHS = LogNormal(median=955, between=1.3, within=0.48, cap=16384)
 PROMPTS, STEPS = 4096, 160  # five epochs of 128 prompts a step
+MEASURED, FIRST_EPISODE = STUDIES / "compare/long_tail_sorted/steps.csv", 20  # its steps
 STOP, IDEAL = "fixed:8+tail:stop", "ideal"
 ARMS = {  # policy and prompt_ratio
     STOP: (STOP, None),
@@ -108,21 +110,9 @@ def plot(rows: pd.DataFrame, file: Path) -> None:
     save(figure, file)
 
 
-def half_of(values: pd.Series) -> float:
-    """Half of the 95 % interval of a mean."""
-    from scipy import stats
-
-    return float(stats.t.ppf(0.975, len(values) - 1) * values.sem()) if len(values) > 1 else math.nan
-
-
-def interval(mean: float, half: float, multiplied: bool = False) -> str:
-    low, high = (mean / half, mean * half) if multiplied else (mean - half, mean + half)
-    return f"{mean:.2f} [{low:.2f}, {high:.2f}]"
-
-
 def main() -> None:
     parser = study_flags(__doc__, Path(__file__).parent)
-    parser.add_argument("part", choices=["gains", "table", "sizes"], nargs="?", default="gains")
+    parser.add_argument("part", choices=["gains", "table", "sizes", "measured"], nargs="?", default="gains")
     parser.add_argument(
         "--gpus", type=int, nargs="+", help="of gains 16 and 128 if not given; of sizes those of the grid"
     )
@@ -132,6 +122,9 @@ def main() -> None:
     arguments.output.mkdir(parents=True, exist_ok=True)
     if arguments.part == "sizes":
         sizes.measure(arguments.output, arguments)
+        return
+    if arguments.part == "measured":
+        show("Route on the real stack", against_plain(pd.read_csv(MEASURED), "fixed:8", FIRST_EPISODE))
         return
     file = arguments.output / "runs.csv"
     if arguments.part == "gains":

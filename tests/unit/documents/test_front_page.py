@@ -10,6 +10,8 @@ import pandas as pd
 import pytest
 from cpu_stack import ROOT
 from openrlhf.cli import train_ppo_ray
+from studies.sorted_steps.measured import against_plain
+from studies.sorted_steps.run import FIRST_EPISODE, MEASURED
 from up_to_ray import RayStarted
 
 from openrlhf_sagc.arguments import add_arguments
@@ -128,6 +130,10 @@ def intervals(found) -> set[str]:
 def test_intervals_in_the_documents_are_those_of_the_studies():
     files = [*STUDIES.rglob("comparison.json"), *STUDIES.rglob("step_time.json")]
     known = set().union(*(intervals(json.loads(file.read_text())) for file in files)) | EARLIER
+    sorted_steps = against_plain(pd.read_csv(MEASURED), "fixed:8", FIRST_EPISODE)
+    gain = float(sorted_steps["after the first episode"].iloc[-1].split()[0])
+    assert f"`sort` takes {100 / gain:.0f} % of a plain step" in README
+    known |= {*sorted_steps.to_numpy().ravel()}
     for page in [*PAGES, ROOT / "RESULTS.md", ROOT / "CHANGELOG.md"]:
         named = set(re.findall(r"\d\.\d\d \[\d\.\d\d, \d\.\d\d\]", " ".join(page.read_text().split())))
         assert named <= known, f"{page.name}: no study has {sorted(named - known)}"

@@ -56,6 +56,25 @@ def test_the_default_is_compared_with_the_best_method_of_each_size(study, small)
     assert (rows["plain"] == 1).all() and rows["filter"].tolist() == [False, True] * 3
 
 
+def test_a_measured_method_is_compared_with_plain_steps_of_its_seed():
+    """At the steps that all runs have; the first episode counts for rewards alone, and seeds differ by more than arms."""
+    rows = []
+    for seed, slower in ((0, 1.0), (1, 3.0)):
+        for policy, seconds, reward, steps in (("fixed:8", 4.0, 0.5, 3), ("fixed:8+tail:sort", 2.0, 0.7, 4)):
+            for step in range(1, steps + 1):
+                took = slower * (seconds if step > 1 else 8.0)
+                row = {"seed": seed, "policy": policy, "step": step, "reward": reward + seed / 10, "trained": 128}
+                row |= {"generation": took / 2, "experience": 0.0, "training": took / 2, "sync": 0.0}
+                more = {"trained_length": 50.0 * slower, "wasted_tokens": 1600.0 * slower * (seconds == 2.0)}
+                rows.append(row | more | ({"reward": 99.0} if step == 4 else {}))
+    table = import_module("studies.sorted_steps.measured").against_plain(pd.DataFrame(rows), "fixed:8", 1)
+    plain, sort = table.to_dict("records")
+    assert (plain["steps"], plain["reward"], plain["s a step"], plain["length, %"]) == (3, "0.550", "8.00", "")
+    assert sort["reward minus plain"] == "0.200 [0.200, 0.200]" and sort["tokens wasted, %"] == "20.0"
+    assert sort["after the first episode"] == sort["generation after it"] == "2.00 [2.00, 2.00]"
+    assert sort["step, times as fast"] == "1.33 [1.33, 1.33]" and sort["length, %"] == "0.00 [0.00, 0.00]"
+
+
 def test_defaults_are_those_of_the_flags_and_a_higher_limit_gives_larger_groups(study, small):
     module = import_module("studies.defaults.run")
     parser = argparse.ArgumentParser()

@@ -1,0 +1,65 @@
+"""What a comparison on the real stack says of each method against plain steps, at equal steps, by seed."""
+
+import math
+
+import numpy as np
+import pandas as pd
+from lib.run_report.measured import PARTS
+from scipy import stats
+
+
+def half_of(values: pd.Series) -> float:
+    """Half of the 95 % interval of a mean."""
+    return float(stats.t.ppf(0.975, len(values) - 1) * values.sem()) if len(values) > 1 else math.nan
+
+
+def interval(mean: float, half: float, multiplied: bool = False, digits: int = 2) -> str:
+    """A mean with the ends of its interval, which are so far off or times as much."""
+    low, high = (mean / half, mean * half) if multiplied else (mean - half, mean + half)
+    return f"{mean:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
+
+
+def against_plain(steps: pd.DataFrame, plain: str, first_episode: int) -> pd.DataFrame:
+    """A row an arm, over the steps that all runs have.
+
+    Args:
+        steps: of a comparison, a row each, as eval/compare.py writes them.
+        plain: the arm whose steps are plain.
+        first_episode: its steps, in which no prompt has a history.
+
+    Returns:
+        Mean reward, and seconds of a step after the first episode; with 95 % intervals over the seeds: the reward minus that of plain
+        steps, the length of what is trained in % of theirs, and how many times as fast a step and its generation are. The
+        tokens wasted are a share of those decoded.
+    """
+    common = int(steps.groupby(["seed", "policy"]).size().min())
+    steps = steps[steps["step"] <= common].assign(all_parts=steps[[*PARTS]].sum(axis=1))
+    later = steps[steps["step"] > first_episode]
+    base, base_later = means_of(steps, plain), means_of(later, plain)
+    rows = []
+    for arm in steps["policy"].unique():
+        own, own_later = means_of(steps, arm), means_of(later, arm)
+        wasted = own["wasted_tokens"] / (own["wasted_tokens"] + own["trained"] * own["trained_length"])
+        row = {"arm": arm, "seeds": len(own), "steps": common, "reward": f"{own['reward'].mean():.3f}"}
+        row |= {"s a step": f"{own_later['all_parts'].mean():.2f}", "tokens wasted, %": f"{100 * wasted.mean():.1f}"}
+        if arm != plain:
+            reward = own["reward"] - base["reward"]
+            length = 100 * (own["trained_length"] / base["trained_length"] - 1)
+            row |= {"reward minus plain": interval(reward.mean(), half_of(reward), digits=3)}
+            row |= {"length, %": interval(length.mean(), half_of(length))}
+            row |= {"step, times as fast": faster(base, own, "all_parts")}
+            row |= {"after the first episode": faster(base_later, own_later, "all_parts")}
+            row |= {"generation after it": faster(base_later, own_later, "generation")}
+        rows.append(row)
+    return pd.DataFrame(rows).fillna("")
+
+
+def means_of(steps: pd.DataFrame, arm: str) -> pd.DataFrame:
+    """Means of an arm's steps, a row a seed."""
+    return steps[steps["policy"] == arm].groupby("seed").mean(numeric_only=True)
+
+
+def faster(base: pd.DataFrame, own: pd.DataFrame, seconds: str) -> str:
+    """How many times as fast the arm is, of the same seeds."""
+    logs = np.log(base[seconds] / own[seconds])
+    return interval(np.exp(logs.mean()), np.exp(half_of(logs)), multiplied=True)
