@@ -14,7 +14,7 @@ RUNS = [
     ("dapo_qwen2.5_7b_all.sh", "all"),
     ("dapo_qwen2.5_32b_multinode.sh", "recommended"),
     ("dapo_async_partial_rollout.sh", "recommended"),
-    ("multi_turn_agent.sh", "recommended"),
+    ("multi_turn_agent.sh", "all"),
 ]
 
 

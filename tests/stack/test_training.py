@@ -118,7 +118,7 @@ def test_a_constant_number_of_prompts_has_one_optimizer_step_of_all_its_samples(
         actor__lr_scheduler="linear",
         actor__lr_warmup_ratio=0,
         rollout__trace=tmp_path / "run.csv",
-        **(modes if asynchronous else {"actor__num_gpus_per_node": 2}),
+        **(modes if asynchronous else {"actor__num_nodes": 2}),
     )
     assert_the_trace_has_every_rollout(tmp_path / "run.csv", run)
     steps = run.scalars
