@@ -1,4 +1,5 @@
 import hashlib
+import json
 
 import numpy as np
 import pandas as pd
@@ -9,17 +10,31 @@ from safetensors.torch import load_file
 
 pytestmark = pytest.mark.stack
 PROMPTS, SAMPLES, SIZES = 48, 64, [4, 8, 16]
+BLOCK = 32  # tokens that vLLM's cache of prompts keeps together
 # A policy that moves away from the first one, which the reference model keeps.
 MOVING = {"actor__adam__lr": 5e-3, "algo__kl__init_coef": 1e-8, "ref__num_gpus_per_node": 1}
+
+
+@pytest.fixture
+def cached(task, tmp_path):
+    """Flags with which engines keep what prompts begin with: all with the same block of the cache, in every step.
+
+    A block that is kept over a weight sync holds what the old weights have computed, and vLLM's log-probs are not the actor's.
+    """
+    rows = [json.loads(line) for line in (task / "prompts.jsonl").read_text().splitlines()]
+    start = " ".join([rows[0]["prompt"]] * -(-BLOCK // len(rows[0]["prompt"].split())))
+    prompts = tmp_path / "cached.jsonl"
+    prompts.write_text("".join(json.dumps({**row, "prompt": f"{start} {row['prompt']}"}) + "\n" for row in rows))
+    engine_args = json.dumps({"block_size": BLOCK})
+    return {"data__prompt_dataset": prompts, "vllm__enable_prefix_caching": True, "vllm__engine_args": engine_args}
 
 
 def assert_vllm_serves_the_trained_weights(run, dtype):
     """On the same sampled tokens, vLLM's log-probs are the actor's, and both have left the first policy's."""
     trained = load_file(run.model / "model.safetensors")
     assert {str(weight.dtype) for weight in trained.values()} == {dtype}
-    moved = run.scalars["kl"].tail(3)
-    assert moved.min() > 0.03
-    assert run.scalars["vllm_kl"].abs().max() < 1e-3 < 0.05 * moved.min()
+    assert run.scalars["vllm_kl"].abs().max() < 1e-3
+    assert run.scalars["kl"].tail(3).min() > 0.03
 
 
 def assert_the_trace_has_every_rollout(file, run):
@@ -36,11 +51,12 @@ def assert_the_trace_has_every_rollout(file, run):
     assert len(trace.samples_per_prompt) == PROMPTS
 
 
-def test_a_gpu_runs_shape_trains_on_the_cpu_stack(train):
+def test_a_gpu_runs_shape_trains_on_the_cpu_stack(train, cached):
     """With the flags of the launch scripts on GPUs: colocated engines that sleep, packed and dynamic batches, ZeRO 3."""
     run = train(
         "cpu-patched",
         **MOVING,
+        **cached,
         ds__param_dtype="fp32",
         train__colocate_all=True,
         vllm__enable_sleep=True,
@@ -101,12 +117,13 @@ def test_group_control_trains_on_whole_groups_of_the_chosen_size(train, task, tm
 
 
 @pytest.mark.parametrize("asynchronous", [False, True], ids=["sync, 2 actors", "async, partial rollouts"])
-def test_a_constant_number_of_prompts_has_one_optimizer_step_of_all_its_samples(train, asynchronous, tmp_path):
+def test_a_constant_number_of_prompts_has_one_optimizer_step_of_all_its_samples(train, cached, asynchronous, tmp_path):
     """`--rollout.sagc.hold prompts`: sizes that micro-batches and actors do not divide, a schedule over the prompts."""
     modes = {"train__async_enable": True, "train__partial_rollout_enable": True}
     run = train(
         "cpu-patched",
         **MOVING,
+        **cached,
         ds__param_dtype="fp32",
         rollout__sagc__enable=True,
         rollout__sagc__hold="prompts",
