@@ -16,7 +16,9 @@ from openrlhf_sagc.actors.answers import LARGEST, Failure, kind_of, short
 from openrlhf_sagc.actors.extra_logs import LEFT_OUT, LOGS, as_logs, numbers_of
 
 
-def plain_response(response: Any, request: dict, *, who: str, vocabulary: int) -> dict:
+def plain_response(
+    response: Any, request: dict, *, who: str, vocabulary: int, media_tokens: frozenset[int] = frozenset()
+) -> dict:
     """OpenRLHF's response with its prompt, label and images as they were sent; reward and scores are as they came.
 
     Tokens are int32, log-probabilities float32, to which OpenRLHF rounds them as well.
@@ -26,6 +28,7 @@ def plain_response(response: Any, request: dict, *, who: str, vocabulary: int) -
         request: what it was given.
         who: returned it, for the messages.
         vocabulary: tokens that the model knows.
+        media_tokens: of them those that stand for a part of an image or a video in a prompt.
 
     Raises:
         Failure: it is no response of one sample, or has no token that could be trained.
@@ -38,6 +41,8 @@ def plain_response(response: Any, request: dict, *, who: str, vocabulary: int) -
     tokens = _tokens(response["observation_tokens"], who, vocabulary)
     ranges = _ranges(response["action_ranges"], who, len(tokens))
     _check_trained(ranges, who, request["max_length"])
+    if media_tokens:
+        _check_media(tokens, ranges, who, media_tokens)
     needs_log_probs = request["sampling_params"].logprobs is not None
     numbers, left_out = numbers_of(as_logs(response.get(LOGS)))
     return {
@@ -96,6 +101,15 @@ def _check_trained(ranges: list[tuple[int, int]], who: str, max_length: int) -> 
     if not any(max(start, 1) < min(end, max_length) for start, end in ranges):  # no model predicts the first token
         count = num_action_tokens(ranges)
         raise Failure(f"none of the response's {count} tokens lies within --data.max_len {max_length}")
+
+
+def _check_media(tokens: list[int], ranges: list[tuple[int, int]], who: str, media_tokens: frozenset[int]) -> None:
+    """A model may sample the token of an image. In training it would look for the image there, which ends the run."""
+    for start, end in ranges:
+        if sampled := media_tokens.intersection(tokens[start:end]):
+            raise Failure(
+                f"{who} returned the token {min(sampled)}, which stands for an image, among the response's own"
+            )
 
 
 def _log_probs(response: Mapping, who: str, num_tokens: int) -> np.ndarray:

@@ -101,6 +101,7 @@ class RolloutExecutor:
         self.loop: asyncio.AbstractEventLoop | None = None  # known with the first rollout
         self._llm = engine_actor.llm
         self._vocabulary = engine_actor.llm.model_config.get_vocab_size()  # rows of the embedding
+        self._media_tokens = frozenset(engine_actor._mm_pad_token_ids or ())  # of a vision model
         self._retries = retries
         self._jitter = random.Random(engine_actor.kwargs["seed"])  # OpenRLHF's, another one for each engine
         self._running: set[RunningRollout] = set()
@@ -260,7 +261,9 @@ class RolloutExecutor:
                     response = await self.executor.execute(*args, llm_engine=self._engine, **own)
                 if rollout.closed:
                     break
-                response = plain_response(response, kwargs, who=who, vocabulary=self._vocabulary)
+                response = plain_response(
+                    response, kwargs, who=who, vocabulary=self._vocabulary, media_tokens=self._media_tokens
+                )
                 rollout.tokens = num_action_tokens(response["action_ranges"])
                 if not self._reward_model:
                     self._check_reward(rollout, response, who)

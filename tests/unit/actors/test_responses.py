@@ -97,6 +97,18 @@ def test_what_is_no_response_is_named(response, line):
     assert str(error.value) == line
 
 
+def test_a_token_of_an_image_that_the_model_sampled_costs_its_sample():
+    """Prompts and environments may have some. The actor would look for the image of one that was sampled."""
+    known = {"who": "the agent", "vocabulary": 100, "media_tokens": frozenset({3, 9})}
+    request = {"max_length": 20, "sampling_params": SimpleNamespace(logprobs=None)}
+    for ranges in ([(0, 2), (3, 5)], [(3, 5)]):
+        assert plain_response({**GOOD, "action_ranges": ranges}, request, **known)["action_ranges"] == ranges
+    with pytest.raises(
+        Failure, match="the agent returned the token 3, which stands for an image, among the response's"
+    ):
+        plain_response(GOOD, request, **known)
+
+
 @pytest.mark.parametrize("truncated", [None, True, 1, np.bool_(True), torch.tensor(False), 0.0])
 def test_truncated_is_a_flag(truncated):
     assert plain({**GOOD, "truncated": truncated})["truncated"] is bool(truncated)

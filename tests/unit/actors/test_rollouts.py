@@ -65,6 +65,14 @@ def test_with_a_reward_model_the_engine_gives_no_reward():
     assert response["reward"] is None and response[ROLLOUT].failure is None and response[ROLLOUT].tokens == 5
 
 
+def test_an_engine_of_a_vision_model_knows_the_tokens_of_images():
+    class Vision(Actor):
+        _mm_pad_token_ids = {7}  # which vLLM samples here
+
+    response = run(Vision(Agent(1.0)).rollout())
+    assert "the token 7, which stands for an image" in response[ROLLOUT].failure and "reward" not in response
+
+
 def test_an_agents_groups_have_a_tokenizer_each_and_single_turns_share_one():
     class Keeps(Agent):
         async def execute(self, label, hf_tokenizer, **kwargs):
