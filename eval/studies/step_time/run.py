@@ -22,20 +22,18 @@ import numpy as np
 import pandas as pd
 from lib.comparison.arms import ALGORITHMS, MICRO_BATCH_SIZE, SAMPLES, SHAPES, flags_of, shape_in_words
 from lib.comparison.group_size_runs import WARM_UP
-from lib.comparison.logs import PHASES
 from lib.comparison.step_arms import ALL_ON, ARM, ARMS, UNPATCHED, check_prompts, prompts_of, values_of
 from lib.comparison.tasks import task_of
+from lib.comparison.timed_steps import read_steps
 from lib.machine import data_type, processor_name, usable_cores
 from lib.paths import QUICKSTART, ROOT, check_task, study_flags
 from lib.run_logs.console import STEP_END
-from lib.run_logs.read import read_run
 from lib.run_report.statistics import times_as_fast, with_ends
 from lib.runs import once, state_of, train_command
 from lib.tables import markdown
-from lib.turns import GIGABYTES, paused_seconds, room_for_runs, take_turns, without_pauses
+from lib.turns import GIGABYTES, room_for_runs, take_turns
 from rich.progress import Progress
 
-LOGGED_PARTS = {"step_seconds/idle_tail": "idle_tail", "step_seconds/optimizer": "optimizer"}  # by this project alone
 RUNS = ROOT / "build/step_time"
 COLUMNS = {
     "seconds": "s a step",
@@ -66,40 +64,6 @@ def run_flags(arm: str, algorithm: str, size: int, seed: int, arguments: argpars
         settings |= {f"train.{name}": value for name, value in values_of(arm).items()}
     added = [str(word) for name, value in settings.items() for word in (f"--{name}", value) if word is not None]
     return tree, words + added  # later ones win
-
-
-def read_steps(run: Path, steps: int, pauses: list[list[float]]) -> pd.DataFrame:
-    """A row for each of the run's first `steps` steps after the warm-up.
-
-    Args:
-        run: its folder.
-        steps: to read.
-        pauses: [begin, end] of each, as `take_turns` returns them.
-
-    Returns:
-        step; `seconds` from the end of the step before to its end, on the clock without pauses; the PHASES and LOGGED_PARTS
-        of them, NaN where they are not logged; `rest`, seconds in none of the PHASES.
-
-    Raises:
-        ValueError: there are fewer steps.
-    """
-    log = read_run(run / "tensorboard/run")
-    frame = log.reindex(columns=[*PHASES, *LOGGED_PARTS]).rename(columns=PHASES | LOGGED_PARTS)
-    paused = paused_seconds(log, pauses)
-    frame = frame.assign(
-        seconds=log["wall_time"].diff() - paused,
-        generation=without_pauses(frame["generation"], paused),
-        # A pause may fall before the tail begins, and is longer than that then.
-        idle_tail=without_pauses(frame["idle_tail"], paused),
-    )
-    frame = frame.iloc[WARM_UP : WARM_UP + steps]
-    if len(frame) < steps:
-        raise ValueError(
-            f"{run} has {len(frame)} of {steps} steps after the {WARM_UP} of the warm-up: ask for fewer --steps"
-        )
-    return (
-        frame.assign(rest=frame["seconds"] - frame[[*PHASES.values()]].sum(axis=1)).rename_axis("step").reset_index()
-    )
 
 
 def measure(arguments: argparse.Namespace) -> pd.DataFrame:

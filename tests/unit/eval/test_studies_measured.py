@@ -232,3 +232,57 @@ def test_a_run_that_fails_is_named_with_its_log(study, small, task, tmp_path, mo
     with pytest.raises(SystemExit, match="eval/studies step_time: a run failed with exit code 2, see .*train.log"):
         study("step_time", "--task", task, "--arms", "all on")
     assert next(tmp_path.rglob("train.log")).read_text() == "no such flag\n"
+
+
+# --- the floor --------------------------------------------------------------------------------------------------------
+
+
+def test_arms_are_compared_with_the_floor_without_pauses(study, small, task, tmp_path):
+    """A step of ours takes 4 s, of the floor 2; the first that counts is paused for 0.5 s."""
+
+    def take_turns(commands, boundary, warm_up, on_turn):
+        pauses = {}
+        for arm, (words, log) in commands.items():
+            started.append((arm, list(map(str, words))))
+            seconds = 2.0 if arm == "floor" else 4.0
+            times = [100 + seconds * n for n in range(WARM_UP + 2)]
+            times = times[: WARM_UP + 1] + [at + 0.5 for at in times[WARM_UP + 1 :]]
+            write_run(log.parent, [], [(at, scalars(0.5, 128.0)) for at in times[1:]])
+            rows = [
+                {"step": n, "wall_time": at, "generation": 1.0, "training": 0.5, "sync": 0.1}
+                for n, at in enumerate(times[1:])
+            ]
+            (log.parent / "steps.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+            pauses[arm] = [[times[WARM_UP] + 0.1, times[WARM_UP] + 0.6]]
+            assert boundary.search(bare_line)
+        return pauses
+
+    started, bare_line = [], "bare.py:1] Global step 1: {'step': 0}"
+    small("floor.run", take_turns=take_turns, room_for_runs=lambda: 4, RUNS=tmp_path / "runs")
+    out = study("floor", "--task", task, "--arms", "defaults", "one thread", "floor", "--steps", 1, "--repetitions", 2)
+    steps = pd.read_csv(out / "steps.csv")
+    assert steps.groupby("arm")["seconds"].unique().map(list).to_dict() == {
+        "defaults": [4.0],
+        "one thread": [4.0],
+        "floor": [2.0],
+    }
+    assert steps.query("arm == 'floor'")["generation"].tolist() == [0.5] * 2
+    table = [line for line in (out / "REPORT.md").read_text().splitlines() if line.startswith("| ")]
+    assert [line.split("|")[-2].strip()[:4] for line in table[1:] if "---" not in line] == ["2.00", "2.00", "–"]
+    assert [arm for arm, _ in started] == ["defaults", "one thread", "floor", "one thread", "floor", "defaults"]
+    assert {arm: words[1] for arm, words in started if arm != "floor"} == {
+        "defaults": "SAGC_POLICY_THREADS=2",
+        "one thread": "SAGC_POLICY_THREADS=1",
+    }
+    with pytest.raises(SystemExit, match="4 --arms need 5 GB of memory each, which 3 have: name fewer"):
+        small("floor.run", room_for_runs=lambda: 3)
+        study("floor", "--task", task)
+
+
+def test_the_floors_rows_have_all_tokens_and_no_padding():
+    bare = import_module("studies.floor.bare")
+    samples = [[number] * number for number in range(1, 65)]
+    rows = bare.rows_of(samples)
+    assert len(rows) == 4 and [len(batch) for batch in rows] == [bare.ROWS] * 4
+    assert [batch.shape[1] for batch in rows] == [56, 40, 24, 8]  # means of 64 to 49, and so on, cut to whole tokens
+    assert set(rows[0].unique().tolist()) <= set(range(49, 65))
