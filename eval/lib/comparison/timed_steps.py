@@ -20,8 +20,8 @@ def read_steps(run: Path, steps: int, pauses: list[list[float]]) -> pd.DataFrame
         pauses: [begin, end] of each, as `take_turns` returns them.
 
     Returns:
-        step; `seconds` from the end of the step before to its end, on the clock without pauses; the PHASES and LOGGED_PARTS
-        of them, NaN where they are not logged; `rest`, seconds in none of the PHASES.
+        step; `seconds` from the end of the step before to its end, on the clock without pauses; the PHASES and
+        LOGGED_PARTS of them, NaN where they are not logged; `rest`, seconds in none of the PHASES.
 
     Raises:
         ValueError: there are fewer steps.

@@ -1,0 +1,88 @@
+"""The arms of the study, and the commands of their runs."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+from lib.comparison.arms import MICRO_BATCH_SIZE, PROMPTS, SAMPLES, flags_of
+from lib.comparison.tasks import task_of
+from lib.machine import data_type, usable_cores
+from lib.paths import ROOT
+from lib.runs import train_command
+from lib.turns import GIGABYTES
+
+SIZE = SAMPLES // PROMPTS
+UNPATCHED, DEFAULTS, LARGE, TRL, FLOOR = ARMS = ["unpatched", "defaults", "micro-batches of 64", "trl", "floor"]
+OPENRLHF = {  # policy, and samples of a micro-batch
+    UNPATCHED: (f"unpatched:{SIZE}", MICRO_BATCH_SIZE),
+    DEFAULTS: (f"fixed:{SIZE}", MICRO_BATCH_SIZE),
+    LARGE: (f"fixed:{SIZE}", 64),
+}
+ONE_PROCESS = {TRL: ("with_trl.py", MICRO_BATCH_SIZE), FLOOR: ("bare.py", MICRO_BATCH_SIZE)}
+GIGABYTES_OF_ONE_PROCESS = 3
+TRL_VERSION = "1.16.0"
+TRL_FOLDER = ROOT / f"build/trl-{TRL_VERSION}"
+
+
+def gigabytes_of(arm: str) -> int:
+    """Memory that the arm's run needs at most."""
+    return GIGABYTES_OF_ONE_PROCESS if arm in ONE_PROCESS else GIGABYTES
+
+
+def command_of(arm: str, task: Path, seed: int, steps: int, folder: Path) -> list:
+    """The command of an arm's run, whose results are in the folder."""
+    return (_one_process if arm in ONE_PROCESS else _openrlhf)(arm, task, seed, steps, folder)
+
+
+def _openrlhf(arm: str, task: Path, seed: int, steps: int, folder: Path) -> list:
+    policy, micro_batch_size = OPENRLHF[arm]
+    kind = task_of(task)
+    tree, flags = flags_of(policy, "grpo", seed, control={}, task=kind, micro_batch_size=micro_batch_size)
+    settings = {
+        "reward.remote_url": kind.grader,
+        "train.num_episodes": 1,
+        "data.max_samples": steps * PROMPTS,
+        "actor.adam.lr": 0,
+    }
+    flags += [str(word) for name, value in settings.items() for word in (f"--{name}", value)]  # later ones win
+    return train_command(tree, task, folder, flags)
+
+
+def _one_process(arm: str, task: Path, seed: int, steps: int, folder: Path) -> list:
+    script, micro_batch_size = ONE_PROCESS[arm]
+    kind = task_of(task)
+    words = {
+        "model": task / "model",
+        "prompts": task / "data/train.jsonl",
+        "grader": kind.grader,
+        "output": folder / "steps.jsonl",
+        "dtype": data_type(),
+        "steps": steps,
+        "seed": seed,
+        "groups": PROMPTS,
+        "size": SIZE,
+        "micro_batch_size": micro_batch_size,
+        "max_new_tokens": kind.max_new_tokens,
+        "max_len": kind.max_len,
+    }
+    flags = [word for name, value in words.items() for word in (f"--{name}", value)]
+    packages = [ROOT / "eval", *([TRL_FOLDER] if arm == TRL else [])]
+    # vLLM compiles here, since its engine lasts long enough to repay that, and has the threads of the one process.
+    environment = ["env", "-u", "TORCHDYNAMO_DISABLE", f"OMP_NUM_THREADS={min(usable_cores(), 2)}"]
+    environment += [f"PYTHONPATH={':'.join(map(str, packages))}"]
+    on_cpu = ["bash", ROOT / "train_scripts/on_cpu.sh", "cpu-base"]
+    return [*on_cpu, *environment, "python", Path(__file__).parent / script, *flags]
+
+
+def install_trl() -> None:
+    """Put TRL into build/, where only its arm finds it; what it needs is in the virtual environment.
+
+    Raises:
+        ValueError: pip did not.
+    """
+    if (TRL_FOLDER / f"trl-{TRL_VERSION}.dist-info").is_dir():
+        return
+    print(f"TRL {TRL_VERSION} is installed into {TRL_FOLDER}, for its arm only", file=sys.stderr)
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
+    if code := subprocess.run([*pip, "--target", TRL_FOLDER, f"trl=={TRL_VERSION}"]).returncode:
+        raise ValueError(f"pip could not install trl=={TRL_VERSION} (exit code {code}): leave trl out of --arms")

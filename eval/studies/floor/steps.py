@@ -1,0 +1,45 @@
+"""The steps of the arms' runs, from their logs."""
+
+from pathlib import Path
+
+import pandas as pd
+from lib.comparison.group_size_runs import WARM_UP
+from lib.comparison.timed_steps import read_steps
+from lib.run_logs.read import read_run
+from lib.turns import paused_seconds, without_pauses
+
+PARTS = ["generation", "experience", "training", "sync", "rest"]
+WORK = {"rollout/num_samples": "samples", "rollout/response_length_mean": "response", "rollout/reward_mean": "reward"}
+COLUMNS = ["step", "seconds", *PARTS, "samples", "tokens", "reward"]
+
+
+def read_ours(run: Path, steps: int, pauses: list[list[float]]) -> pd.DataFrame:
+    """A row for each of the first `steps` steps after the warm-up of a run of OpenRLHF, patched or not.
+
+    Args:
+        run: its folder.
+        steps: to read.
+        pauses: [begin, end] of each, as `take_turns` returns them.
+
+    Returns:
+        step; `seconds` and PARTS, as of `lib.comparison.timed_steps.read_steps`; `samples`, the `tokens` of all their
+        responses, and their mean `reward`.
+
+    Raises:
+        ValueError: there are fewer steps.
+    """
+    timed = read_steps(run, steps, pauses)
+    work = read_run(run / "tensorboard/run")[[*WORK]].rename(columns=WORK).loc[timed["step"]].reset_index(drop=True)
+    return timed.join(work).assign(tokens=work["samples"] * work["response"])[COLUMNS]
+
+
+def read_one_process(run: Path, steps: int, pauses: list[list[float]]) -> pd.DataFrame:
+    """The same of an arm that wrote a StepLog."""
+    log = pd.read_json(run / "steps.jsonl", lines=True)
+    paused = paused_seconds(log, pauses)
+    log = log.assign(
+        seconds=log["wall_time"].diff() - paused, generation=without_pauses(log["generation"], paused)
+    ).iloc[WARM_UP : WARM_UP + steps]
+    if len(log) < steps:
+        raise ValueError(f"{run} has {len(log)} of {steps} steps after the {WARM_UP} of the warm-up")
+    return log.assign(rest=log["seconds"] - log[PARTS[:-1]].sum(axis=1))[COLUMNS].reset_index(drop=True)
