@@ -6,7 +6,7 @@ from pathlib import Path
 
 from lib.comparison.arms import MICRO_BATCH_SIZE, PROMPTS, SAMPLES, flags_of
 from lib.comparison.tasks import task_of
-from lib.machine import data_type, usable_cores
+from lib.machine import data_type
 from lib.paths import ROOT
 from lib.runs import train_command
 from lib.turns import GIGABYTES
@@ -18,7 +18,8 @@ OPENRLHF = {  # policy, and samples of a micro-batch
     DEFAULTS: (f"fixed:{SIZE}", MICRO_BATCH_SIZE),
     LARGE: (f"fixed:{SIZE}", 64),
 }
-ONE_PROCESS = {TRL: ("with_trl.py", MICRO_BATCH_SIZE), FLOOR: ("bare.py", MICRO_BATCH_SIZE)}
+# TRL pads to the longest of the step in any micro-batch, and 64 samples take less time than 16.
+ONE_PROCESS = {TRL: ("with_trl.py", 64), FLOOR: ("bare.py", MICRO_BATCH_SIZE)}
 GIGABYTES_OF_ONE_PROCESS = 3
 TRL_VERSION = "1.16.0"
 TRL_FOLDER = ROOT / f"build/trl-{TRL_VERSION}"
@@ -29,9 +30,11 @@ def gigabytes_of(arm: str) -> int:
     return GIGABYTES_OF_ONE_PROCESS if arm in ONE_PROCESS else GIGABYTES
 
 
-def command_of(arm: str, task: Path, seed: int, steps: int, folder: Path) -> list:
-    """The command of an arm's run, whose results are in the folder."""
-    return (_one_process if arm in ONE_PROCESS else _openrlhf)(arm, task, seed, steps, folder)
+def command_of(arm: str, task: Path, seed: int, steps: int, threads: int, folder: Path) -> list:
+    """The command of an arm's run, whose results are in the folder; `threads` are those of an arm of one process."""
+    if arm in ONE_PROCESS:
+        return _one_process(arm, task, seed, steps, threads, folder)
+    return _openrlhf(arm, task, seed, steps, folder)
 
 
 def _openrlhf(arm: str, task: Path, seed: int, steps: int, folder: Path) -> list:
@@ -48,7 +51,7 @@ def _openrlhf(arm: str, task: Path, seed: int, steps: int, folder: Path) -> list
     return train_command(tree, task, folder, flags)
 
 
-def _one_process(arm: str, task: Path, seed: int, steps: int, folder: Path) -> list:
+def _one_process(arm: str, task: Path, seed: int, steps: int, threads: int, folder: Path) -> list:
     script, micro_batch_size = ONE_PROCESS[arm]
     kind = task_of(task)
     words = {
@@ -67,8 +70,7 @@ def _one_process(arm: str, task: Path, seed: int, steps: int, folder: Path) -> l
     }
     flags = [word for name, value in words.items() for word in (f"--{name}", value)]
     packages = [ROOT / "eval", *([TRL_FOLDER] if arm == TRL else [])]
-    # vLLM compiles here, since its engine lasts long enough to repay that, and has the threads of the one process.
-    environment = ["env", "-u", "TORCHDYNAMO_DISABLE", f"OMP_NUM_THREADS={min(usable_cores(), 2)}"]
+    environment = ["env", "-u", "TORCHDYNAMO_DISABLE", f"OMP_NUM_THREADS={threads}"]  # so vLLM compiles
     environment += [f"PYTHONPATH={':'.join(map(str, packages))}"]
     on_cpu = ["bash", ROOT / "train_scripts/on_cpu.sh", "cpu-base"]
     return [*on_cpu, *environment, "python", Path(__file__).parent / script, *flags]

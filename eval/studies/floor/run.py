@@ -40,14 +40,17 @@ def measure(seed: int, arguments: argparse.Namespace) -> pd.DataFrame:
     for arm in np.roll(arguments.arms, -seed).tolist():  # another one is first
         folders[arm].mkdir(parents=True, exist_ok=True)
         (folders[arm] / "steps.jsonl").unlink(missing_ok=True)
-        command = command_of(arm, arguments.task.resolve(), seed, WARM_UP + arguments.steps, folders[arm])
+        steps = WARM_UP + arguments.steps
+        command = command_of(arm, arguments.task.resolve(), seed, steps, arguments.threads, folders[arm])
         commands[arm] = (command, folders[arm] / "train.log")
     pauses = take_turns(commands, STEP_END, WARM_UP, lambda name, printed: None)
     frames = []
     for arm, folder in folders.items():
         read = read_one_process if arm in (TRL, FLOOR) else read_ours
         frames.append(read(folder, arguments.steps, pauses[arm]).assign(arm=arm))
-    return pd.concat(frames, ignore_index=True).assign(repetition=seed, load=os.getloadavg()[2])
+    return pd.concat(frames, ignore_index=True).assign(
+        repetition=seed, threads=arguments.threads, load=os.getloadavg()[2]
+    )
 
 
 def report(steps: pd.DataFrame) -> str:
@@ -68,7 +71,9 @@ def report(steps: pd.DataFrame) -> str:
     least, most = work["response"].min(), work["response"].max()
     samples = " and ".join(f"{number:.0f}" for number in steps["samples"].unique())
     facts = [
-        f"{processor_name()}, {usable_cores()} cores, {data_type()}; GRPO, {samples} samples a step in groups of {SIZE}.",
+        f"{processor_name()}, {usable_cores()} cores, {data_type()}.",
+        f"GRPO with {samples} samples a step in groups of {SIZE}.",
+        f"Threads of the arms of one process: {steps['threads'].iloc[0]}, of OpenRLHF's processes one each.",
         f"Mean responses of the arms have {least:.1f} to {most:.1f} tokens, {100 * (most / least - 1):.1f} % apart.",
         f"The load average over 15 minutes was {steps['load'].min():.1f} to {steps['load'].max():.1f}, one from this.",
     ]
@@ -83,6 +88,9 @@ def main() -> None:
     parser.add_argument("--arms", nargs="+", choices=ARMS, default=ARMS)
     parser.add_argument("--repetitions", type=int, default=3, help="runs of an arm, with the seeds 0, 1, ...")
     parser.add_argument("--steps", type=int, default=12, help="steps of a run that count, after the warm-up")
+    parser.add_argument(
+        "--threads", type=int, choices=(1, 2), default=2, help="of each arm of one process; 1 on cores with other work"
+    )
     arguments = parser.parse_args()
     check_task(arguments.task)
     check_prompts(arguments.task, ["grpo"], [SIZE], arguments.steps)

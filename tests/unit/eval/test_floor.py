@@ -20,7 +20,7 @@ PARTS = {"generation": 1.0, "experience": 0.125, "training": 0.5, "sync": 0.0625
 
 def write_steps(arm, folder):
     """What a run of an arm leaves; returns its pauses."""
-    times = [100 + SECONDS[arm] * n for n in range(WARM_UP + 2)]
+    times = [1795830000 + SECONDS[arm] * n for n in range(WARM_UP + 2)]
     times[WARM_UP:] = [at + PAUSE for at in times[WARM_UP:]]
     generation = [1.0] * WARM_UP + [1.0 + PAUSE, 1.0]
     if arm in arms.ONE_PROCESS:
@@ -136,7 +136,7 @@ def flags_of(words):
 
 
 def test_all_arms_have_the_same_work(task, tmp_path):
-    commands = {arm: list(map(str, arms.command_of(arm, task, 3, 17, tmp_path))) for arm in arms.ARMS}
+    commands = {arm: list(map(str, arms.command_of(arm, task, 3, 17, 1, tmp_path))) for arm in arms.ARMS}
     flags = {arm: flags_of(words) for arm, words in commands.items()}
     for arm in arms.OPENRLHF:
         mine = flags[arm]
@@ -150,6 +150,7 @@ def test_all_arms_have_the_same_work(task, tmp_path):
         mine = flags[arm]
         assert (mine["--groups"], mine["--size"], mine["--steps"], mine["--seed"]) == ("16", "8", "17", "3")
         assert (mine["--max_new_tokens"], mine["--max_len"], mine["--dtype"]) == ("200", "256", data_type())
+        assert "OMP_NUM_THREADS=1" in commands[arm]
         assert mine["--grader"] == flags["defaults"]["--reward.remote_url"] and mine["--model"] == str(task / "model")
 
 
@@ -157,7 +158,7 @@ def test_only_the_arm_of_trl_finds_trl(task, tmp_path):
     named = {
         arm
         for arm in arms.ARMS
-        if str(arms.TRL_FOLDER) in " ".join(map(str, arms.command_of(arm, task, 0, 9, tmp_path)))
+        if str(arms.TRL_FOLDER) in " ".join(map(str, arms.command_of(arm, task, 0, 9, 2, tmp_path)))
     }
     assert named == {"trl"}
 
