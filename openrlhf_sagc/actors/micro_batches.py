@@ -6,14 +6,14 @@ The gradient of the optimizer step is the same sum, since its loss is normalised
 import torch
 from openrlhf.trainer.ppo_utils.replay_buffer import NaiveReplayBuffer
 
-from openrlhf_sagc.decisions.micro_batches import ByLength, like_a_step, worthwhile_parts
+from openrlhf_sagc.decisions.micro_batches import ByLength, worthwhile_parts
 
 
 class LengthBuffer(NaiveReplayBuffer):
     """OpenRLHF's replay buffer, whose micro-batches have samples of like lengths.
 
-    An optimizer step has more micro-batches than an even cut gives it where that spares enough padding: `plan` says how many,
-    and `micro_batch_sampler` makes them.
+    `has_bucket` says whether its samples are a bucket of a step. A bucket has few samples, so that long and short ones share
+    a micro-batch more often than in a whole step. It has more micro-batches than an even cut where that spares enough padding.
 
     Args:
         buffer: OpenRLHF's, whose place it takes.
@@ -21,36 +21,23 @@ class LengthBuffer(NaiveReplayBuffer):
 
     def __init__(self, buffer: NaiveReplayBuffer) -> None:
         self.__dict__.update(vars(buffer))
-
-    def plan(self, strategy, per_step: int) -> int:
-        """Decide how finely the samples in the buffer are cut. Every rank has to call this.
-
-        Args:
-            per_step: micro-batches of an optimizer step in OpenRLHF's even cut.
-
-        Returns:
-            Micro-batches of an optimizer step; the last one may have fewer. Every rank has as many.
-        """
-        self._even = super().micro_batch_sampler(strategy, shuffle=False).num_batches
-        self._per_step = min(per_step, self._even)
-        lengths_N = sorted((int(sample.total_length) for sample in self.items), reverse=True)
-        self._parts = parts_on_all_ranks(like_a_step(lengths_N, self._even, self._per_step), self._per_step, strategy)
-        return self._parts
+        self.has_bucket = False
 
     def micro_batch_sampler(self, strategy, shuffle: bool) -> ByLength:
-        """The optimizer steps of OpenRLHF's even cut, each cut by length as planned."""
-        sampler = super().micro_batch_sampler(strategy, shuffle).sampler
+        """OpenRLHF's optimizer steps, or the bucket, cut by length."""
+        batches = super().micro_batch_sampler(strategy, shuffle)
         lengths_N = [int(sample.total_length) for sample in self.items]
-        return ByLength(sampler, lengths_N, self._even, self._per_step, self._parts)
+        count, per_step = batches.num_batches, strategy.accumulated_gradient
+        if self.has_bucket:
+            count = per_step = _batches_of_bucket(lengths_N, count, per_step, strategy)
+        return ByLength(batches.sampler, lengths_N, count, per_step)
 
 
-def parts_on_all_ranks(lengths_N: list[int], least: int, strategy) -> int:
-    """`agreed_parts` of the ranks' samples; all of them have to call this, since they wait for each other in each one.
-
-    Args:
-        lengths_N: [N] tokens of this rank's samples, longest first.
-        least: micro-batches of an even cut, 1 to N on every rank.
-    """
-    counts = torch.tensor([worthwhile_parts(lengths_N, least), -len(lengths_N)])
-    wanted, fewest = strategy.all_reduce(counts, op="max").tolist()
+def _batches_of_bucket(lengths_N: list[int], least: int, per_step: int, strategy) -> int:
+    """As many micro-batches as are worth it, and the same number on every rank, which all have to call this."""
+    # No more than the whole step has: OpenRLHF reads that many micro-batches before it trains the first.
+    most = max(min(per_step, len(lengths_N)), least)
+    wanted = worthwhile_parts(sorted(lengths_N, reverse=True), least, most)
+    # Ranks wait for each other in each micro-batch.
+    wanted, fewest = strategy.all_reduce(torch.tensor([wanted, -len(lengths_N)]), op="max").tolist()
     return min(wanted, -fewest)

@@ -9,7 +9,6 @@ from deepspeed.accelerator import get_accelerator
 from openrlhf.trainer.ppo_utils.experience import Experience
 from openrlhf.utils.seqlen_balancing import ceildiv
 
-from openrlhf_sagc.actors.micro_batches import parts_on_all_ranks
 from openrlhf_sagc.decisions.micro_batches import ByLength
 
 
@@ -40,10 +39,9 @@ def make_old_log_probs(model_actor, samples: list[Experience]) -> None:
     """
     strategy, buffer = model_actor.strategy, model_actor.trainer.replay_buffer
     counts = strategy.all_gather(torch.tensor([len(samples)]))
-    even = min(ceildiv(counts.max().item(), strategy.args.rollout.micro_batch_size), counts.min().item())
+    batches = min(ceildiv(counts.max().item(), strategy.args.rollout.micro_batch_size), counts.min().item())
     lengths_N = [int(sample.total_length) for sample in samples]
-    parts = parts_on_all_ranks(sorted(lengths_N, reverse=True), even, strategy)
-    for places in ByLength(range(len(samples)), lengths_N, even, even, parts):
+    for places in ByLength(range(len(samples)), lengths_N, batches, batches):
         batch = buffer.collate_fn([samples[place] for place in places])
         log_probs_BT = model_actor.forward(
             batch.sequences, batch.action_mask, batch.attention_mask, mm_train_inputs_list=batch.mm_train_inputs

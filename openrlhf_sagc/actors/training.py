@@ -97,8 +97,8 @@ class GroupActorTrainer(ActorPPOTrainer):
         self._step, self._rewards = step, rewards
         follow_schedule(self._model_actor, step.progress)
         steps = keep_number_of_steps(self._model_actor, step.num_samples)
-        if self._by_length:
-            self._even_cut = self.strategy.accumulated_gradient  # micro-batches of an optimizer step
+        if isinstance(self.replay_buffer, LengthBuffer):
+            self.replay_buffer.has_bucket = step.divisor is not None
         if self._buckets is None and (step.divisor is not None or steps > 1 and self._goes_one_by_one()):
             self._buckets = Buckets(steps)
 
@@ -140,8 +140,6 @@ class GroupActorTrainer(ActorPPOTrainer):
 
     def _train(self, kl_ctl: float) -> dict[str, float]:
         """OpenRLHF's training of what is in the replay buffer; rank 0 adds the optimizer's seconds to its scalars."""
-        if isinstance(self.replay_buffer, LengthBuffer):
-            accumulate(self._model_actor, self.replay_buffer.plan(self.strategy, self._even_cut))
         status = super().ppo_train(kl_ctl)
         seconds = self._clock.take()
         return {**status, OPTIMIZER_SECONDS: seconds} if self.strategy.is_rank_0() else status
@@ -252,12 +250,9 @@ def keep_number_of_steps(model_actor, num_samples: int) -> int:
     ranks = data_parallel_actors(strategy.args)
     micro_batches = math.ceil(num_samples / (train.micro_batch_size * ranks))
     steps = min(math.ceil(num_samples / strategy.train_batch_size), usual // strategy.train_batch_size)
-    accumulate(model_actor, math.ceil(micro_batches / steps))
-    return min(math.ceil(micro_batches / strategy.accumulated_gradient), num_samples // ranks)
-
-
-def accumulate(model_actor, micro_batches: int) -> None:
-    """So many micro-batches make an optimizer step, for OpenRLHF and for DeepSpeed, which divides their losses by it."""
-    model_actor.strategy.accumulated_gradient = micro_batches
+    strategy.accumulated_gradient = math.ceil(micro_batches / steps)
     engine = model_actor.actor.model
-    engine.set_train_batch_size(micro_batches * engine.dp_world_size * engine.train_micro_batch_size_per_gpu())
+    engine.set_train_batch_size(
+        strategy.accumulated_gradient * engine.dp_world_size * engine.train_micro_batch_size_per_gpu()
+    )
+    return min(math.ceil(micro_batches / strategy.accumulated_gradient), num_samples // ranks)

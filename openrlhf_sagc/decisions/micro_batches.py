@@ -10,7 +10,7 @@ from functools import partial
 from itertools import pairwise
 
 # Share of a full micro-batch's padded tokens that a further one has to spare, since every micro-batch has fixed costs.
-# Chosen, not tuned. With it the quickstart's steps have about the number that takes least on a CPU.
+# Chosen, not tuned.
 LEAST_SPARED = 1 / 8
 
 
@@ -23,26 +23,24 @@ class ByLength:
     Args:
         sampler: indices of all samples, in another order for every epoch.
         lengths_N: [N] tokens of each sample.
-        even: micro-batches of all samples in OpenRLHF's even cut, which says what samples an optimizer step has.
-        per_step: those of an optimizer step, at most `even`; the last one has what is left.
-        parts: micro-batches to make of an optimizer step, from `per_step` on; the last one has as large a share of them as it
-            has of the even ones. Every step has as many samples.
+        micro_batches: of all samples.
+        per_step: micro-batches of an optimizer step; the last one has what is left.
     """
 
-    def __init__(self, sampler: Iterable[int], lengths_N: list[int], even: int, per_step: int, parts: int) -> None:
-        self._sampler, self._lengths_N, self._even = sampler, lengths_N, even
-        firsts = [*range(0, even, per_step), even]
-        self._steps = [(first, last, parts * (last - first) // per_step) for first, last in pairwise(firsts)]
+    def __init__(self, sampler: Iterable[int], lengths_N: list[int], micro_batches: int, per_step: int) -> None:
+        self._sampler, self._lengths_N, self._micro_batches = sampler, lengths_N, micro_batches
+        self._firsts = [*range(0, micro_batches, per_step), micro_batches]
 
     def __len__(self) -> int:
-        return sum(parts for _, _, parts in self._steps)
+        return self._micro_batches
 
     def __iter__(self) -> Iterator[list[int]]:
         order, lengths_N = list(self._sampler), self._lengths_N
-        for first, last, parts in self._steps:
-            start, end = (len(order) * place // self._even for place in (first, last))
+        for first, last in pairwise(self._firsts):
+            # OpenRLHF's even cut says which samples the optimizer step has.
+            start, end = (len(order) * place // self._micro_batches for place in (first, last))
             step = sorted(order[start:end], key=lambda sample: -lengths_N[sample])
-            for of_batch in pairwise(even_bounds([lengths_N[sample] for sample in step], parts)):
+            for of_batch in pairwise(even_bounds([lengths_N[sample] for sample in step], last - first)):
                 yield step[slice(*of_batch)]
 
 
@@ -67,19 +65,19 @@ def even_bounds(lengths_N: list[int], parts: int) -> list[int]:
     return bounds
 
 
-def worthwhile_parts(lengths_N: list[int], least: int) -> int:
+def worthwhile_parts(lengths_N: list[int], least: int, most: int) -> int:
     """The number of micro-batches that costs least: their padded tokens, and LEAST_SPARED of a full one's for each.
 
     A full micro-batch has as many samples as an even cut into `least` gives one, all as long as the longest.
 
     Args:
         lengths_N: [N] tokens of each sample, longest first.
-        least: micro-batches to choose from, to N.
+        least, most: micro-batches to choose from, 1 to N.
     """
     price = LEAST_SPARED * lengths_N[0] * -(-len(lengths_N) // least)
     own = sum(lengths_N)
     best, lowest = least, float("inf")
-    for parts in range(least, len(lengths_N) + 1):
+    for parts in range(least, most + 1):
         if parts * price + own >= lowest:  # no cut has fewer padded tokens than the samples have
             break
         bounds = even_bounds(lengths_N, parts)
@@ -95,39 +93,6 @@ def _fits(lengths_N: list[int], start: int, parts: int, budget: int) -> bool:
         if start < len(lengths_N):
             start += budget // lengths_N[start]
     return start >= len(lengths_N)
-
-
-def cut_shares(shares_RN: list[list[int]], least: int) -> list[list[int]]:
-    """Cut the samples of every rank into as many micro-batches as the rank wants that wants most, as far as each has samples.
-
-    Args:
-        shares_RN: tokens of each rank's samples, longest first.
-        least: micro-batches of a rank; every rank has as many samples.
-
-    Returns:
-        The bounds of each rank's micro-batches, as of `even_bounds`.
-    """
-    parts = agreed_parts(shares_RN, least)
-    return [even_bounds(lengths_N, parts) for lengths_N in shares_RN]
-
-
-def agreed_parts(shares_RN: list[list[int]], least: int) -> int:
-    """Micro-batches that every rank makes: arguments as of `cut_shares`."""
-    wanted = max(worthwhile_parts(lengths_N, least) for lengths_N in shares_RN)
-    return min(wanted, *map(len, shares_RN))
-
-
-def like_a_step(lengths_N: list[int], even: int, per_step: int) -> list[int]:
-    """Lengths that stand for those of an optimizer step, as long as nobody knows which samples it gets.
-
-    Args:
-        lengths_N: [N] tokens of a rank's samples, longest first.
-        even, per_step: as of `ByLength`.
-
-    Returns:
-        As many as each step has samples at least, the last one left out; longest first.
-    """
-    return [lengths_N[place * even // per_step] for place in range(len(lengths_N) * per_step // even)]
 
 
 def deal(lengths_N: list[int], ranks: int) -> list[int]:

@@ -5,7 +5,6 @@ It sends the policy's actors a reward for every sample, and they make the tokens
 
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain, pairwise
 
 import ray
 import torch
@@ -18,9 +17,9 @@ from openrlhf_sagc.actors.batches import Batch
 from openrlhf_sagc.actors.rollout_rewards import RolloutRewards, numbered
 from openrlhf_sagc.actors.training import StepShare, receive_rollout, uses_dropout
 from openrlhf_sagc.advantages.closed_form import group_advantages, token_advantages
-from openrlhf_sagc.config.layout import data_parallel_actors, fewest_samples
+from openrlhf_sagc.config.layout import data_parallel_actors
 from openrlhf_sagc.config.savings import why_forward, why_shuffled
-from openrlhf_sagc.decisions.micro_batches import cut_shares, deal
+from openrlhf_sagc.decisions.micro_batches import deal
 from openrlhf_sagc.decisions.records import Group
 from openrlhf_sagc.driver.samples import Sample, batch_of
 
@@ -75,20 +74,10 @@ class GroupExperienceMaker(RemoteExperienceMaker):
         lengths_N = torch.tensor([float(len(samples[place].tokens_T)) for place in order_N])
         cut = super().split_rollout_samples([Experience(total_length=length_1) for length_1 in lengths_N.split(1)])
         batches_of_places = [[order_N[place] for place in batch.index] for batch in cut]
-        if self._has_forward_pass and not why_shuffled(self.args):
-            batches_of_places = self._cut_by_length(batches_of_places, [len(sample.tokens_T) for sample in samples])
         return [
             batch_of([samples[place] for place in places], places, self.tokenizer.pad_token_id)
             for places in batches_of_places
         ]
-
-    def _cut_by_length(self, batches: list[list[int]], lengths_N: list[int]) -> list[list[int]]:
-        """An even cut's batches of samples, every rank's longest first, as batches of about as many padded tokens each."""
-        ranks = fewest_samples(self.args)
-        per_rank = len(batches) // ranks
-        shares = [[*chain(*batches[first : first + per_rank])] for first in range(0, len(batches), per_rank)]
-        bounds = cut_shares([[lengths_N[place] for place in share] for share in shares], per_rank)
-        return [share[slice(*of_batch)] for share, ends in zip(shares, bounds) for of_batch in pairwise(ends)]
 
     @cached_property
     def actors_make_old_log_probs(self) -> bool:
@@ -102,12 +91,6 @@ class GroupExperienceMaker(RemoteExperienceMaker):
             )
         return not dropout
 
-    @property
-    def _has_forward_pass(self) -> bool:
-        """Whether a model has to see the samples before the training."""
-        others = self.initial_model_group or self.critic_model_group or self.reward_model_group
-        return bool(others) or not self.actors_make_old_log_probs
-
     def _dispatch_forward(self, group, sync_condition, **kwargs):
         """OpenRLHF's forward pass of a model; zeros for the policy's where training makes them."""
         if group is not self.actor_model_group or not self.actors_make_old_log_probs:
@@ -120,7 +103,8 @@ class GroupExperienceMaker(RemoteExperienceMaker):
 
         If no other model has to see the samples either, nobody reads their tokens before they are with the actors.
         """
-        if not self._has_forward_pass:
+        others = self.initial_model_group or self.critic_model_group or samples_list[0].rewards is None
+        if self.actors_make_old_log_probs and not others:
             logger.info(f"the actors get {sum(len(batch.index) for batch in samples_list)} samples as they are")
             for batch in samples_list:
                 batch.info |= {name: torch.zeros(len(batch.index)) for name in ("kl", "logprobs_diff")}

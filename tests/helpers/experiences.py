@@ -46,9 +46,6 @@ def padded_batches_flags(ranks: int, micro_batch_size: int) -> dict:
         "ds.packing_samples": False,
         "train.dynamic_batch_enable": False,
         "rollout.micro_batch_size": micro_batch_size,
-        "algo.kl.init_coef": 0.0,
-        "reward.remote_url": "reward.py",
-        "train.agent_func_path": None,
     }
 
 

@@ -17,7 +17,7 @@ from lib.simulation.costs import CostModel
 from lib.simulation.work import Work
 
 from openrlhf_sagc.decisions.buckets import BucketPlan
-from openrlhf_sagc.decisions.micro_batches import ByLength, agreed_parts, cut_shares, deal, like_a_step
+from openrlhf_sagc.decisions.micro_batches import ByLength, deal, worthwhile_parts
 from openrlhf_sagc.decisions.records import Group
 from openrlhf_sagc.decisions.step import Step
 
@@ -37,18 +37,21 @@ class Actors:
         self.costs, self.work, self.ranks = costs, work, work.actor_gpus or gpus
         self._prompt_tokens, self._generator = prompt_tokens, np.random.default_rng(seed)
 
-    def seconds(self, groups: Iterable[Group], dealt: list[list[list[int]]] | None = None) -> tuple[float, float]:
+    def seconds(
+        self, groups: Iterable[Group], step_samples: int | None = None, dealt: list[list[list[int]]] | None = None
+    ) -> tuple[float, float]:
         """Seconds of these groups' experience, and of their training without `train_base`.
 
         Args:
+            step_samples: number of samples of the whole rollout; None if the groups are all of it.
             dealt: what earlier buckets have left for this last one, as of `bucket_seconds`; None if there were none.
 
         Raises:
             ValueError: there are fewer samples than ranks, which OpenRLHF refuses.
         """
         dealt = dealt or self.none_dealt()
-        experience, training = self.bucket_seconds(groups, dealt)
-        later = sum(padded_tokens(self._cut(shares, self.work.by_length)) for shares in dealt[1:])
+        experience, training = self.bucket_seconds(groups, step_samples, dealt)
+        later = sum(padded_tokens(self._cut(shares, step_samples)) for shares in dealt[1:])
         return experience, training + self.costs.train_per_token * later
 
     def none_dealt(self) -> list[list[list[int]]]:
@@ -56,7 +59,9 @@ class Actors:
         steps = self.work.optimizer_steps if self.work.in_parts else 1
         return [[[] for _ in range(self.ranks)] for _ in range(steps)]
 
-    def bucket_seconds(self, groups: Iterable[Group], dealt: list[list[list[int]]]) -> tuple[float, float]:
+    def bucket_seconds(
+        self, groups: Iterable[Group], step_samples: int | None, dealt: list[list[list[int]]]
+    ) -> tuple[float, float]:
         """The same for a bucket; `dealt` gets the lengths of its samples, by optimizer step and rank."""
         lengths_N = [self._prompt_tokens + tokens for group in groups for tokens in group.samples]
         if self.work.micro_batches == "packed":
@@ -68,12 +73,12 @@ class Actors:
                 lengths_N = [lengths_N[place] for place in deal(lengths_N, self.ranks)]
             forward = padded_tokens(self.forward_batches(lengths_N)) if self.work.has_forward else 0
             if len(dealt) > 1:
-                return self.costs.experience_base, self._seconds_in_parts(lengths_N, dealt)
-            training = padded_tokens(self.micro_batches(lengths_N))
+                return self.costs.experience_base, self._seconds_in_parts(lengths_N, step_samples, dealt)
+            training = padded_tokens(self.micro_batches(lengths_N, step_samples))
         experience = self.costs.experience_per_token * forward if self.work.has_forward else 0.0
         return self.costs.experience_base + experience, self.costs.train_per_token * training
 
-    def _seconds_in_parts(self, lengths_N: list[int], dealt: list[list[list[int]]]) -> float:
+    def _seconds_in_parts(self, lengths_N: list[int], step_samples: int | None, dealt: list[list[list[int]]]) -> float:
         """Seconds for the first optimizer step's samples, and for the old log-probabilities of the others."""
         firsts, others, steps = [], [], len(dealt)
         for rank, share in enumerate(even_parts(lengths_N, self.ranks)):
@@ -83,46 +88,52 @@ class Actors:
                 shares[rank] += part
             firsts.append(parts[0])
             others.append([length for part in parts[1:] for length in part])
-        forward = padded_tokens(self._cut(others, by_length=True))
-        training = padded_tokens(self._cut(firsts, self.work.by_length))
+        count = self._even_count(others)
+        forward = padded_tokens(self._batches(others, count, count, by_length=True))
+        training = padded_tokens(self._cut(firsts, step_samples))
         return self.costs.experience_per_token * forward + self.costs.train_per_token * training
 
     def forward_batches(self, lengths_N: list[int]) -> list[list[list[int]]]:
-        """Lengths in each rank's batches of a forward pass, as the experience maker cuts them."""
-        count, shares = self._micro_batches_of(len(lengths_N)), even_parts(lengths_N, self.ranks)
-        if self.work.by_length:
-            bounds = cut_shares(shares, count)
-            return [[share[slice(*ends)] for ends in pairwise(of_rank)] for share, of_rank in zip(shares, bounds)]
+        """Lengths in each rank's batches of a forward pass, as OpenRLHF's `split_rollout_samples` cuts them."""
+        count = self._micro_batches_of(len(lengths_N))
         batches = even_parts(lengths_N, self.ranks * count)
         return [batches[start : start + count] for start in range(0, len(batches), count)]
 
-    def micro_batches(self, lengths_N: list[int]) -> list[list[list[int]]]:
-        """Lengths in each rank's micro-batches of the training, as its replay buffer gives them."""
-        even = self._micro_batches_of(len(lengths_N))
-        per_step = math.ceil(
-            math.ceil(len(lengths_N) / (self.ranks * self.work.micro_batch_size)) / self.work.optimizer_steps
-        )
-        return self._batches(even_parts(lengths_N, self.ranks), even, min(per_step, even), self.work.by_length)
+    def micro_batches(self, lengths_N: list[int], step_samples: int | None = None) -> list[list[list[int]]]:
+        """Lengths in each rank's micro-batches of the training, as its replay buffer gives them.
 
-    def _cut(self, shares: list[list[int]], by_length: bool) -> list[list[list[int]]]:
+        Args:
+            step_samples: as in `seconds`.
+        """
+        per_rank = self.ranks * self.work.micro_batch_size
+        per_step = math.ceil(math.ceil((step_samples or len(lengths_N)) / per_rank) / self.work.optimizer_steps)
+        shares = even_parts(lengths_N, self.ranks)
+        if step_samples and self.work.by_length:
+            return self._cut(shares, step_samples)
+        return self._batches(shares, self._micro_batches_of(len(lengths_N)), per_step, self.work.by_length)
+
+    def _cut(self, shares: list[list[int]], step_samples: int | None) -> list[list[list[int]]]:
         """Lengths in each rank's micro-batches of a share that goes into one optimizer step."""
-        even = self._even_count(shares)
-        return self._batches(shares, even, even, by_length)
+        count = self._even_count(shares)
+        if step_samples and self.work.by_length:
+            most = math.ceil(step_samples / (self.ranks * self.work.micro_batch_size))
+            most = math.ceil(most / self.work.optimizer_steps)
+            sorted_shares = [sorted(share, reverse=True) for share in shares]
+            wanted = max(worthwhile_parts(x, count, max(count, min(most, len(x)))) for x in sorted_shares)
+            count = min(wanted, *map(len, shares))  # as `sort_bucket` has the ranks agree on
+        return self._batches(shares, count, count, self.work.by_length)
 
     def _even_count(self, shares: list[list[int]]) -> int:
         """Micro-batches of each rank's share: as many on all, with a sample in each at least."""
         sizes = [len(share) for share in shares]
         return min(math.ceil(max(sizes) / self.work.micro_batch_size), *sizes)
 
-    def _batches(self, shares: list[list[int]], even: int, per_step: int, by_length: bool) -> list[list[list[int]]]:
-        """Lengths in each rank's micro-batches, by length or shuffled; `even` and `per_step` as of `ByLength`."""
-        ranks, parts = [], per_step
-        if by_length:
-            steps = [like_a_step(sorted(lengths_N, reverse=True), even, per_step) for lengths_N in shares]
-            parts = agreed_parts(steps, per_step)
+    def _batches(self, shares: list[list[int]], count: int, per_step: int, by_length: bool) -> list[list[list[int]]]:
+        """Lengths in each rank's micro-batches, by length or shuffled."""
+        ranks = []
         for lengths_N in shares:
             order = self._generator.permutation(len(lengths_N)).tolist()
-            batches = ByLength(order, lengths_N, even, per_step, parts) if by_length else even_parts(order, even)
+            batches = [*ByLength(order, lengths_N, count, per_step)] if by_length else even_parts(order, count)
             ranks.append([[lengths_N[place] for place in batch] for batch in batches])
         return ranks
 
@@ -135,8 +146,8 @@ class SimulatedStream:
     """Groups that the actors train while others still decode; in the place of training's `Stream`, with its buckets.
 
     The driver makes the experience of one bucket after the other, and the actors train them in their order. A step is
-    `begin`, `send` any number of times, `rest`, then `hidden_and_left`. `dealt` says what the buckets have, as of
-    `Actors.bucket_seconds`.
+    `begin`, `send` any number of times, `rest`, then `hidden_and_left`. `samples` says how many the step has, `dealt` what
+    the buckets have, as of `Actors.bucket_seconds`.
     """
 
     def __init__(self, actors: Actors):
@@ -152,6 +163,7 @@ class SimulatedStream:
             optimizer_steps=self._actors.work.optimizer_steps,
         )
         self.dealt = self._actors.none_dealt()
+        self.samples = step.num_groups * step.group_size
         self._made = 0.0  # when the driver has made the experience of the last bucket
         self._trainings: list[tuple[float, float]] = []  # begin and end of each
 
@@ -160,7 +172,7 @@ class SimulatedStream:
         bucket = self._plan.add(groups)
         if not bucket:
             return
-        experience, training = self._actors.bucket_seconds(bucket, self.dealt)
+        experience, training = self._actors.bucket_seconds(bucket, self.samples, self.dealt)
         self._made = max(self._made, now) + experience
         begin = max(self._made, self._trainings[-1][1] if self._trainings else 0.0)
         self._trainings.append((begin, begin + training))

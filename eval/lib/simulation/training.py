@@ -217,13 +217,14 @@ class SimulatedTraining:
 
     def _seconds(self, generation: float, trained: list[Group]) -> tuple[dict[str, float], dict[str, float]]:
         """The parts of a step that generates for so long and trains these groups, and what streaming adds to its figures."""
-        costs, left, streamed, dealt = self.costs, 0.0, {}, None
+        costs, left, streamed, step_samples, dealt = self.costs, 0.0, {}, None, None
         if self.stream:
             hidden, left = self.stream.hidden_and_left(self.cluster.now)
             rest = self.stream.rest(trained)
             streamed = {"sample_share": 1 - len(rest) / len(trained), "hidden_seconds": hidden}
+            step_samples = self.stream.samples if len(rest) < len(trained) else None
             trained, dealt = rest, self.stream.dealt
-        experience, training = self.actors.seconds(trained, dealt)
+        experience, training = self.actors.seconds(trained, step_samples, dealt)
         parts = {
             "generation": costs.generation_base + generation,
             "experience": experience,

@@ -1,6 +1,6 @@
 """Optimizer steps of the samples that OpenRLHF's sampler gives them, cut into micro-batches by length."""
 
-from itertools import islice, pairwise
+from itertools import islice
 from types import SimpleNamespace
 from unittest import mock
 
@@ -20,27 +20,23 @@ from openrlhf_sagc.actors.micro_batches import LengthBuffer
     seed=st.integers(0, 5),
     shuffle=st.booleans(),
 )
-def test_optimizer_steps_are_those_of_openrlhf_in_no_fewer_micro_batches_longest_first(
+def test_optimizer_steps_are_those_of_openrlhf_in_as_many_micro_batches_longest_first(
     lengths, size, per_step, seed, shuffle
 ):
     buffer, strategy = a_rank(lengths, size, per_step)
     torch.manual_seed(seed)
     theirs = list(buffer.micro_batch_sampler(strategy, shuffle))
-    their_ends = ends_of(buffer, strategy, theirs)
     torch.manual_seed(seed)
     buffer = LengthBuffer(buffer)
-    strategy.accumulated_gradient = buffer.plan(strategy, per_step)
     ours = list(buffer.micro_batch_sampler(strategy, shuffle))
-    our_ends = ends_of(buffer, strategy, ours)
-    assert all(ours) and len(our_ends) == len(their_ends)
-    for ends, their in zip(pairwise([0, *our_ends]), pairwise([0, *their_ends])):
-        step, their_step = ours[slice(*ends)], theirs[slice(*their)]
-        assert len(step) >= len(their_step)
-        samples = sum(step, [])
-        assert sorted(samples) == sorted(sum(their_step, []))
-        assert [lengths[sample] for sample in samples] == sorted((lengths[s] for s in samples), reverse=True)
-        even = even_cut(samples, [len(batch) for batch in their_step])
-        assert most_tokens(step, lengths) <= most_tokens(even, lengths)
+    assert len(ours) == len(theirs) and all(ours)
+    ends = [place for place, ends in enumerate(buffer.optimizer_step_ends(strategy, len(ours)), start=1) if ends]
+    for start, end in zip([0, *ends], ends):
+        step = [sample for batch in ours[start:end] for sample in batch]
+        assert sorted(step) == sorted(sample for batch in theirs[start:end] for sample in batch)
+        assert [lengths[sample] for sample in step] == sorted((lengths[sample] for sample in step), reverse=True)
+        even = even_cut(step, [len(batch) for batch in theirs[start:end]])
+        assert most_tokens(ours[start:end], lengths) <= most_tokens(even, lengths)
 
 
 @pytest.mark.parametrize(
@@ -51,21 +47,14 @@ def test_optimizer_steps_are_those_of_openrlhf_in_no_fewer_micro_batches_longest
         (8, 3, [2, 6, 24]),  # another rank has no samples for more
     ],
 )
-def test_every_rank_makes_as_many_micro_batches(wanted_elsewhere, fewest_elsewhere, sizes):
+def test_a_bucket_has_as_many_micro_batches_on_every_rank(wanted_elsewhere, fewest_elsewhere, sizes):
     buffer, strategy = a_rank([800] * 2 + [100] * 6 + [10] * 24, size=16, per_step=8)
     elsewhere = torch.tensor([wanted_elsewhere, -fewest_elsewhere])
     strategy.all_reduce = lambda counts, op: {"max": torch.maximum}[op](counts, elsewhere)
     buffer = LengthBuffer(buffer)
-    assert buffer.plan(strategy, 8) == len(sizes)
-    assert [len(batch) for batch in buffer.micro_batch_sampler(strategy, shuffle=True)] == sizes
-
-
-def test_a_step_of_several_is_cut_as_finely_as_one_of_its_share_of_all_lengths():
-    buffer, strategy = a_rank([800] * 4 + [100] * 12 + [10] * 48, size=16, per_step=2)
-    buffer = LengthBuffer(buffer)
-    assert buffer.plan(strategy, 2) == 3
+    buffer.has_bucket = True
     batches = list(buffer.micro_batch_sampler(strategy, shuffle=True))
-    assert [sum(map(len, batches[first : first + 3])) for first in (0, 3)] == [32, 32] and len(batches) == 6
+    assert [len(batch) for batch in batches] == sizes
 
 
 def a_rank(lengths, size, per_step):
@@ -75,18 +64,8 @@ def a_rank(lengths, size, per_step):
     buffer.items = [SimpleNamespace(total_length=torch.tensor(length)) for length in lengths]
     rollout = SimpleNamespace(batch_size=len(lengths), n_samples_per_prompt=1)
     args = SimpleNamespace(rollout=rollout, train=SimpleNamespace(batch_size=len(lengths), dynamic_batch_enable=False))
-    strategy = SimpleNamespace(
-        all_gather=lambda counts: counts,
-        all_reduce=lambda counts, op: counts,
-        accumulated_gradient=per_step,
-        args=args,
-    )
+    strategy = SimpleNamespace(all_gather=lambda counts: counts, accumulated_gradient=per_step, args=args)
     return buffer, strategy
-
-
-def ends_of(buffer, strategy, batches):
-    """Places behind the last micro-batch of each optimizer step."""
-    return [place for place, ends in enumerate(buffer.optimizer_step_ends(strategy, len(batches)), start=1) if ends]
 
 
 def even_cut(samples, sizes):

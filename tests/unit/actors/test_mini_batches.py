@@ -52,7 +52,6 @@ def test_every_rank_makes_as_many_forward_passes_and_each_sample_gets_its_own_lo
 
     strategy = SimpleNamespace(
         all_gather=lambda count: torch.tensor([count.item(), *others]),
-        all_reduce=lambda counts, op: {"max": torch.maximum}[op](counts, torch.tensor([1, -others[0]])),
         args=SimpleNamespace(rollout=SimpleNamespace(micro_batch_size=2)),
     )
     trainer = SimpleNamespace(replay_buffer=SimpleNamespace(collate_fn=collate))

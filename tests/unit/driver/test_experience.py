@@ -169,10 +169,10 @@ def test_ranks_get_as_many_samples_as_openrlhf_gives_them_and_about_as_many_toke
 
 
 @pytest.mark.parametrize("samples, ranks, size", [(160, 8, 8), (40, 2, 8), (64, 2, 16), (13, 1, 4)])
-@pytest.mark.parametrize("forward", [False, True], ids=["", "forward pass"])
-def test_batches_are_those_of_openrlhf_with_every_sample_at_its_place(samples, ranks, size, forward):
+def test_batches_are_those_of_openrlhf_with_every_sample_at_its_place(samples, ranks, size):
     """Every rank has as many samples as without sorting, or the ranks would make other optimizer steps."""
-    maker = maker_of_batches(ranks, forward)
+    maker = GroupExperienceMaker.__new__(GroupExperienceMaker)
+    vars(maker).update(model_groups(ranks), tokenizer=SimpleNamespace(pad_token_id=0))
     flags = padded_batches_flags(ranks, size)
     parts = {}
     for order in ("length", "shuffled"):
@@ -187,35 +187,6 @@ def test_batches_are_those_of_openrlhf_with_every_sample_at_its_place(samples, r
             assert batch.total_length.tolist() == [3 + place % 7 for place in batch.index]
         assert sorted(place for batch in batches for place in batch.index) == list(range(samples))
     assert parts["length"] == parts["shuffled"]
-
-
-def maker_of_batches(ranks, forward):
-    maker = GroupExperienceMaker.__new__(GroupExperienceMaker)
-    tokenizer = SimpleNamespace(pad_token_id=0)
-    vars(maker).update(model_groups(ranks), tokenizer=tokenizer, actors_make_old_log_probs=not forward)
-    return maker
-
-
-@pytest.mark.parametrize(
-    "actors, references, forward, sizes",
-    [
-        (1, 0, False, [16, 16]),  # nobody reads them in these batches
-        (1, 0, True, [2, 6, 24]),
-        (1, 1, False, [2, 6, 24]),
-        (2, 1, False, [1, 3, 12] * 2),
-        (1, 2, False, [2, 14, 8, 8]),  # the reference model's first rank gets the longer ones, and both make as many
-    ],
-)
-def test_a_forward_pass_has_as_many_batches_as_are_worth_it_on_every_rank(actors, references, forward, sizes):
-    maker = maker_of_batches(actors, forward)
-    maker.args = arguments_with(
-        padded_batches_flags(actors, 16 // max(actors, references))
-        | {"algo.kl.init_coef": 0.1 * bool(references), "ref.num_nodes": 1, "ref.num_gpus_per_node": references}
-    )
-    if references:
-        maker.initial_model_group = model_groups(references)["actor_model_group"]
-    batches = maker.split_rollout_samples(samples_of([10] * 24 + [800] * 2 + [100] * 6))
-    assert [len(batch.index) for batch in batches] == sizes
 
 
 def test_an_actor_that_could_not_take_the_rewards_ends_a_streamed_step_too(monkeypatch):

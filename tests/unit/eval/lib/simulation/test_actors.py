@@ -55,7 +55,7 @@ def group_of(lengths, number=0):
 def test_batches_of_the_forward_pass_are_those_of_the_experience_maker(ranks_and_lengths, size, micro_batches):
     ranks, lengths = ranks_and_lengths
     maker = GroupExperienceMaker.__new__(GroupExperienceMaker)
-    vars(maker).update(model_groups(ranks), tokenizer=SimpleNamespace(pad_token_id=0), actors_make_old_log_probs=False)
+    vars(maker).update(model_groups(ranks), tokenizer=SimpleNamespace(pad_token_id=0))
     maker.args = arguments_with(padded_batches_flags(ranks, size) | {"train.micro_batches": micro_batches})
     theirs = [batch.total_length.tolist() for batch in maker.split_rollout_samples(samples_of(lengths))]
     actors = actors_of(ranks, micro_batches=micro_batches, micro_batch_size=size)
@@ -72,47 +72,59 @@ def test_batches_of_the_forward_pass_are_those_of_the_experience_maker(ranks_and
     seed=st.integers(0, 5),
 )
 def test_micro_batches_are_those_of_the_replay_buffer(lengths, size, steps, micro_batches, seed):
-    """With the simulator's own order of samples."""
+    """With the simulator's own order of samples, on one rank of two whose other one has as many or one less."""
     actors = actors_of(2, micro_batches=micro_batches, micro_batch_size=size, optimizer_steps=steps)
+    counts = [len(lengths) // 2, len(lengths) - len(lengths) // 2]
+    with mock.patch("openrlhf.trainer.ppo_utils.replay_buffer.get_accelerator"), mock.patch("torch.device"):
+        buffer = NaiveReplayBuffer(size)
     actors._generator = np.random.default_rng(seed)
-    ours, half = actors.micro_batches(lengths), len(lengths) // 2
-    random = np.random.default_rng(seed)
-    orders = [random.permutation(count).tolist() for count in (half, len(lengths) - half)]
+    ours, _ = actors.micro_batches(lengths)
+    buffer.items = [SimpleNamespace(total_length=torch.tensor(length)) for length in lengths[: counts[0]]]
+    args = SimpleNamespace(
+        rollout=SimpleNamespace(batch_size=len(lengths), n_samples_per_prompt=1),
+        train=SimpleNamespace(batch_size=len(lengths)),
+    )
     per_step = -(-(-(-len(lengths) // (2 * size))) // steps)  # as keep_number_of_steps sets it
-    assert ours == of_replay_buffers([lengths[:half], lengths[half:]], size, per_step, micro_batches, orders)
+    strategy = SimpleNamespace(all_gather=lambda _: torch.tensor(counts), accumulated_gradient=per_step, args=args)
+    orders = iter([np.random.default_rng(seed).permutation(counts[0]).tolist()])
+    with mock.patch("torch.utils.data.RandomSampler", lambda dataset: next(orders)):
+        if micro_batches == "length":
+            buffer = LengthBuffer(buffer)
+        batches = list(buffer.micro_batch_sampler(strategy, shuffle=True))
+    assert [[lengths[sample] for sample in batch] for batch in batches] == ours
 
 
 @given(lengths=st.lists(st.integers(1, 99), min_size=2, max_size=30), size=st.integers(1, 9), rest=st.integers(0, 40))
 def test_micro_batches_of_a_bucket_are_those_of_the_replay_buffer(lengths, size, rest):
-    """Whatever the rest of its step has."""
-    ours, half = actors_of(2, **BY_LENGTH, micro_batch_size=size).micro_batches(lengths), len(lengths) // 2
+    """Two ranks; what they gather and reduce is put together from both."""
+    actors = actors_of(2, **BY_LENGTH, micro_batch_size=size)
+    half, steps = len(lengths) // 2, len(lengths) + rest
     shares = [lengths[:half], lengths[half:]]
-    orders = [range(len(share)) for share in shares]
-    theirs = of_replay_buffers(shares, size, -(-(len(lengths) + rest) // (2 * size)), "length", orders)
-    assert [[sorted(batch) for batch in batches] for batches in ours] == [[sorted(b) for b in bs] for bs in theirs]
-
-
-def of_replay_buffers(shares, size, per_step, micro_batches, orders):
-    """Lengths in the micro-batches of training's two ranks; what they gather and reduce is put together from both."""
+    ours = actors.micro_batches(lengths, steps)
     wanted = []  # of both ranks, then what they agree on
 
-    def train(share, order, all_reduce):
+    def train(share, all_reduce):
         with mock.patch("openrlhf.trainer.ppo_utils.replay_buffer.get_accelerator"), mock.patch("torch.device"):
             buffer = NaiveReplayBuffer(size)
         buffer.items = [SimpleNamespace(total_length=torch.tensor(length)) for length in share]
-        strategy = SimpleNamespace(
-            all_gather=lambda _: torch.tensor([len(share) for share in shares]), all_reduce=all_reduce
+        args = SimpleNamespace(
+            rollout=SimpleNamespace(batch_size=steps, n_samples_per_prompt=1), train=SimpleNamespace(batch_size=steps)
         )
-        with mock.patch("torch.utils.data.RandomSampler", lambda dataset: order):
-            if micro_batches == "length":
-                buffer = LengthBuffer(buffer)
-                buffer.plan(strategy, per_step)
-            return [[share[place] for place in batch] for batch in buffer.micro_batch_sampler(strategy, shuffle=True)]
+        strategy = SimpleNamespace(
+            all_gather=lambda _: torch.tensor([len(share) for share in shares]),
+            all_reduce=all_reduce,
+            accumulated_gradient=-(-steps // (2 * size)),
+            args=args,
+        )
+        buffer = LengthBuffer(buffer)
+        buffer.has_bucket = True
+        return [[share[place] for place in batch] for batch in buffer.micro_batch_sampler(strategy, shuffle=True)]
 
-    for share, order in zip(shares, orders):
-        train(share, order, lambda counts, op: wanted.append(counts) or counts)
-    reduced = torch.stack(wanted).amax(dim=0) if wanted else None
-    return [train(share, order, lambda counts, op: reduced) for share, order in zip(shares, orders)]
+    for share in shares:
+        train(share, lambda counts, op: wanted.append(counts) or counts)
+    for share, expected in zip(shares, ours):
+        batches = train(share, lambda counts, op: torch.stack(wanted).amax(dim=0))
+        assert [sorted(batch) for batch in batches] == [sorted(batch) for batch in expected]
 
 
 @pytest.fixture
@@ -232,7 +244,7 @@ def test_the_first_of_two_optimizer_steps_needs_no_forward_pass():
     groups = [group_of([15] * 4, number) for number in range(4)]
     stream.send(groups[:2], now=0.0)
     assert stream.hidden_and_left(1000.0) == (1.0 * 80 + 2.0 * 80, 0.0) and stream.dealt == [[[20] * 4]] * 2
-    rest = stream._actors.seconds(stream.rest(groups), stream.dealt)
+    rest = stream._actors.seconds(stream.rest(groups), stream.samples, stream.dealt)
     assert rest == (0.5, 1.0 * 80 + 2.0 * (80 + 160))
 
 
