@@ -42,7 +42,7 @@ def plain_response(
     ranges = _ranges(response["action_ranges"], who, len(tokens))
     _check_trained(ranges, who, request["max_length"])
     if media_tokens:
-        _check_media(tokens, ranges, who, media_tokens)
+        _check_media(tokens[: request["max_length"]], ranges, who, media_tokens)  # the others are not trained
     needs_log_probs = request["sampling_params"].logprobs is not None
     numbers, left_out = numbers_of(as_logs(response.get(LOGS)))
     return {
