@@ -13,9 +13,8 @@ from openrlhf_sagc.decisions.length_prediction import key_of
 PER_STEP = 64  # prompts that are kept of as many as a step trains
 STEPS = 16  # whose prompts are kept: more than those of a frame
 MOST = 4096  # groups, where a filter drops nearly all
-WINDOW = (
-    0.05  # share of the groups, the shorter and the longer ones each, among which one's chance to be kept is a mean
-)
+# Share of the groups, the shorter and the longer ones each, among which one's chance to be kept is a mean.
+WINDOW = 0.05
 PRIOR_GROUPS = 8.0  # that the acceptance rate weighs as much as there
 GUESSED = 4  # times the longest response so far, up to which those may go on that were stopped, before any step ran to its end
 

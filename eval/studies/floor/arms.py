@@ -21,8 +21,9 @@ OPENRLHF = {  # policy, and samples of a micro-batch
 # TRL pads to the longest of the step in any micro-batch, and 64 samples take less time than 16.
 ONE_PROCESS = {TRL: ("with_trl.py", 64), FLOOR: ("bare.py", MICRO_BATCH_SIZE)}
 GIGABYTES_OF_ONE_PROCESS = 3
-TRL_VERSION = "1.16.0"
-TRL_FOLDER = ROOT / f"build/trl-{TRL_VERSION}"
+TRL_FILE = Path(__file__).parent / "trl.txt"  # with its hash
+TRL_NAME = TRL_FILE.read_text().split()[0].replace("==", "-")
+TRL_FOLDER = ROOT / "build" / TRL_NAME
 
 
 def gigabytes_of(arm: str) -> int:
@@ -82,9 +83,9 @@ def install_trl() -> None:
     Raises:
         ValueError: pip did not.
     """
-    if (TRL_FOLDER / f"trl-{TRL_VERSION}.dist-info").is_dir():
+    if (TRL_FOLDER / f"{TRL_NAME}.dist-info").is_dir():
         return
-    print(f"TRL {TRL_VERSION} is installed into {TRL_FOLDER}, for its arm only", file=sys.stderr)
+    print(f"{TRL_NAME} is installed into {TRL_FOLDER}, for its arm only", file=sys.stderr)
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
-    if code := subprocess.run([*pip, "--target", TRL_FOLDER, f"trl=={TRL_VERSION}"]).returncode:
-        raise ValueError(f"pip could not install trl=={TRL_VERSION} (exit code {code}): leave trl out of --arms")
+    if code := subprocess.run([*pip, "--require-hashes", "--target", TRL_FOLDER, "-r", TRL_FILE]).returncode:
+        raise ValueError(f"pip could not install {TRL_NAME} (exit code {code}): leave trl out of --arms")

@@ -15,19 +15,9 @@ COLUMNS = ["step", "seconds", *PARTS, "samples", "tokens", "reward"]
 
 
 def read_ours(run: Path, steps: int, pauses: list[list[float]]) -> pd.DataFrame:
-    """A row for each of the first `steps` steps after the warm-up of a run of OpenRLHF, patched or not.
+    """The rows of `lib.comparison.timed_steps.read_steps`, of OpenRLHF patched or not, with the work of each step.
 
-    Args:
-        run: its folder.
-        steps: to read.
-        pauses: [begin, end] of each, as `take_turns` returns them.
-
-    Returns:
-        step; `seconds` and PARTS, as of `lib.comparison.timed_steps.read_steps`; `samples`, the `tokens` of all their
-        responses, and their mean `reward`.
-
-    Raises:
-        ValueError: there are fewer steps.
+    That is its `samples`, the `tokens` of all their responses, and their mean `reward`.
     """
     timed = read_steps(run, steps, pauses)
     work = read_run(run / "tensorboard/run")[[*WORK]].rename(columns=WORK).loc[timed["step"]].reset_index(drop=True)

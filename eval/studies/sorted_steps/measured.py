@@ -2,9 +2,9 @@
 
 import math
 
-import numpy as np
 import pandas as pd
 from lib.run_report.measured import PARTS
+from lib.run_report.statistics import times_as_fast, with_ends
 from scipy import stats
 
 
@@ -35,21 +35,24 @@ def against_plain(steps: pd.DataFrame, plain: str, first_episode: int) -> pd.Dat
     common = int(steps.groupby(["seed", "policy"]).size().min())
     steps = steps[steps["step"] <= common].assign(all_parts=steps[[*PARTS]].sum(axis=1))
     later = steps[steps["step"] > first_episode]
-    base, base_later = means_of(steps, plain), means_of(later, plain)
+    base = means_of(steps, plain)
     rows = []
     for arm in steps["policy"].unique():
-        own, own_later = means_of(steps, arm), means_of(later, arm)
+        own = means_of(steps, arm)
         wasted = own["wasted_tokens"] / (own["wasted_tokens"] + own["trained"] * own["trained_length"])
         row = {"arm": arm, "seeds": len(own), "steps": common, "reward": f"{own['reward'].mean():.3f}"}
-        row |= {"s a step": f"{own_later['all_parts'].mean():.2f}", "tokens wasted, %": f"{100 * wasted.mean():.1f}"}
+        row |= {
+            "s a step": f"{means_of(later, arm)['all_parts'].mean():.2f}",
+            "tokens wasted, %": f"{100 * wasted.mean():.1f}",
+        }
         if arm != plain:
             reward = own["reward"] - base["reward"]
             length = 100 * (own["trained_length"] / base["trained_length"] - 1)
             row |= {"reward minus plain": interval(reward.mean(), half_of(reward), digits=3)}
             row |= {"length, %": interval(length.mean(), half_of(length))}
-            row |= {"step, times as fast": faster(base, own, "all_parts")}
-            row |= {"after the first episode": faster(base_later, own_later, "all_parts")}
-            row |= {"generation after it": faster(base_later, own_later, "generation")}
+            row |= {"step, times as fast": faster(steps, plain, arm, "all_parts")}
+            row |= {"after the first episode": faster(later, plain, arm, "all_parts")}
+            row |= {"generation after it": faster(later, plain, arm, "generation")}
         rows.append(row)
     return pd.DataFrame(rows).fillna("")
 
@@ -59,7 +62,7 @@ def means_of(steps: pd.DataFrame, arm: str) -> pd.DataFrame:
     return steps[steps["policy"] == arm].groupby("seed").mean(numeric_only=True)
 
 
-def faster(base: pd.DataFrame, own: pd.DataFrame, seconds: str) -> str:
-    """How many times as fast the arm is, of the same seeds."""
-    logs = np.log(base[seconds] / own[seconds])
-    return interval(np.exp(logs.mean()), np.exp(half_of(logs)), multiplied=True)
+def faster(steps: pd.DataFrame, plain: str, arm: str, part: str) -> str:
+    """How many times as fast the arm is in these seconds."""
+    seconds = steps.pivot_table(index="seed", columns="policy", values=part)
+    return with_ends(times_as_fast(seconds, plain, arm))

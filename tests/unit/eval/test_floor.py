@@ -163,10 +163,10 @@ def test_only_the_arm_of_trl_finds_trl(task, tmp_path):
     assert named == {"trl"}
 
 
-def test_trl_is_installed_once_with_its_version(monkeypatch, tmp_path, capsys):
+def test_trl_is_installed_once_by_its_hash(monkeypatch, tmp_path, capsys):
     def pip(words):
         started.append(list(map(str, words)))
-        (folder / f"trl-{arms.TRL_VERSION}.dist-info").mkdir(parents=True)
+        (folder / f"{arms.TRL_NAME}.dist-info").mkdir(parents=True)
         return SimpleNamespace(returncode=0)
 
     started, folder = [], tmp_path / "trl"
@@ -174,16 +174,14 @@ def test_trl_is_installed_once_with_its_version(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(arms, "subprocess", SimpleNamespace(run=pip))
     arms.install_trl()
     arms.install_trl()
-    assert len(started) == 1 and started[0][-3:] == ["--target", str(folder), f"trl=={arms.TRL_VERSION}"]
-    assert "--no-deps" in started[0] and str(folder) in capsys.readouterr().err
+    assert len(started) == 1 and started[0][-4:] == ["--target", str(folder), "-r", str(arms.TRL_FILE)]
+    assert {"--no-deps", "--require-hashes"} <= {*started[0]} and str(folder) in capsys.readouterr().err
 
 
 def test_without_a_network_trl_is_left_out(monkeypatch, tmp_path):
     monkeypatch.setattr(arms, "TRL_FOLDER", tmp_path / "trl")
     monkeypatch.setattr(arms, "subprocess", SimpleNamespace(run=lambda words: SimpleNamespace(returncode=1)))
-    with pytest.raises(
-        ValueError, match=rf"pip could not install trl=={arms.TRL_VERSION} \(exit code 1\): leave trl out"
-    ):
+    with pytest.raises(ValueError, match=rf"pip could not install {arms.TRL_NAME} \(exit code 1\): leave trl out"):
         arms.install_trl()
 
 
