@@ -48,7 +48,7 @@ def main() -> None:
         set_earlier_outputs_aside(settings, held)
         keep_run("openrlhf_sagc", sys.argv[1:], settings, tree)
         trainer = trainers.GroupTrainerAsync if settings.train.async_enable else trainers.GroupTrainer
-        bring_tree(tree)
+        bring_tree(tree, settings.vllm.enforce_eager)
         with ended_by_deaths(settings):
             train_ppo_ray.train(settings.openrlhf_args(), trainer)
 

@@ -49,7 +49,7 @@ def main() -> None:
 
     warn_of_lost_prompts(args)
     keep_run("openrlhf_sagc.off", sys.argv[1:], args, tree)
-    bring_tree(tree)
+    bring_tree(tree, args.vllm.enforce_eager)
     train_ppo_ray.train(args)
 
 

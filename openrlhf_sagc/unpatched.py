@@ -30,7 +30,7 @@ def main() -> None:
     flags = read_flags(sys.argv[1:])
     check_stack(RELEASED)
     keep_run("openrlhf_sagc.unpatched", sys.argv[1:], flags, tree)
-    bring_tree(tree)
+    bring_tree(tree, getattr(flags, "vllm.enforce_eager"))
     runpy.run_module("openrlhf.cli.train_ppo_ray", run_name="__main__", alter_sys=True)
 
 

@@ -119,7 +119,7 @@ case $DEVICE in
     gpu) hardware+=("${dynamic[@]}") ;;
     cpu)
         instead=("--ds.attn_implementation sdpa # flash-attn needs a GPU" "--vllm.sync_backend gloo # so does NCCL"
-            "--vllm.enforce_eager # there are no CUDA graphs")
+            "--vllm.enforce_eager # compilation takes longer than a few steps")
         grep -q avx512_bf16 /proc/cpuinfo || instead+=("--ds.param_dtype fp32 # bfloat16 is only emulated here")
         if [ "$SAGC" = unpatched ]; then
             echo "train_scripts/launch.sh: the smoke form leaves out ${dynamic[*]}, for which OpenRLHF as released asks CUDA" >&2

@@ -57,7 +57,8 @@ bash $task/train.sh cpu-patched "$out" "$out" \
     --actor.adam.lr 1.6e-4 \
     --data.max_samples "$PROMPTS" \
     --train.seed "$SEED" \
-    --algo.dynamic_filtering_enable 2>&1 |
+    --algo.dynamic_filtering_enable \
+    --vllm.enforce_eager 2>&1 |
     python train_scripts/watch.py --log "$out/train.log" ||
     { tail -n 15 "$out/train.log" >&2; fail "the training failed, see $out/train.log"; }
 

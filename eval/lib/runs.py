@@ -87,9 +87,14 @@ def _digest(files: Iterable[Path]) -> str:
     return hashlib.sha256(b"".join(file.read_bytes() for file in files if file.exists())).hexdigest()[:16]
 
 
-def train_command(tree: str, task: Path, output: Path, flags: list[str]) -> list:
-    """The command that trains on a warm-started task with the OpenRLHF of build/TREE."""
-    return ["bash", ROOT / "train_scripts/countdown/train.sh", tree, task, output, *flags]
+def train_command(tree: str, task: Path, output: Path, flags: list[str], *, eager: bool = True) -> list:
+    """The command that trains on a warm-started task with the OpenRLHF of build/TREE.
+
+    Args:
+        eager: whether engines start at once. Compiled ones are faster only after dozens of steps.
+    """
+    script = ROOT / "train_scripts/countdown/train.sh"
+    return ["bash", script, tree, task, output, *flags, *(["--vllm.enforce_eager"] if eager else [])]
 
 
 def train_once(tree: str, task: Path, output: Path, flags: list[str]) -> None:

@@ -1,6 +1,7 @@
 """What runs inside an engine's Ray actor: rollouts that are timed, can be stopped, and say why they have no reward."""
 
 import asyncio
+import gc
 import pickle
 import random
 import time
@@ -44,6 +45,7 @@ def watch_rollouts(engine_actor, *, timeout: float, retries: int, agent_timeout:
     if not isinstance(engine_actor.executor, RolloutExecutor):
         engine_actor.llm.reset_prefix_cache = partial(reset_for_sure, engine_actor.llm.reset_prefix_cache)
         engine_actor.executor = RolloutExecutor(engine_actor, timeout, retries, agent_timeout)
+        gc.freeze()  # torch and vLLM stay; the collector would go through them again and again, while all rollouts wait
 
 
 async def reset_for_sure(reset: Callable[..., Awaitable[bool]], *args, **kwargs) -> bool:

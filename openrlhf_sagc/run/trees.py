@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from openrlhf_sagc.config.compilation import compile_nothing_on_cpus
+from openrlhf_sagc.config.compilation import keep_compiled_code_by_processor
 from openrlhf_sagc.config.refusal import refusal, refuse
 
 VERSION = "0.11.2"  # of OpenRLHF, which the patches are for
@@ -65,18 +65,29 @@ def check_stack(kind: str = PATCHED) -> None:
     )
 
 
-def bring_tree(tree: Tree) -> None:
+def bring_tree(tree: Tree, eager: bool) -> None:
     """Have the next `ray.init` of this process put the tree first in Ray's workers, too, on every node.
 
     What OpenRLHF starts or joins Ray with stays. It comes to Ray after its own checks, as released.
+
+    Args:
+        eager: whether nothing is compiled in the workers on the CPU stack, as --vllm.enforce_eager asks for. GPUs' are left alone.
     """
     import ray
 
     init = ray.init
+    compilation = {"TORCHDYNAMO_DISABLE": str(int(eager))} if tree.name.startswith(ON_CPU) else {}
+    if compilation and not eager:
+        print(
+            "openrlhf_sagc: vLLM compiles its model, for some 30 s the first time on a processor and 6 s later on; its steps are "
+            "then faster; --vllm.enforce_eager starts at once",
+            file=sys.stderr,
+        )
 
     def init_with_tree(*args, runtime_env=None, **settings):
         ray.init = init
-        variables = {**(runtime_env or {}).get("env_vars", {}), GIVEN: f"{tree.name} {digest(tree.folder)}"}
+        given = {GIVEN: f"{tree.name} {digest(tree.folder)}", **compilation}
+        variables = {**(runtime_env or {}).get("env_vars", {}), **given}
         hook = f"{__name__}.{use_given_tree.__name__}"
         runtime_env = {**(runtime_env or {}), "env_vars": variables, "worker_process_setup_hook": hook}
         return init(*args, runtime_env=runtime_env, **settings)
@@ -87,7 +98,7 @@ def bring_tree(tree: Tree) -> None:
 def use_given_tree() -> None:
     """Run by each of Ray's workers as it starts: use this node's tree of the name that the command has given.
 
-    With a tree for CPUs the worker trains on them and compiles nothing, also in a Ray that was started without these settings.
+    With a tree for CPUs the worker trains on them, also in a Ray that was started without these settings.
 
     Raises:
         RuntimeError: this node has none, or not the command's; one line. Ray ends the worker with it.
@@ -95,7 +106,7 @@ def use_given_tree() -> None:
     name, expected = os.environ[GIVEN].split()
     if name.startswith(ON_CPU):
         os.environ["DS_ACCELERATOR"] = "cpu"
-        compile_nothing_on_cpus()
+        keep_compiled_code_by_processor()
     try:
         folder = _put_first(name, _python_path()).folder
     except SystemExit as refused:

@@ -23,7 +23,7 @@ def eager():
 
 if sys.argv[1:]:
     from openrlhf_sagc.run.trees import RELEASED, bring_tree, use_tree
-    bring_tree(use_tree(RELEASED))
+    bring_tree(use_tree(RELEASED), eager=True)
     ray.init(sys.argv[1])
     print(json.dumps(ray.get(settings.remote())))
 else:

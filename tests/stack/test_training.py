@@ -51,12 +51,17 @@ def assert_the_trace_has_every_rollout(file, run):
     assert len(trace.samples_per_prompt) == PROMPTS
 
 
-def test_a_gpu_runs_shape_trains_on_the_cpu_stack(train, cached):
-    """With the flags of the launch scripts on GPUs: colocated engines that sleep, packed and dynamic batches, ZeRO 3."""
+def test_a_gpu_runs_shape_trains_on_the_cpu_stack(train, cached, tmp_path, monkeypatch):
+    """With the flags of the launch scripts on GPUs: colocated engines that sleep, packed and dynamic batches, ZeRO 3.
+
+    Engines are compiled, as they are there.
+    """
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "compiled"))
     run = train(
         "cpu-patched",
         **MOVING,
         **cached,
+        vllm__enforce_eager=None,
         ds__param_dtype="fp32",
         train__colocate_all=True,
         vllm__enable_sleep=True,
@@ -70,6 +75,8 @@ def test_a_gpu_runs_shape_trains_on_the_cpu_stack(train, cached):
     )
     assert "sleep mode is not supported on CPU, ignore it" in run.output
     assert len(run.scalars) == PROMPTS // 8 and (run.scalars["actor_grad_norm"] > 0).all()
+    (processor,) = (tmp_path / "compiled").iterdir()
+    assert (processor / "fxgraph").is_dir()
     assert_vllm_serves_the_trained_weights(run, "torch.float32")
 
 

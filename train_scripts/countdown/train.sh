@@ -31,7 +31,6 @@ exec bash train_scripts/on_cpu.sh "$tree" python train_scripts/train_on_cpu.py "
     --algo.advantage.estimator group_norm \
     --algo.kl.init_coef 0 \
     --vllm.num_engines 1 \
-    --vllm.enforce_eager \
     --vllm.sync_backend gloo \
     --ds.param_dtype "$dtype" \
     --ds.attn_implementation eager \

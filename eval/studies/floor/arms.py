@@ -12,12 +12,8 @@ from lib.runs import train_command
 from lib.turns import GIGABYTES
 
 SIZE = SAMPLES // PROMPTS
-UNPATCHED, DEFAULTS, LARGE, TRL, FLOOR = ARMS = ["unpatched", "defaults", "micro-batches of 64", "trl", "floor"]
-OPENRLHF = {  # policy, and samples of a micro-batch
-    UNPATCHED: (f"unpatched:{SIZE}", MICRO_BATCH_SIZE),
-    DEFAULTS: (f"fixed:{SIZE}", MICRO_BATCH_SIZE),
-    LARGE: (f"fixed:{SIZE}", 64),
-}
+UNPATCHED, DEFAULTS, COMPILED, TRL, FLOOR = ARMS = ["unpatched", "defaults", "compiled", "trl", "floor"]
+POLICIES = {UNPATCHED: f"unpatched:{SIZE}", DEFAULTS: f"fixed:{SIZE}", COMPILED: f"fixed:{SIZE}"}  # of OpenRLHF's arms
 # TRL pads to the longest of the step in any micro-batch, and 64 samples take less time than 16.
 ONE_PROCESS = {TRL: ("with_trl.py", 64), FLOOR: ("bare.py", MICRO_BATCH_SIZE)}
 GIGABYTES_OF_ONE_PROCESS = 3
@@ -39,9 +35,8 @@ def command_of(arm: str, task: Path, seed: int, steps: int, threads: int, folder
 
 
 def _openrlhf(arm: str, task: Path, seed: int, steps: int, folder: Path) -> list:
-    policy, micro_batch_size = OPENRLHF[arm]
     kind = task_of(task)
-    tree, flags = flags_of(policy, "grpo", seed, control={}, task=kind, micro_batch_size=micro_batch_size)
+    tree, flags = flags_of(POLICIES[arm], "grpo", seed, control={}, task=kind)
     settings = {
         "reward.remote_url": kind.grader,
         "train.num_episodes": 1,
@@ -49,7 +44,7 @@ def _openrlhf(arm: str, task: Path, seed: int, steps: int, folder: Path) -> list
         "actor.adam.lr": 0,
     }
     flags += [str(word) for name, value in settings.items() for word in (f"--{name}", value)]  # later ones win
-    return train_command(tree, task, folder, flags)
+    return train_command(tree, task, folder, flags, eager=arm != COMPILED)
 
 
 def _one_process(arm: str, task: Path, seed: int, steps: int, threads: int, folder: Path) -> list:

@@ -23,8 +23,10 @@ from lib.run_logs.console import STEP_END
 from lib.run_report.statistics import times_as_fast, with_ends
 from lib.tables import markdown
 from lib.turns import take_turns
-from studies.floor.arms import ARMS, DEFAULTS, FLOOR, SIZE, TRL, command_of, gigabytes_of, install_trl
+from studies.floor.arms import ARMS, COMPILED, DEFAULTS, FLOOR, SIZE, TRL, command_of, gigabytes_of, install_trl
 from studies.floor.steps import PARTS, read_one_process, read_ours
+
+from openrlhf_sagc.config.compilation import keep_compiled_code_by_processor
 
 RUNS = ROOT / "build/floor"
 
@@ -64,10 +66,10 @@ def report(steps: pd.DataFrame) -> str:
     for arm, mine in runs.groupby("arm", sort=False):
         cells = [f"{mine[name].mean():.3f}" for name in columns]
         cells += [f"{work.loc[arm, 'tokens']:.0f}", f"{work.loc[arm, 'reward']:.3f}"]
-        ratios = [with_ends(times_as_fast(seconds, arm, FLOOR)), with_ends(times_as_fast(seconds, arm, DEFAULTS))]
+        ratios = [with_ends(times_as_fast(seconds, arm, other)) for other in (FLOOR, DEFAULTS, COMPILED)]
         rows.append([arm, len(mine), *cells, *ratios])
     titles = ["arm", "runs", "s a step", *PARTS, "tokens of a step's responses", "mean reward"]
-    titles += ["times the floor", "the defaults are times as fast"]
+    titles += ["times the floor", "the defaults are times as fast", "compiled are times as fast"]
     least, most = work["response"].min(), work["response"].max()
     samples = " and ".join(f"{number:.0f}" for number in steps["samples"].unique())
     facts = [
@@ -101,6 +103,7 @@ def main() -> None:
         )
     if TRL in arguments.arms:
         install_trl()
+    keep_compiled_code_by_processor()  # of the arms of one process; OpenRLHF's see to it themselves
     arguments.output.mkdir(parents=True, exist_ok=True)
     frames = []
     for seed in range(arguments.repetitions):

@@ -1,11 +1,13 @@
-"""Nothing is compiled on CPUs, and all that was on GPUs."""
+"""What is compiled on CPUs, and where its code is kept."""
 
 import importlib
 import os
+from pathlib import Path
 
 import pytest
 
-from openrlhf_sagc.config.compilation import compile_nothing_on_cpus
+from openrlhf_sagc.config import compilation
+from openrlhf_sagc.config.compilation import CACHE, compile_nothing_on_cpus, keep_compiled_code_by_processor
 
 
 @pytest.mark.parametrize("accelerator, disabled", [("cpu", "1"), ("cuda", "0"), ("", "0")])
@@ -31,3 +33,36 @@ def test_every_command_sees_to_it_before_anything_else(monkeypatch, command):
     with pytest.raises(SystemExit):
         module.main()
     assert seen == ["1"]
+
+
+@pytest.fixture
+def keep(monkeypatch, tmp_path):
+    """keep(flags): the folder of compiled code in a process on a processor with these flags."""
+    monkeypatch.setenv("VLLM_USE_AOT_COMPILE", "1")
+    monkeypatch.setattr(compilation, "PROCESSOR", tmp_path / "cpuinfo")
+
+    def keep_on(flags):
+        (tmp_path / "cpuinfo").write_text(
+            f"processor\t: 0\ncpu MHz\t: {id(flags)}\nflags\t: {flags}\n\nprocessor\t: 1\n"
+        )
+        keep_compiled_code_by_processor()
+        return Path(os.environ[CACHE])
+
+    return keep_on
+
+
+def test_each_processor_has_its_compiled_code_in_a_folder_of_its_own(keep, monkeypatch, tmp_path):
+    monkeypatch.delenv(CACHE, raising=False)
+    monkeypatch.setattr(Path, "home", lambda: tmp_path)
+    first = keep("avx2 avx512f")
+    assert first.parent == tmp_path / ".cache/openrlhf_sagc/compiled" and os.environ["VLLM_USE_AOT_COMPILE"] == "0"
+    assert keep("avx2 avx512f") == first  # where a worker's own processes come by here again
+    monkeypatch.delenv(CACHE)
+    assert keep("avx2 avx512f") == first
+    monkeypatch.delenv(CACHE)
+    assert keep("avx2").parent == first.parent and keep("avx2") != first
+
+
+def test_a_folder_that_the_user_has_chosen_has_one_for_each_processor(keep, monkeypatch, tmp_path):
+    monkeypatch.setenv(CACHE, str(tmp_path / "mine"))
+    assert keep("avx2").parent == tmp_path / "mine"

@@ -13,7 +13,7 @@ from lib.machine import data_type
 from lib.run_logs.console import STEP_END
 from studies.floor import arms, step_log
 
-SECONDS = {"unpatched": 8.0, "defaults": 4.0, "micro-batches of 64": 5.0, "trl": 6.0, "floor": 2.0}  # of a step
+SECONDS = {"unpatched": 8.0, "defaults": 4.0, "compiled": 5.0, "trl": 6.0, "floor": 2.0}  # of a step
 PAUSE = 0.5  # in the first step that counts
 PARTS = {"generation": 1.0, "experience": 0.125, "training": 0.5, "sync": 0.0625}
 
@@ -49,6 +49,7 @@ def floor(study, small, task, tmp_path):
         RUNS=tmp_path / "runs",
         take_turns=take_turns,
         psutil=SimpleNamespace(virtual_memory=lambda: memory),
+        keep_compiled_code_by_processor=lambda: None,
         install_trl=lambda: started.append(("pip", [])),
     )
 
@@ -81,11 +82,12 @@ def test_arms_are_compared_with_the_floor_and_with_the_defaults(floor, tmp_path,
     assert {arm: row["times the floor"][:4] for arm, row in table.items()} == {
         "unpatched": "4.00",
         "defaults": "2.00",
-        "micro-batches of 64": "2.50",
+        "compiled": "2.50",
         "trl": "3.00",
         "floor": "–",
     }
     assert table["trl"]["the defaults are times as fast"][:4] == "1.50"
+    assert table["trl"]["compiled are times as fast"][:4] == "1.20"
     assert table["trl"]["tokens of a step's responses"] == "1920" and table["defaults"]["mean reward"] == "0.500"
 
 
@@ -138,14 +140,16 @@ def flags_of(words):
 def test_all_arms_have_the_same_work(task, tmp_path):
     commands = {arm: list(map(str, arms.command_of(arm, task, 3, 17, 1, tmp_path))) for arm in arms.ARMS}
     flags = {arm: flags_of(words) for arm, words in commands.items()}
-    for arm in arms.OPENRLHF:
+    for arm in arms.POLICIES:
         mine = flags[arm]
         assert (mine["--rollout.batch_size"], mine["--rollout.n_samples_per_prompt"]) == ("16", "8")
         assert (mine["--data.max_samples"], mine["--rollout.max_new_tokens"]) == (str(17 * 16), "200")
         assert (mine["--train.seed"], mine["--actor.adam.lr"], mine["--train.batch_size"]) == ("3", "0", "128")
-    sizes = {arm: flags[arm]["--train.micro_batch_size"] for arm in arms.OPENRLHF}
-    assert sizes == {"unpatched": "16", "defaults": "16", "micro-batches of 64": "64"}
-    assert [commands[arm][2] for arm in arms.OPENRLHF] == ["cpu-base", "cpu-patched", "cpu-patched"]
+    sizes = {arm: flags[arm]["--train.micro_batch_size"] for arm in arms.POLICIES}
+    assert sizes == {"unpatched": "16", "defaults": "16", "compiled": "16"}
+    eager = {arm for arm in arms.POLICIES if "--vllm.enforce_eager" in commands[arm]}
+    assert eager == {"unpatched", "defaults"}
+    assert [commands[arm][2] for arm in arms.POLICIES] == ["cpu-base", "cpu-patched", "cpu-patched"]
     for arm in arms.ONE_PROCESS:
         mine = flags[arm]
         assert (mine["--groups"], mine["--size"], mine["--steps"], mine["--seed"]) == ("16", "8", "17", "3")

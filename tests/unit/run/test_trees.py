@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import pytest
 from cpu_stack import ROOT
 
+from openrlhf_sagc.config.compilation import CACHE
 from openrlhf_sagc.run import trees
 
 MODULE = "openrlhf/cli/train_ppo_ray.py"
@@ -186,7 +187,7 @@ def test_ray_gets_the_tree_besides_what_openrlhf_starts_it_with(process, ray_ini
     import ray
 
     init = ray.init
-    trees.bring_tree(trees.use_tree(trees.PATCHED))
+    trees.bring_tree(trees.use_tree(trees.PATCHED), eager=False)
     ray.init("auto", runtime_env={"env_vars": {"NCCL_DEBUG": "WARN"}, "pip": []}, namespace="n")
     ((args, settings),) = ray_init
     variables = settings["runtime_env"].pop("env_vars")
@@ -202,13 +203,18 @@ def test_ray_gets_the_tree_besides_what_openrlhf_starts_it_with(process, ray_ini
     assert getattr(importlib.import_module(module), function) is trees.use_given_tree
 
 
-def given(ray_init, kind=trees.PATCHED) -> str:
+def variables_given(ray_init, kind=trees.PATCHED, eager=True) -> dict[str, str]:
     """What the command gives the workers."""
     import ray
 
-    trees.bring_tree(trees.use_tree(kind))
+    trees.bring_tree(trees.use_tree(kind), eager)
     ray.init()
-    return ray_init[-1][1]["runtime_env"]["env_vars"][trees.GIVEN]
+    return ray_init[-1][1]["runtime_env"]["env_vars"]
+
+
+def given(ray_init, kind=trees.PATCHED) -> str:
+    """The tree that the command gives the workers."""
+    return variables_given(ray_init, kind)[trees.GIVEN]
 
 
 @pytest.fixture
@@ -228,17 +234,35 @@ def test_a_worker_uses_the_tree_of_its_node(worker, tmp_path, monkeypatch):
     assert sys.path[0] == os.environ["PYTHONPATH"] == str(worker / "patched")
 
 
-@pytest.mark.parametrize("accelerator, settings", [("cpu", ("cpu", "1")), ("", ("", "0"))])
-def test_a_worker_of_a_command_on_cpus_trains_there_and_compiles_nothing(
-    process, ray_init, monkeypatch, accelerator, settings
-):
+def test_a_worker_of_a_command_on_cpus_trains_there(process, ray_init, monkeypatch):
     """Whatever Ray was started with."""
-    monkeypatch.setenv("DS_ACCELERATOR", accelerator)
+    monkeypatch.setenv("DS_ACCELERATOR", "cpu")
+    monkeypatch.setenv(CACHE, "compiled")
     monkeypatch.setenv(trees.GIVEN, given(ray_init))
     monkeypatch.setenv("DS_ACCELERATOR", "")
-    monkeypatch.setenv("TORCHDYNAMO_DISABLE", "0")
     trees.use_given_tree()
-    assert (os.environ["DS_ACCELERATOR"], os.environ["TORCHDYNAMO_DISABLE"]) == settings
+    assert os.environ["DS_ACCELERATOR"] == "cpu" and os.environ[CACHE].startswith("compiled/")
+
+
+def test_a_worker_on_gpus_is_left_alone(worker, monkeypatch):
+    monkeypatch.setenv(CACHE, "compiled")
+    trees.use_given_tree()
+    assert os.environ[CACHE] == "compiled" and os.environ["DS_ACCELERATOR"] == ""
+
+
+@pytest.mark.parametrize("eager, disabled", [(True, "1"), (False, "0")])
+def test_engines_on_cpus_are_compiled_where_the_run_has_no_eager_ones(
+    process, ray_init, monkeypatch, capsys, eager, disabled
+):
+    monkeypatch.setenv("DS_ACCELERATOR", "cpu")
+    assert variables_given(ray_init, eager=eager)["TORCHDYNAMO_DISABLE"] == disabled
+    assert ("--vllm.enforce_eager" in capsys.readouterr().err) != eager
+
+
+@pytest.mark.parametrize("eager", [True, False])
+def test_what_is_compiled_on_gpus_is_openrlhfs_matter(process, ray_init, capsys, eager):
+    assert "TORCHDYNAMO_DISABLE" not in variables_given(ray_init, eager=eager)
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize("changed", [f"trees/patched/{MODULE}", "run/trees.py"])
