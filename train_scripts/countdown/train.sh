@@ -2,6 +2,7 @@
 # Trains a warm-started Countdown model with GRPO on the CPU stack: train.sh TREE TASK OUTPUT [FLAG...]
 # TREE is cpu-patched (with this package) or cpu-base (unpatched), TASK a folder that warm_start.py has made, OUTPUT gets
 # tensorboard/run and trained/; later flags win over the ones here. What an earlier run has left there is moved aside.
+# vLLM compiles its model, which pays in runs of dozens of steps; --vllm.enforce_eager starts at once.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 [ $# -ge 3 ] || { echo "train_scripts/countdown/train.sh: usage: train.sh TREE TASK OUTPUT [FLAG...]" >&2; exit 2; }
@@ -21,9 +22,9 @@ exec bash train_scripts/on_cpu.sh "$tree" python train_scripts/train_on_cpu.py "
     --rollout.max_new_tokens 200 \
     --rollout.batch_size 16 \
     --rollout.n_samples_per_prompt 8 \
-    --rollout.micro_batch_size 64 \
+    --rollout.micro_batch_size 16 \
     --train.batch_size 128 \
-    --train.micro_batch_size 64 \
+    --train.micro_batch_size 16 \
     --actor.num_gpus_per_node 1 \
     --actor.adam.lr 8e-5 \
     --actor.lr_scheduler constant_with_warmup \
