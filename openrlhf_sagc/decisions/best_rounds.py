@@ -1,6 +1,5 @@
 """Chooses between plain steps, sorted steps and tail batching's rounds by forecasts, which learn from every step."""
 
-import math
 from typing import Any
 
 from openrlhf_sagc.decisions.dynamic_sampling import groups_to_ask
@@ -14,12 +13,13 @@ PLAIN, SORTED, ROUNDS = Seconds._fields
 WORDS = {PLAIN: "plain steps", SORTED: "sorted steps", ROUNDS: "short and long rounds"}
 STAY = 0.97  # share of the seconds of what a run has that something else must stay below
 SORT_GAIN = 0.97  # the same of sorted steps and plain ones
+GATHER_GAIN = 1.05  # the same where nothing is foreseen and a filter leaves groups over: frames gather the slow ones
 ROUND_GAIN = 0.87  # the same of rounds, which decode a third of their tokens in vain
 QUEUED_GAIN = 0.75  # the same where rollouts queue, which forecasts of rounds know least of
 SORT_FIRST = (
     0.9  # share of the seconds of sorted steps that rounds must stay below: those waste nothing, and are unbiased
 )
-PRIOR_STEPS = 5  # that a forecast is taken to have been right for
+PRIOR_STEPS = 5  # for which a kind is taken to have been off as all kinds were
 FADE = 0.98  # of what was measured, a step: what was slow once may be tried again
 BLIND = 2  # short rounds at a run's start, before which too little is known to leave them
 SLOTS = 128  # that every engine has
@@ -51,7 +51,7 @@ class BestRounds:
         self._kind = ""
         self._was_long = False  # the last round
         self._taken = [0.0, 0]  # seconds and steps since the frame began, or the short rounds
-        self._off: dict[str, list[float]] = {}  # by kind: sum of the logs of seconds over those forecast; steps
+        self._over: dict[str, list[float]] = {}  # by kind: sum over steps of seconds over those forecast; steps
 
     def decide(self, num_groups: int, group_size: int, outlook: Outlook) -> Round:
         """The next round, whose step needs these groups."""
@@ -83,16 +83,18 @@ class BestRounds:
         if self._taken[1] and not self._forecasts.is_guess:
             self._learn(found)
         seconds = {kind: getattr(found, kind) * self._correction(kind) for kind in WORDS}
-        kind = self._fastest({kind: x * (STAY if kind == self._kind else 1.0) for kind, x in seconds.items()})
+        likely = {kind: x * (STAY if kind == self._kind else 1.0) for kind, x in seconds.items()}
+        gathers = outlook.rate < 1 and self._forecasts.queues and found.sort == found.plain <= found.stop
+        kind = self._fastest(likely, GATHER_GAIN if gathers else SORT_GAIN)
         if kind != self._kind or not self._forecasts.is_guess:
             self._taken = [0.0, 0]
         return kind, f"{WORDS[kind]}: forecast " + ", ".join(f"{WORDS[kind]} {x:.3g} s" for kind, x in seconds.items())
 
-    def _fastest(self, seconds: dict[str, float]) -> str:
+    def _fastest(self, seconds: dict[str, float], sort_gain: float) -> str:
         if self._forecasts.is_guess:
             return PLAIN if seconds[PLAIN] < seconds[ROUNDS] else ROUNDS
         rounds, gain = seconds[ROUNDS], QUEUED_GAIN if self._forecasts.queues else ROUND_GAIN
-        can_sort = seconds[SORTED] < SORT_GAIN * seconds[PLAIN]
+        can_sort = seconds[SORTED] < sort_gain * seconds[PLAIN]
         if rounds < gain * seconds[PLAIN] and (not can_sort or rounds < SORT_FIRST * seconds[SORTED]):
             return ROUNDS
         return SORTED if can_sort else PLAIN
@@ -102,20 +104,23 @@ class BestRounds:
         seconds, steps = self._taken
         expected = getattr(found, self._kind)
         if seconds > 0 and expected > 0:
-            logs, known = self._off.get(self._kind, (0.0, 0.0))
-            self._off[self._kind] = [logs + steps * math.log(seconds / steps / expected), known + steps]
+            total, known = self._over.get(self._kind, (0.0, 0.0))
+            self._over[self._kind] = [total + seconds / expected, known + steps]
 
     def _correction(self, kind: str) -> float:
-        """Of forecasts; for what was never tried that of what the run has."""
-        logs, steps = self._off.get(kind, self._off.get(self._kind, (0.0, 0.0)))
-        return math.exp(logs / (steps + PRIOR_STEPS))
+        """Of forecasts: by what this kind was off, and as far as it was tried little, by what all kinds were."""
+        if not self._over:
+            return 1.0
+        of_all, all_steps = map(sum, zip(*self._over.values()))
+        total, steps = self._over.get(kind, (0.0, 0.0))
+        return (total + PRIOR_STEPS * of_all / all_steps) / (steps + PRIOR_STEPS)
 
     def observe(self, waiting: int, step: Step | None = None) -> None:
         """The round is over, and `waiting` prompts are left behind."""
         if step:
             self._forecasts.observe(step)
             self._taken = [self._taken[0] + step.elapsed, self._taken[1] + 1]
-            self._off = {kind: [FADE * logs, FADE * steps] for kind, (logs, steps) in self._off.items()}
+            self._over = {kind: [FADE * total, FADE * steps] for kind, (total, steps) in self._over.items()}
             self._was_long = step.round.long
         self._rules[self._kind].observe(waiting)
 
@@ -126,13 +131,13 @@ class BestRounds:
     def state_dict(self) -> dict[str, Any]:
         """What `load_state_dict` needs to go on, between two rounds; JSON-serialisable."""
         states = {key: value for rule in self._rules.values() for key, value in rule.state_dict().items()}
-        own = {"kind": self._kind, "was_long": self._was_long, "taken": list(self._taken), "off": dict(self._off)}
+        own = {"kind": self._kind, "was_long": self._was_long, "taken": list(self._taken), "over": dict(self._over)}
         return {**states, **own, "forecasts": self._forecasts.state_dict()}
 
     def load_state_dict(self, state: dict) -> None:
         """Go on from `state_dict()` of any batcher."""
         self._kind, self._was_long = state.get("kind", ""), state.get("was_long", False)
-        self._taken, self._off = list(state.get("taken", [0.0, 0])), dict(state.get("off", {}))
+        self._taken, self._over = list(state.get("taken", [0.0, 0])), dict(state.get("over", {}))
         for rule in self._rules.values():
             rule.load_state_dict(state)
         if "forecasts" in state:

@@ -1,7 +1,6 @@
 """Which rounds are chosen by what is forecast and measured."""
 
 import json
-import math
 from types import SimpleNamespace
 
 import pytest
@@ -74,6 +73,29 @@ def test_the_fastest_is_chosen_with_a_handicap_for_what_wastes_tokens(seconds, k
     assert batcher._kind == kind and batcher.metrics()["plain_round"] == (kind == "plain")
 
 
+@pytest.mark.parametrize(
+    "rate, seconds, kind",
+    [
+        (1.0, Seconds(100, 100, 100), "plain"),
+        (0.5, Seconds(100, 100, 100), "sort"),  # nothing is foreseen
+        (0.5, Seconds(100, 99, 100), "plain"),  # too little is
+        (0.5, Seconds(100, 100, 90), "plain"),  # rounds may be what is faster
+        (0.5, Seconds(100, 100, 70), "stop"),
+    ],
+)
+def test_where_rollouts_queue_frames_gather_what_a_filter_leaves_over(rate, seconds, kind):
+    batcher = batcher_of(seconds, queues=True)
+    batcher.decide(8, 4, Outlook(rate=rate))
+    assert batcher._kind == kind
+
+
+def test_frames_that_took_longer_than_plain_steps_gather_nothing():
+    batcher = batcher_of(Seconds(100, 100, 100), queues=True)
+    batcher._over = {"plain": [30, 30], "sort": [1.2 * 30, 30]}
+    batcher.decide(8, 4, Outlook(rate=0.5))
+    assert batcher._kind == "plain"
+
+
 def test_where_rollouts_queue_rounds_have_to_gain_more():
     for seconds, kind in ((80, "plain"), (74, "stop")):
         batcher = batcher_of(Seconds(100, 100, seconds), queues=True)
@@ -126,12 +148,12 @@ def test_rounds_that_were_begun_blindly_end_once_two_of_them_say_that_they_are_n
 
 
 def test_what_took_longer_than_forecast_is_corrected():
-    """Sorted steps are forecast to take 60 s and take 120, so plain ones come."""
+    """Sorted steps are forecast to take 60 s and take more, so plain ones come."""
     batcher, frame = batcher_of(Seconds(100, 60, 100)), [Outlook(left=10.0)] + [Outlook(framed=5.0)] * 9
     kinds(batcher, [Outlook()], elapsed=100.0)
     batcher = batcher_of(Seconds(100, 60, 100))
-    assert kinds(batcher, frame, elapsed=120.0) == ["sort"] * 10
-    batcher._off["plain"] = [0.0, 30]
+    assert kinds(batcher, frame, elapsed=100.0) == ["sort"] * 10
+    batcher._over["plain"] = [30, 30]
     assert kinds(batcher, [Outlook()]) == ["sort"]  # once more: a few steps may be odd
     assert kinds(batcher, frame[1:], elapsed=170.0) == ["sort"] * 9
     assert kinds(batcher, [Outlook()]) == ["long"]
@@ -141,13 +163,20 @@ def test_what_all_forecasts_are_off_decides_nothing():
     batcher = batcher_of(Seconds(50, 49, 50))
     assert kinds(batcher, [Outlook()] * 20, elapsed=100.0) == ["long"] * 20
     faded = sum(FADE**steps for steps in range(1, 20))  # 19 steps were learned from before the last one
-    assert batcher._off["plain"] == pytest.approx([faded * math.log(2), faded])
+    assert batcher._over["plain"] == pytest.approx([faded * 2, faded])
 
 
-def test_what_was_slow_once_is_tried_again_a_hundred_steps_later():
+def test_what_was_tried_little_is_corrected_by_what_all_kinds_were_off():
+    batcher = batcher_of(Seconds(100, 105, 100))
+    batcher._over = {"plain": [1.5 * 40, 40], "sort": [1.0, 1]}
+    batcher.decide(8, 4, Outlook())
+    assert batcher._kind == "plain"  # one quick step says little
+
+
+def test_what_was_slow_once_is_tried_again_later():
     batcher = batcher_of(Seconds(100, 60, 100))
-    batcher._off = {"plain": [0.0, 30], "sort": [10 * math.log(4), 10]}
-    found = kinds(batcher, [Outlook()] * 100, elapsed=100.0)
+    batcher._over = {"plain": [30, 30], "sort": [4 * 10, 10]}
+    found = kinds(batcher, [Outlook()] * 150, elapsed=100.0)
     assert found[:50] == ["long"] * 50 and "sort" in found[50:]
 
 
@@ -201,7 +230,7 @@ def test_a_resumed_run_decides_the_same():
                 batcher._forecasts.observe = lambda step: None
                 kinds(batcher, outlooks[:cut], elapsed=150.0)
             resumed.load_state_dict(json.loads(json.dumps(killed.state_dict())))
-            assert (resumed._off, resumed._taken) == (killed._off, killed._taken) and (cut < 2 or killed._taken[1])
+            assert (resumed._over, resumed._taken) == (killed._over, killed._taken) and (cut < 2 or killed._taken[1])
             resumed._forecasts.forecast = lambda *arguments, seconds=seconds: seconds
             assert resumed.decide(8, 4, outlooks[cut]) == straight.decide(8, 4, outlooks[cut])
             assert resumed.state_dict() == straight.state_dict()
