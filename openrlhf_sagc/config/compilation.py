@@ -4,14 +4,14 @@ import hashlib
 import os
 from pathlib import Path
 
-CACHE = "TORCHINDUCTOR_CACHE_DIR"
+CACHE, DISABLED = "TORCHINDUCTOR_CACHE_DIR", "TORCHDYNAMO_DISABLE"
 PROCESSOR = Path("/proc/cpuinfo")
 
 
 def compile_nothing_on_cpus() -> None:
     """Have this process and those it starts run eager code where DeepSpeed trains on CPUs; call it before torch is imported."""
     if os.environ.get("DS_ACCELERATOR") == "cpu":
-        os.environ["TORCHDYNAMO_DISABLE"] = "1"
+        os.environ[DISABLED] = "1"
 
 
 def keep_compiled_code_by_processor() -> None:

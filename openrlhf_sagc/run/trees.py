@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from openrlhf_sagc.config.compilation import keep_compiled_code_by_processor
+from openrlhf_sagc.config.compilation import DISABLED, keep_compiled_code_by_processor
 from openrlhf_sagc.config.refusal import refusal, refuse
 
 VERSION = "0.11.2"  # of OpenRLHF, which the patches are for
@@ -76,7 +76,7 @@ def bring_tree(tree: Tree, eager: bool) -> None:
     import ray
 
     init = ray.init
-    compilation = {"TORCHDYNAMO_DISABLE": str(int(eager))} if tree.name.startswith(ON_CPU) else {}
+    compilation = {DISABLED: str(int(eager))} if tree.name.startswith(ON_CPU) else {}
     if compilation and not eager:
         print(
             "openrlhf_sagc: vLLM compiles its model, for some 30 s the first time on a processor and 6 s later on; its steps are "
@@ -106,7 +106,8 @@ def use_given_tree() -> None:
     name, expected = os.environ[GIVEN].split()
     if name.startswith(ON_CPU):
         os.environ["DS_ACCELERATOR"] = "cpu"
-        keep_compiled_code_by_processor()
+        if os.environ.get(DISABLED) != "1":
+            keep_compiled_code_by_processor()
     try:
         folder = _put_first(name, _python_path()).folder
     except SystemExit as refused:

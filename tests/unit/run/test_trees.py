@@ -2,6 +2,7 @@
 
 import importlib.machinery
 import os
+import re
 import runpy
 import shutil
 import subprocess
@@ -234,14 +235,16 @@ def test_a_worker_uses_the_tree_of_its_node(worker, tmp_path, monkeypatch):
     assert sys.path[0] == os.environ["PYTHONPATH"] == str(worker / "patched")
 
 
-def test_a_worker_of_a_command_on_cpus_trains_there(process, ray_init, monkeypatch):
-    """Whatever Ray was started with."""
+@pytest.mark.parametrize("eager, folder", [(True, r"compiled"), (False, r"compiled/\w{16}")])
+def test_a_worker_of_a_command_on_cpus_trains_there(process, ray_init, monkeypatch, eager, folder):
+    """Whatever Ray was started with. Without anything to compile it needs no folder, and so no home."""
     monkeypatch.setenv("DS_ACCELERATOR", "cpu")
     monkeypatch.setenv(CACHE, "compiled")
-    monkeypatch.setenv(trees.GIVEN, given(ray_init))
+    for name, value in variables_given(ray_init, eager=eager).items():
+        monkeypatch.setenv(name, value)
     monkeypatch.setenv("DS_ACCELERATOR", "")
     trees.use_given_tree()
-    assert os.environ["DS_ACCELERATOR"] == "cpu" and os.environ[CACHE].startswith("compiled/")
+    assert os.environ["DS_ACCELERATOR"] == "cpu" and re.fullmatch(folder, os.environ[CACHE])
 
 
 def test_a_worker_on_gpus_is_left_alone(worker, monkeypatch):
