@@ -50,4 +50,5 @@ exec bash train_scripts/countdown/train.sh cpu-patched "$output" "$output" \
     --rollout.batch_size 16 \
     --train.batch_size 64 \
     --data.max_samples 1000 \
+    --vllm.enforce_eager \
     "$@"

@@ -20,6 +20,7 @@ SORT_FIRST = (
     0.9  # share of the seconds of sorted steps that rounds must stay below: those waste nothing, and are unbiased
 )
 PRIOR_STEPS = 5  # for which a kind is taken to have been off as all kinds were
+ODD = 3  # times what was expected that a step counts as at most: a reward that hangs is no matter of its kind
 FADE = 0.98  # of what was measured, a step: what was slow once may be tried again
 BLIND = 2  # short rounds at a run's start, before which too little is known to leave them
 SLOTS = 128  # that every engine has
@@ -29,7 +30,9 @@ class BestRounds:
     """Takes what is forecast to be the fastest, see `RoundSeconds`; a frame, or short rounds and the long ones they fill,
     end before anything else begins.
 
-    What a kind of step takes over its forecast is measured, and corrects it. The first step has no forecast: it is a
+    What a kind of step takes over its forecast is measured, and corrects it; until it was tried for long, what all kinds
+    take does so as well. Where rollouts queue and a filter drops groups, a frame comes in the place of plain steps before
+    anything is foreseen: it gathers what its steps leave over, which is slow. The first step has no forecast: it is a
     short round where every rollout has a slot, and else a plain step. Such rounds may end before their first long one.
 
     Args:
@@ -105,7 +108,8 @@ class BestRounds:
         expected = getattr(found, self._kind)
         if seconds > 0 and expected > 0:
             total, known = self._over.get(self._kind, (0.0, 0.0))
-            self._over[self._kind] = [total + seconds / expected, known + steps]
+            over = min(seconds / steps / expected, ODD * self._correction(self._kind))
+            self._over[self._kind] = [total + steps * over, known + steps]
 
     def _correction(self, kind: str) -> float:
         """Of forecasts: by what this kind was off, and as far as it was tried little, by what all kinds were."""
@@ -125,8 +129,16 @@ class BestRounds:
         self._rules[self._kind].observe(waiting)
 
     def metrics(self) -> dict[str, float]:
-        """Those of the last round's rule, and `plain_round`, 1 if it was plain."""
-        return {"plain_round": float(self._kind == PLAIN), **self._rules[self._kind].metrics()}
+        """Always the same names, or a run that goes on as another kind would look like two runs: those of `TailBatcher`,
+        `sorted_round` and `plain_round`."""
+        rounds = self._rounds.metrics()
+        long = rounds["long_round"] * (self._kind == ROUNDS)
+        return {
+            **rounds,
+            "long_round": long,
+            "sorted_round": float(self._kind == SORTED),
+            "plain_round": float(self._kind == PLAIN),
+        }
 
     def state_dict(self) -> dict[str, Any]:
         """What `load_state_dict` needs to go on, between two rounds; JSON-serialisable."""

@@ -89,6 +89,12 @@ def test_where_rollouts_queue_frames_gather_what_a_filter_leaves_over(rate, seco
     assert batcher._kind == kind
 
 
+def test_where_no_rollout_queues_plain_steps_come_before_anything_is_foreseen():
+    batcher = batcher_of(Seconds(100, 100, 100))
+    batcher.decide(8, 4, Outlook(rate=0.5))
+    assert batcher._kind == "plain"
+
+
 def test_frames_that_took_longer_than_plain_steps_gather_nothing():
     batcher = batcher_of(Seconds(100, 100, 100), queues=True)
     batcher._over = {"plain": [30, 30], "sort": [1.2 * 30, 30]}
@@ -171,6 +177,23 @@ def test_what_was_tried_little_is_corrected_by_what_all_kinds_were_off():
     batcher._over = {"plain": [1.5 * 40, 40], "sort": [1.0, 1]}
     batcher.decide(8, 4, Outlook())
     assert batcher._kind == "plain"  # one quick step says little
+
+
+def test_a_single_step_that_hangs_changes_nothing():
+    batcher = batcher_of(Seconds(100, 105, 200))
+    batcher._over = {"plain": [30, 30], "sort": [30, 30]}
+    found = kinds(batcher, [Outlook()], elapsed=100.0 * 100)
+    assert found + kinds(batcher, [Outlook()] * 50, elapsed=100.0) == ["long"] * 51
+
+
+@pytest.mark.parametrize("seconds", [SORTS, ROUNDS, PLAIN])
+def test_all_kinds_log_the_same_names(seconds):
+    batcher = batcher_of(seconds)
+    batcher.decide(8, 4, Outlook())
+    logged = batcher.metrics()
+    assert {*logged} == {"long_round", "long_share", "waited", "sorted_round", "plain_round"}
+    assert logged["sorted_round"] == (seconds is SORTS) and logged["plain_round"] == (seconds is PLAIN)
+    assert logged["long_round"] == 0
 
 
 def test_what_was_slow_once_is_tried_again_later():

@@ -188,3 +188,12 @@ def test_a_resume_with_other_data_ends_before_ray_starts(run_main, tmp_path, sav
     run_main(training, *resume, "--data.max_samples", "150", "--rollout.resume_data", "anew", "--train.seed", "9")
     said = capsys.readouterr().out
     assert "has 150: the episode begins anew with these\n" in said and "goes on with --train.seed 9 (was 42)\n" in said
+
+
+@pytest.mark.parametrize("eager", [True, False])
+@pytest.mark.parametrize("module", ["openrlhf_sagc", "openrlhf_sagc.off"])
+def test_a_command_says_whether_engines_are_eager(start_run, monkeypatch, module, eager):
+    given = []
+    monkeypatch.setattr("openrlhf_sagc.run.trees.bring_tree", lambda tree, eager: given.append(eager))
+    start_run(*["--vllm.enforce_eager"] * eager, module=module)
+    assert given == [eager]

@@ -37,6 +37,7 @@ def process(tmp_path, monkeypatch):
         make_openrlhf(package / "trees" / name, name.removeprefix("cpu-"))
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setenv("VLLM_USE_AOT_COMPILE", "1")
     monkeypatch.setattr(trees, "PACKAGE", package)
     monkeypatch.setattr(sys, "path", [path for path in sys.path if not path.startswith(str(ROOT / "build"))])
     for name in [name for name in sys.modules if name.partition(".")[0] == "openrlhf"]:
