@@ -16,7 +16,7 @@ export RAY_process_group_cleanup_enabled=true # vLLM's engine ends with its acto
 export DS_ACCELERATOR=cpu TORCH_EXTENSIONS_DIR=$root/build/torch_extensions # keeps DeepSpeed's compiled CPU Adam
 export VLLM_CPU_KVCACHE_SPACE=1 VLLM_NO_USAGE_STATS=1                       # GiB; vLLM's default takes far more
 export VLLM_ENABLE_V1_MULTIPROCESSING=0 # an engine's worker in the engine's process, not in one more that polls
-export TORCHDYNAMO_DISABLE=1            # but in the workers of a run that has no --vllm.enforce_eager
+export TORCHDYNAMO_DISABLE=1            # nothing is compiled, but in the workers of a run without --vllm.enforce_eager
 export OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1
 export PYTHONPATH=$tree PATH=$root/.venv/bin:$PATH
 [ -z "${WARM_PYTHON:-}" ] || PATH=$(dirname "$WARM_PYTHON"):$PATH # of the tests: a python that starts at once

@@ -79,8 +79,8 @@ def bring_tree(tree: Tree, eager: bool) -> None:
     compilation = {DISABLED: str(int(eager))} if tree.name.startswith(ON_CPU) else {}
     if compilation and not eager:
         print(
-            "openrlhf_sagc: vLLM compiles its model, for some 30 s the first time on a processor and 6 s later on; its steps are "
-            "then faster; --vllm.enforce_eager starts at once",
+            "openrlhf_sagc: vLLM compiles its model before the first step, which takes longest the first time on a processor; "
+            "--vllm.enforce_eager starts at once, with slower steps",
             file=sys.stderr,
         )
 
