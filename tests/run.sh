@@ -21,7 +21,7 @@ fi
 . tests/stages.sh
 trap table EXIT # also where the run is interrupted
 # Two tests at a time. A worker that dies ends the tests, and is named: xdist would start another and then wait for ever.
-run_tests() { stage "$1" "$2" -m pytest "${@:3}" -n 2 --dist loadgroup --max-worker-restart 0 -rsfE; }
+run_tests() { stage "$1" "$2" -m pytest -n 2 --dist loadgroup --max-worker-restart 0 -rsfE "${@:3}"; }
 mapfile -t scripts < <(git ls-files '*.sh')
 stage black .venv/bin/python -m black --check .
 stage isort .venv/bin/python -m isort --check .
@@ -33,6 +33,6 @@ if [ "${1:-}" != --fast ]; then
     stage "gates of the patch series" env PYTHON="$WARM_PYTHON" bash patches/check.sh --locked
     run_tests "patches and DeepSpeed" "$WARM_PYTHON" tests/patches tests/deepspeed
     run_tests kernel .venv/bin/python tests/kernels # a new interpreter: Triton decides at its import whether it interprets
-    run_tests "real stack" "$WARM_PYTHON" tests/stack
+    run_tests "real stack" "$WARM_PYTHON" tests/stack -n 3 # a run's processes wait for each other
 fi
 all_passed

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.xdist_group("compiled")  # one worker compiles, with all cores
 HERE = Path(__file__).parent
 CAPABILITIES = [80, 90, 100]
 

@@ -149,10 +149,10 @@ def export_again(copy):
         ("            constant =  high - low <= 8 * eps * torch.maximum(high, -low)", 24, "black would change it"),
     ],
 )
-def test_patch_that_does_not_compile_or_is_not_formatted(short, line, code, words):
+def test_patch_that_does_not_compile_or_is_not_formatted(short, python, line, code, words):
     change(zeroing_patch(short), "            constant = high - low <= 8 * eps * torch.maximum(high, -low)", line)
     export_again(short)
-    assert_fails(run(short / "patches/check.sh"), code, "0003-", words)
+    assert_fails(run(short / "patches/check.sh", PYTHON=str(python)), code, "0003-", words)
 
 
 def test_series_that_was_not_checked_as_a_whole(copy):

@@ -17,7 +17,7 @@ import pytest
 from real_runs import AGENTS, actor_process, process_ids, why_it_ended
 
 pytestmark = pytest.mark.stack
-PROMPTS, BATCH, SIZE, EPISODES = 48, 8, 4, 3
+PROMPTS, BATCH, SIZE, EPISODES = 48, 8, 4, 2
 SECRET = "open-sesame"  # in the reward's URL
 DIED = r"^openrlhf_sagc: {} \(process \d+ on [\d.]+\) has died: .*; its log says why, start again {}$"
 FAULTS = {  # what is killed: its Ray actor, and the line that the run ends with

@@ -48,7 +48,7 @@ def main() -> None:
     sampling = SamplingParams(
         n=arguments.size, temperature=1.0, max_tokens=arguments.max_new_tokens, detokenize=False
     )  # fmt: skip
-    model = AutoModelForCausalLM.from_pretrained(arguments.model, dtype=arguments.dtype, attn_implementation="sdpa")
+    model = AutoModelForCausalLM.from_pretrained(arguments.model, dtype=arguments.dtype, attn_implementation="eager")
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.0)
     tokenizer, grade = AutoTokenizer.from_pretrained(arguments.model), load_grader(arguments.grader)
     log = StepLog(arguments.output)

@@ -68,7 +68,7 @@ def config_of(arguments) -> GRPOConfig:
         beta=0.0,
         use_cpu=True,
         bf16=False,
-        model_init_kwargs={"dtype": arguments.dtype, "attn_implementation": "sdpa"},
+        model_init_kwargs={"dtype": arguments.dtype, "attn_implementation": "eager"},
         gradient_checkpointing=False,
         use_vllm=True,
         vllm_mode="colocate",

@@ -19,6 +19,7 @@ from cpu_stack import ROOT
 
 import openrlhf_sagc
 
+pytestmark = pytest.mark.xdist_group("package")  # one worker builds
 VERSION = openrlhf_sagc.__version__
 PIP = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
 
