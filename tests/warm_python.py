@@ -127,6 +127,9 @@ def preload() -> None:
                 importers.append(frame.f_globals["__name__"])
                 raise ModuleNotFoundError(name, name="ray")
 
+    cpuinfo = importlib.import_module("cpuinfo")
+    if processor := cpuinfo.get_cpu_info():  # by a process that takes a second; DeepSpeed asks twice in each of its own
+        cpuinfo.get_cpu_info = lambda: processor
     importers = []
     sys.meta_path.insert(0, finder := WithoutRay())
     for module in MODULES:
@@ -136,9 +139,6 @@ def preload() -> None:
         parent, _, child = name.rpartition(".")
         del sys.modules[name]
         delattr(sys.modules[parent], child)
-    cpuinfo = importlib.import_module("cpuinfo")
-    processor = cpuinfo.get_cpu_info()  # by a process that takes a second; DeepSpeed asks twice in each of its own
-    cpuinfo.get_cpu_info = lambda: processor
 
 
 def serve(listener: socket.socket, owner: int, folder: Path) -> dict:

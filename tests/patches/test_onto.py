@@ -23,7 +23,7 @@ def tree(tmp_path):
 
 @pytest.fixture
 def few(tmp_path):
-    """A folder with the scripts and a few patches; all of them take seconds each time."""
+    """A folder with the scripts and a few patches; the whole series takes seconds a call."""
     folder = tmp_path / "few/patches"
     (folder / "cpu").mkdir(parents=True)
     for name in ("*.sh", "000[2-4]-*", "0015-*", "cpu/0004-*"):

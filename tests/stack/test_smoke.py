@@ -1,10 +1,9 @@
 """A launch script trains on the real stack: the very script in its own shape, with the sizes of smoke.sh.
 
-Scripts take turns: a run of the tests draws TURN of them, and names the others at its end. With SMOKES=all it trains all.
+A run of many tests trains ALWAYS and another one that it draws (conftest.py), and names the others at its end; with SMOKES=all it
+trains all.
 """
 
-import os
-import random
 import re
 
 import pytest
@@ -12,7 +11,7 @@ from cpu_stack import ROOT
 from real_runs import logged_steps, why_it_ended
 
 pytestmark = pytest.mark.stack
-STEPS, TURN = 10, 2
+STEPS = 10
 RUNS = [
     ("dapo_qwen2.5_1.5b.sh", "recommended"),
     ("dapo_qwen2.5_7b.sh", "off"),
@@ -21,17 +20,10 @@ RUNS = [
     ("dapo_async_partial_rollout.sh", "recommended"),
     ("multi_turn_agent.sh", "all"),
 ]
-DRAWN = random.Random(os.environ.get("PYTEST_XDIST_TESTRUNUID")).sample(RUNS, TURN)  # all workers draw the same
-
-
-def in_turns(script, sagc):
-    another = (script, sagc) not in DRAWN and os.environ.get("SMOKES") != "all"
-    reason = f"{script} has its turn in another run of the tests, and in each with SMOKES=all"
-    return pytest.param(script, sagc, marks=[pytest.mark.skip(reason=reason)] if another else [])
 
 
 @pytest.mark.xdist_group("smoke")  # two of them may write to one folder
-@pytest.mark.parametrize(("script", "sagc"), [in_turns(*run) for run in RUNS])
+@pytest.mark.parametrize(("script", "sagc"), RUNS)
 def test_smoke(task, run_command, monkeypatch, script, sagc):
     monkeypatch.setenv("TASK", str(task))
     monkeypatch.setenv("STEPS", str(STEPS))

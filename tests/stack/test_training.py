@@ -177,6 +177,7 @@ def test_switched_off_is_bit_identical_to_unpatched(train, task, tmp_path_factor
         "rollout__max_new_tokens": 32,
         "algo__kl__init_coef": 1,
         "ref__num_gpus_per_node": 1,
+        "vllm__engine_args": None,  # which unpatched OpenRLHF has not
     }
     base, patched = train("cpu-base", **seeded), train("cpu-patched", off=True, **seeded)
     assert len(base.scalars) == 3

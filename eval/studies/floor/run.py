@@ -77,7 +77,7 @@ def report(steps: pd.DataFrame) -> str:
         f"GRPO with {samples} samples a step in groups of {SIZE}.",
         f"Threads of the arms of one process: {steps['threads'].iloc[0]}, of OpenRLHF's processes one each.",
         f"Mean responses of the arms have {least:.1f} to {most:.1f} tokens, {100 * (most / least - 1):.1f} % apart.",
-        f"The load average over 15 minutes was {steps['load'].min():.1f} to {steps['load'].max():.1f}, one from this.",
+        f"The load average over 15 minutes was {steps['load'].min():.1f} to {steps['load'].max():.1f}, of which one to two are from this.",
     ]
     return " ".join(facts) + "\n\n" + markdown(titles, rows, alignment="l" + "r" * (len(titles) - 1))
 
