@@ -17,28 +17,25 @@ from filelock import FileLock
 from one_engine import engine, make_scheduler  # noqa: F401
 from real_runs import PORT_TAKEN, TIMEOUT, kill, logged_steps, training, why_it_ended
 
-ALWAYS = "dapo_async_partial_rollout.sh"  # of the launch scripts, the one without another test of its modes
+TURN = 4  # a run of this folder has one in so many of the tests that are marked in_turns
 MODULES = {"cpu-patched": "openrlhf_sagc", "cpu-base": "openrlhf_sagc.unpatched"}
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the marks
-def pytest_collection_modifyitems(items):
+def pytest_collection_modifyitems(config, items):
     for item in items:
         if "engine" in getattr(item, "fixturenames", ()):  # they share it, so one worker runs them all
             item.add_marker(pytest.mark.xdist_group("engine"))
-    smokes = [item for item in items if getattr(item, "originalname", "") == "test_smoke"]
-    if len(smokes) < len(items) and os.environ.get("SMOKES") != "all":
-        draw(smokes)
+    if os.environ.get("TURNS") != "all" and any(Path(word.partition("::")[0]).is_dir() for word in config.args):
+        draw([item for item in items if item.get_closest_marker("in_turns")])
 
 
-def draw(smokes):
-    """Leave ALWAYS and one of the others, the same in all workers of pytest-xdist."""
-    others = [smoke for smoke in smokes if smoke.callspec.params["script"] != ALWAYS]
-    drawn = random.Random(os.environ.get("PYTEST_XDIST_TESTRUNUID")).sample(others, min(len(others), 1))
-    for smoke in others:
-        if smoke not in drawn:
-            reason = f"{smoke.callspec.params['script']} is drawn in other runs of the tests; SMOKES=all trains all"
-            smoke.add_marker(pytest.mark.skip(reason=reason))
+def draw(tests):
+    """Leave one in TURN of them, the same ones in all workers of pytest-xdist; the end of the run names the others."""
+    drawn = random.Random(os.environ.get("PYTEST_XDIST_TESTRUNUID")).sample(tests, len(tests) // TURN)
+    for test in tests:
+        if test not in drawn:
+            test.add_marker(pytest.mark.skip(reason=f"{test.name} has its turn in another run; TURNS=all runs all"))
 
 
 @dataclass

@@ -5,7 +5,7 @@ import json
 import pytest
 from cpu_stack import ROOT
 
-pytestmark = pytest.mark.stack
+pytestmark = [pytest.mark.stack, pytest.mark.in_turns]
 
 
 @pytest.mark.xdist_group("smoke")  # they make one task

@@ -1,7 +1,6 @@
 """A launch script trains on the real stack: the very script in its own shape, with the sizes of smoke.sh.
 
-A run of many tests trains ALWAYS and another one that it draws (conftest.py), and names the others at its end; with SMOKES=all it
-trains all.
+The asynchronous one has modes without another test. The others are trained in turns.
 """
 
 import re
@@ -11,14 +10,15 @@ from cpu_stack import ROOT
 from real_runs import logged_steps, why_it_ended
 
 pytestmark = pytest.mark.stack
+IN_TURNS = pytest.mark.in_turns
 STEPS = 10
 RUNS = [
-    ("dapo_qwen2.5_1.5b.sh", "recommended"),
-    ("dapo_qwen2.5_7b.sh", "off"),
-    ("dapo_qwen2.5_7b_all.sh", "all"),
-    ("dapo_qwen2.5_32b_multinode.sh", "recommended"),
+    pytest.param("dapo_qwen2.5_1.5b.sh", "recommended", marks=IN_TURNS),
+    pytest.param("dapo_qwen2.5_7b.sh", "off", marks=IN_TURNS),
+    pytest.param("dapo_qwen2.5_7b_all.sh", "all", marks=IN_TURNS),
+    pytest.param("dapo_qwen2.5_32b_multinode.sh", "recommended", marks=IN_TURNS),
     ("dapo_async_partial_rollout.sh", "recommended"),
-    ("multi_turn_agent.sh", "all"),
+    pytest.param("multi_turn_agent.sh", "all", marks=IN_TURNS),
 ]
 
 
