@@ -34,7 +34,7 @@ if [ "${1:-}" != --fast ]; then
     stage "gates of the patch series" env PYTHON="$WARM_PYTHON" bash patches/check.sh --locked
     run_tests "patches and DeepSpeed" "$WARM_PYTHON" tests/patches tests/deepspeed
     run_tests kernel .venv/bin/python tests/kernels # a new interpreter: Triton decides at its import whether it interprets
-    # A run's processes wait for each other, so that three runs fill two cores. Three need 12 GB of memory.
+    # A run's processes wait for each other, so that three runs fill two cores. Three took 10 GB of memory.
     at_once=$(cat /proc/meminfo /sys/fs/cgroup/memory.max 2>/dev/null |
         awk '/^MemAvailable/ {kB = $2} /^[0-9]+$/ && $1 / 1024 < kB {kB = $1 / 1024} END {print kB < 14e6 ? 2 : 3}')
     run_tests "real stack" "$WARM_PYTHON" tests/stack -n "$at_once"
