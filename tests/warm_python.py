@@ -128,7 +128,8 @@ def preload() -> None:
                 raise ModuleNotFoundError(name, name="ray")
 
     cpuinfo = importlib.import_module("cpuinfo")
-    if processor := cpuinfo.get_cpu_info():  # by a process that takes a second; DeepSpeed asks twice in each of its own
+    # By a process that takes a second; DeepSpeed asks twice in each of its own.
+    if processor := cpuinfo.get_cpu_info():
         cpuinfo.get_cpu_info = lambda: processor
     importers = []
     sys.meta_path.insert(0, finder := WithoutRay())
