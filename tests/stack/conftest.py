@@ -27,15 +27,16 @@ def pytest_collection_modifyitems(config, items):
         if "engine" in getattr(item, "fixturenames", ()):  # they share it, so one worker runs them all
             item.add_marker(pytest.mark.xdist_group("engine"))
     if os.environ.get("TURNS") != "all" and any(Path(word.partition("::")[0]).is_dir() for word in config.args):
-        draw([item for item in items if item.get_closest_marker("in_turns")])
+        leave_one_turn([item for item in items if item.get_closest_marker("in_turns")])
 
 
-def draw(tests):
-    """Leave one in TURN of them, the same ones in all workers of pytest-xdist; the end of the run names the others."""
-    drawn = random.Random(os.environ.get("PYTEST_XDIST_TESTRUNUID")).sample(tests, len(tests) // TURN)
-    for test in tests:
-        if test not in drawn:
-            test.add_marker(pytest.mark.skip(reason=f"{test.name} has its turn in another run; TURNS=all runs all"))
+def leave_one_turn(tests):
+    """Skip all but one in TURN of them, those whose turn it is at this commit; the end of the run names the others."""
+    commits = subprocess.run(["git", "rev-list", "--count", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout
+    turn = int(commits or 0) % TURN
+    for place, test in enumerate(tests):
+        if place % TURN != turn:
+            test.add_marker(pytest.mark.skip(reason=f"{test.name} has its turn at another commit; TURNS=all runs all"))
 
 
 @dataclass
