@@ -20,6 +20,8 @@ PYTHON=$(realpath -s "${PYTHON:-$(DS_ACCELERATOR=cpu .venv/bin/python tests/warm
 BUILD=build/gates # its own trees: those of build/ may be in use
 LOCK=patches/check.lock
 export PYTHON BUILD GIT_CONFIG_GLOBAL=/dev/null GIT_CONFIG_NOSYSTEM=1
+# What the set-up has compiled of DeepSpeed, and its ninja: another one would compile it again, which takes a minute.
+export TORCH_EXTENSIONS_DIR=${TORCH_EXTENSIONS_DIR:-$PWD/build/torch_extensions} PATH=$PWD/.venv/bin:$PATH
 # shellcheck disable=SC2046
 unset $(git rev-parse --local-env-vars)
 UPSTREAM_TESTS=221
@@ -174,8 +176,8 @@ bash patches/build.sh
 check_export $BUILD/patched patches
 check_export $BUILD/cpu-base patches/cpu 2 # the last two are of the main series
 if [ "${1:-}" = --locked ]; then
+    check_later check_tree $BUILD/cpu-base "cpu series" # the fastest first: the third waits for it
     check_later check_tree $BUILD/patched "main series"
-    check_later check_tree $BUILD/cpu-base "cpu series"
 else
     check_series $BUILD/base patches
     check_series $BUILD/base patches/cpu patches/*-Pack-samples-without-flash-attn-*.patch # without it nothing can be imported
