@@ -217,9 +217,8 @@ if __name__ == "__main__":
     theirs, deal, as_plain_steps = ppo_loop.parse, experience.deal, training.as_plain_steps
     with (
         mock.patch.dict(ppo_loop.FLAGS, {"actor.adam.eps": EPSILON}),
-        # Muon iterates in float16 or bfloat16 where a processor has it.
+        # Muon iterates in float16 where a processor has it.
         mock.patch.object(type(get_accelerator()), "is_fp16_supported", lambda _: False),
-        mock.patch.object(type(get_accelerator()), "is_bf16_supported", lambda _: False),
         mock.patch.object(ppo_trainer, "PPOTrainer", Trainer),
         mock.patch.object(ppo_loop, "ModelActors", ModelActors),
         mock.patch.object(ppo_loop, "parse", parse),

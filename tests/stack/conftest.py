@@ -12,10 +12,12 @@ from pathlib import Path
 import pandas as pd
 import psutil
 import pytest
+import torch
 from cpu_stack import ROOT
 from filelock import FileLock
 from one_engine import engine, make_scheduler  # noqa: F401
 from real_runs import PORT_TAKEN, TIMEOUT, kill, logged_steps, training, why_it_ended
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 TURN = 4  # a run of this folder has one in so many of the tests that are marked in_turns
 MODULES = {"cpu-patched": "openrlhf_sagc", "cpu-base": "openrlhf_sagc.unpatched"}
@@ -51,12 +53,21 @@ class Run:
 
 @pytest.fixture(scope="session")
 def task(session_folder, python):
-    """An untrained model, whose responses end at random, and 48 prompts: folder with model/ and prompts.jsonl."""
+    """An untrained model, whose responses end at random, and 48 prompts: folder with model/, deep/ and prompts.jsonl.
+
+    The model has one layer, since engines decode in a time that grows with layers. The deep one has three: for tests
+    that would not find otherwise that a layer is left out, or computed with the weights of the step before.
+    """
     folder = session_folder / "task"
     with FileLock(session_folder / "task.lock"):
         if not (folder / "prompts.jsonl").exists():
             script = ROOT / "train_scripts" / "warm_start.py"
             subprocess.run([python, script, "--output", folder, "--steps", "1"], check=True, capture_output=True)
+            (folder / "model").rename(folder / "deep")
+            config = AutoConfig.from_pretrained(folder / "deep", num_hidden_layers=1, layer_types=["full_attention"])
+            torch.manual_seed(0)
+            AutoModelForCausalLM.from_config(config).save_pretrained(folder / "model")
+            AutoTokenizer.from_pretrained(folder / "deep").save_pretrained(folder / "model")
             lines = (folder / "data" / "train.jsonl").read_text().splitlines()
             random.Random(0).shuffle(lines)
             (folder / "prompts.jsonl").write_text("\n".join(lines[:48]) + "\n")

@@ -12,10 +12,10 @@ pytestmark = [pytest.mark.stack, pytest.mark.in_turns]
 def model(task, tmp_path):
     """The task's untrained model, but with heads that two workers can share."""
     heads = {"hidden_size": 64, "num_attention_heads": 2, "num_key_value_heads": 2}
-    config = AutoConfig.from_pretrained(task / "model", **heads)
+    config = AutoConfig.from_pretrained(task / "deep", **heads)
     torch.manual_seed(0)
     AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / "model")
-    AutoTokenizer.from_pretrained(task / "model").save_pretrained(tmp_path / "model")
+    AutoTokenizer.from_pretrained(task / "deep").save_pretrained(tmp_path / "model")
     return tmp_path / "model"
 
 

@@ -56,8 +56,9 @@ def test_adapters_are_trained_by_a_reward_model_and_reach_the_engine(train, task
     """On the same sampled tokens the engine's log-probabilities are the actor's, which have left the reference's."""
     run = train(
         "cpu-patched",
+        actor__model_name_or_path=task / "deep",
         reward__remote_url=None,
-        reward__model_name_or_path=task / "model",  # with a random value head
+        reward__model_name_or_path=task / "deep",  # with a random value head
         reward__num_gpus_per_node=1,
         ds__lora__rank=16,
         ds__lora__alpha=64,

@@ -17,7 +17,7 @@ MOVING = {"actor__adam__lr": 5e-3, "algo__kl__init_coef": 1e-8, "ref__num_gpus_p
 
 @pytest.fixture
 def cached(task, tmp_path):
-    """Flags with which engines keep what prompts begin with: all with the same block of the cache, in every step.
+    """A deep model and flags with which engines keep what prompts begin with: all with the same block of the cache, in every step.
 
     A block that is kept over a weight sync holds what the old weights have computed, and vLLM's log-probs are not the actor's.
     """
@@ -26,7 +26,8 @@ def cached(task, tmp_path):
     prompts = tmp_path / "cached.jsonl"
     prompts.write_text("".join(json.dumps({**row, "prompt": f"{start} {row['prompt']}"}) + "\n" for row in rows))
     engine_args = json.dumps({"block_size": BLOCK})
-    return {"data__prompt_dataset": prompts, "vllm__enable_prefix_caching": True, "vllm__engine_args": engine_args}
+    cache = {"vllm__enable_prefix_caching": True, "vllm__engine_args": engine_args}
+    return {"actor__model_name_or_path": task / "deep", "data__prompt_dataset": prompts, **cache}
 
 
 def assert_vllm_serves_the_trained_weights(run, dtype):
@@ -84,6 +85,7 @@ def test_group_control_trains_on_whole_groups_of_the_chosen_size(train, task, tm
     run = train(
         "cpu-patched",
         **MOVING,
+        actor__model_name_or_path=task / "deep",
         ds__param_dtype="bf16",
         rollout__sagc__enable=True,
         rollout__sagc__group_sizes=SIZES,

@@ -227,13 +227,15 @@ def test_overheads_are_measured(study, small):
 
 
 @pytest.mark.parametrize("name", ["ours", "unpatched"])
-def test_a_step_of_each_driver_has_seconds_in_every_part(name):
+def test_a_step_of_each_driver_has_seconds_in_every_part(name, python, monkeypatch):
+    monkeypatch.setattr("sys.executable", str(python))
     parts = import_module("studies.overhead.driver").measured_apart(name, 64, 4, tokens=32)
     assert parts.keys() == {"dispatch", "answers", "samples", "decisions", "experience", "handover", "ray's calls"}
     assert min(parts.values()) > 0
 
 
-def test_forward_batches_are_cut_by_both_trees():
+def test_forward_batches_are_cut_by_both_trees(python, monkeypatch):
+    monkeypatch.setattr("sys.executable", str(python))
     table = import_module("studies.overhead.partition").measure([(256, 4)]).set_index("tree")
     assert table.index.tolist() == ["patched", "unpatched"] and (table["batches"] % 4 == 0).all()
     patched = table.loc["patched"]

@@ -109,9 +109,9 @@ def test_a_heldout_part_that_leaves_nothing_is_refused(name, problems, monkeypat
 
 
 @pytest.mark.parametrize("name", ["countdown", "route"])
-def test_the_warm_start_of_a_task_is_a_model_that_reads_its_words(name, tmp_path, monkeypatch):
+def test_the_warm_start_of_a_task_is_a_model_that_reads_its_words(name, tmp_path, monkeypatch, python):
     task = load("task", SCRIPTS / name, monkeypatch)
-    command = [sys.executable, SCRIPTS / "warm_start.py", "--task", name, "--output", tmp_path, "--steps", "1"]
+    command = [python, SCRIPTS / "warm_start.py", "--task", name, "--output", tmp_path, "--steps", "1"]
     subprocess.run(
         [*command, "--batch_size", "2"], check=True, capture_output=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
     )
