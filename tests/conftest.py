@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 import warm_python
-from cpu_stack import ROOT, cpu_environment
+from cpu_stack import ROOT, cpu_environment, deepspeed_environment
 from filelock import FileLock
 
-os.environ.setdefault("TORCH_EXTENSIONS_DIR", str(ROOT / "build/torch_extensions"))  # as the set-up has compiled it
 WORKER = "PYTEST_XDIST_WORKER" in os.environ
 if WORKER or "-n" not in sys.argv:
     sys.executable = str(Path(sys.prefix) / "bin/python")  # a test that wants a warm one asks for it
@@ -41,10 +40,7 @@ def run_in_tree(python):
     """run_in_tree(tree, *arguments, **options of subprocess.run): what python prints with build/TREE's OpenRLHF and our helpers."""
 
     def run(tree: str, *arguments, env=None, **options) -> str:
-        path = f"{ROOT / 'build' / tree}:{ROOT / 'tests/helpers'}"
-        # The ninja of the set-up: another one would compile DeepSpeed's again.
-        programs = f"{ROOT / '.venv/bin'}:{os.environ['PATH']}"
-        environment = {**os.environ, "DS_ACCELERATOR": "cpu", "PATH": programs, "PYTHONPATH": path, **(env or {})}
+        environment = deepspeed_environment(ROOT / "build" / tree, ROOT / "tests/helpers") | (env or {})
         options = {"cwd": ROOT, "timeout": 600, **options}
         done = subprocess.run([python, *arguments], env=environment, capture_output=True, text=True, **options)
         assert done.returncode == 0, done.stderr[-5000:]

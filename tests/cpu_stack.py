@@ -15,3 +15,17 @@ def cpu_environment(tree: str) -> dict[str, str]:
     given = dict(entry.split("=", 1) for entry in output.rstrip("\0").split("\0"))
     own = ("RAY_TMPDIR", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN_PATH")
     return {name: value for name, value in given.items() if name not in own}
+
+
+def deepspeed_environment(*python_path) -> dict[str, str]:
+    """That of a process that uses DeepSpeed without Ray, and finds modules in these folders.
+
+    It has what the set-up has compiled, and the ninja that did: another one would compile it again.
+    """
+    return {
+        **os.environ,
+        "DS_ACCELERATOR": "cpu",
+        "PATH": f"{ROOT / '.venv/bin'}:{os.environ['PATH']}",
+        "PYTHONPATH": os.pathsep.join(map(str, python_path)),
+        "TORCH_EXTENSIONS_DIR": str(ROOT / "build/torch_extensions"),
+    }

@@ -10,6 +10,7 @@ cd "$(dirname "$0")/.."
 unset PYTHONDONTWRITEBYTECODE # some images set it; then every process would compile torch and vLLM anew
 bash train_scripts/setup.sh
 export DS_ACCELERATOR=cpu TORCHDYNAMO_DISABLE=1 OMP_NUM_THREADS=1 PYTHONPATH=$PWD/build/cpu-patched
+export TORCH_EXTENSIONS_DIR=$PWD/build/torch_extensions # what the set-up has compiled of DeepSpeed
 WARM_PYTHON=$(bash train_scripts/on_cpu.sh cpu-base python tests/warm_python.py --start $$) # every test's process is a fork of this one
 export WARM_PYTHON
 if [ $# -gt 0 ] && [ "$*" != --fast ]; then

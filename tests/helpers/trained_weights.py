@@ -1,20 +1,14 @@
 """Runs of `package_loop.py`."""
 
 import json
-import os
 import subprocess
 
-from cpu_stack import ROOT
+from cpu_stack import ROOT, deepspeed_environment
 
 
 def run_package_loop(python, folder, cases: dict[int, dict[str, dict]]) -> dict[int, dict[str, dict]]:
     """What the first rank has after each case, by number of ranks and name."""
-    # With the ninja that has compiled DeepSpeed's own optimizers.
-    environment = {
-        **os.environ,
-        "PATH": f"{ROOT}/.venv/bin:{os.environ['PATH']}",
-        "PYTHONPATH": f"{ROOT}:{ROOT}/build/cpu-patched",
-    }
+    environment = deepspeed_environment(ROOT, ROOT / "build/cpu-patched")
     request = json.dumps({"folder": str(folder), **{str(ranks): cases[ranks] for ranks in (1, 2)}})
     command = [python, ROOT / "tests/helpers/package_loop.py"]
     ended = subprocess.run(command, input=request, env=environment, capture_output=True, text=True)

@@ -8,12 +8,11 @@ resumed run meets its prompts is the subject of patch 0016 and of its test.
 
 import itertools
 import json
-import os
 import subprocess
 from typing import Callable, NamedTuple
 
 import pytest
-from cpu_stack import ROOT
+from cpu_stack import ROOT, deepspeed_environment
 
 pytestmark = pytest.mark.xdist_group("switched off")  # one worker makes the results
 TREES = ("cpu-base", "cpu-patched")
@@ -164,7 +163,7 @@ def results(tmp_path_factory, python):
         (folder / "request.json").write_text(json.dumps(request))
         processes[tree] = folder, subprocess.Popen(
             [python, ROOT / "tests/helpers/ppo_loop.py"],
-            env={**os.environ, "DS_ACCELERATOR": "cpu", "PYTHONPATH": str(ROOT / "build" / tree)},
+            env=deepspeed_environment(ROOT / "build" / tree),
             stdin=(folder / "request.json").open(),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
