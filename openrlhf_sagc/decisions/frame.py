@@ -33,9 +33,10 @@ class Frame:
         return Part(int(place * of), of)
 
     def draw(self, count: int, part: Part | None) -> list[Prompt]:
-        """At most `count` prompts of this part, or of those beside the last ones; those that must finish come first.
+        """At most `count` prompts of this part, or of those beside the last ones.
 
-        More than the part has are of those around it. If it has more, those that need not finish stay.
+        More than the part has are of those around it. If it has more, the ones that must finish come first, those of the
+        earliest episode ahead of others: else the longest of an episode would never be drawn, nor the episode end.
         """
         left = len(self.prompts)
         begin, end = (left * part.place // part.of, left * (part.place + 1) // part.of) if part else (self._gap,) * 2
@@ -43,9 +44,12 @@ class Frame:
             begin = max(min(begin - (count - end + begin) // 2, left - count), 0)
             end = min(begin + count, left)
         middle = (begin + end - 1) / 2
-        places = sorted(
-            range(begin, end), key=lambda place: (not self.prompts[place].must_finish, abs(place - middle))
-        )
+
+        def rank(place: int) -> tuple[bool, int, float]:
+            prompt = self.prompts[place]
+            return not prompt.must_finish, prompt.episode, abs(place - middle)
+
+        places = sorted(range(begin, end), key=rank)
         drawn, self._gap = places[:count], begin + len(places[count:]) // 2
         taken = set(drawn)
         prompts = [self.prompts[place] for place in drawn]

@@ -46,6 +46,13 @@ def test_prompts_that_have_waited_are_drawn_before_others_of_their_part():
     assert [int(prompt.text) for prompt in drawn[:2]] == [10, 19] and lengths_of(drawn) == [10, 14, 15, 19]
 
 
+def test_prompts_of_an_earlier_episode_are_drawn_before_others_that_have_waited():
+    frame = Frame()
+    prompts = [Prompt(str(length), "", None, 1 if length in (0, 9) else 2, must_finish=True) for length in range(10)]
+    frame.fill(prompts, lambda prompt: float(prompt.text))
+    assert [int(prompt.text) for prompt in frame.draw(4, Part(0, 1))] == [0, 9, 4, 5]
+
+
 @given(st.integers(1, 60), st.lists(st.tuples(st.integers(1, 12), st.floats(0, 0.999), st.booleans()), max_size=20))
 def test_every_prompt_is_drawn_once_and_never_more_than_asked_for(count, draws):
     frame, drawn = frame_of(range(count)), []

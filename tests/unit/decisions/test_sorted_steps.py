@@ -171,6 +171,18 @@ def test_what_dynamic_sampling_asks_for_is_of_like_length_and_nothing_is_left_be
     assert not set(range(max(done) - 2 * frame)) - done
 
 
+@pytest.mark.parametrize("count", range(33, 65, 3))
+def test_episodes_end_where_dynamic_sampling_expects_drops_and_none_come(count):
+    """A step draws fewer prompts than its part of the frame has. The longest and shortest were never drawn."""
+    planner, queue = taught(planner_of(filters=True, groups=8), count), PromptQueue(Prompts(count))
+    ends = []
+    for number in range(10 * count // 8):
+        assert roll_out(planner, queue)
+        if queue.close_episode([]):
+            ends.append(number)
+    assert len(ends) >= 8, ends
+
+
 def test_a_resumed_run_goes_on_in_its_frame():
     straight, killed = ((taught(planner_of(), 100), PromptQueue(Prompts(100))) for _ in range(2))
     for run in (straight, killed):
