@@ -13,6 +13,7 @@ import sys
 import ray
 
 HELD = contextlib.ExitStack()  # until this process ends
+STARTS = 3
 
 
 def hold_outputs(module: str, flags: list[str]) -> None:
@@ -46,6 +47,24 @@ def hold_outputs(module: str, flags: list[str]) -> None:
     set_earlier_outputs_aside(args, HELD.enter_context(held_folders(args)))
 
 
+def start_ray(init, **settings):
+    """`ray.init`, up to three times: Ray 2.55 ends itself where its own processes take more than 15 s to start.
+
+    They do on a busy machine or from a slow disk (https://github.com/ray-project/ray/issues/65983).
+
+    Raises:
+        SystemExit: it has not started; the message is one line.
+    """
+    for start in range(1, STARTS + 1):
+        try:
+            return init(**settings)
+        except Exception as error:
+            if "timed out during startup" not in str(error):
+                raise
+        print(f"train_scripts/train_on_cpu.py: Ray's processes took too long to start ({start} of {STARTS})", file=sys.stderr)
+    sys.exit("train_scripts/train_on_cpu.py: Ray does not start on a machine as busy as this one is now: start again later")
+
+
 def main() -> None:
     del sys.argv[0]
     module, *flags = sys.argv
@@ -53,7 +72,7 @@ def main() -> None:
 
     def init_ray(**settings):
         hold_outputs(module, flags)
-        return init(**settings, include_dashboard=False)
+        return start_ray(init, **settings, include_dashboard=False)
 
     ray.init = init_ray
     runpy.run_module(module, run_name="__main__", alter_sys=True)

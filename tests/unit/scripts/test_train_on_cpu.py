@@ -104,3 +104,39 @@ def test_ray_starts_after_that(on_cpu, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["train_on_cpu.py", RELEASED, "--data.max_len", "9"])
     on_cpu.main()
     assert calls == [RELEASED, (RELEASED, ["--data.max_len", "9"]), {"runtime_env": {}, "include_dashboard": False}]
+
+
+def slow_starts(number):
+    """A `ray.init` that gives up so many times before it starts, in Ray's own words, and the settings of each call."""
+    calls = []
+
+    def init(**settings):
+        calls.append(settings)
+        if len(calls) <= number:
+            raise Exception("The current node timed out during startup. This could happen because some of the raylet failed")
+        return "started"
+
+    return init, calls
+
+
+def test_ray_is_started_again_where_it_gives_up_on_its_own_processes(on_cpu, capsys):
+    init, calls = slow_starts(2)
+    assert on_cpu.start_ray(init, include_dashboard=False) == "started"
+    assert calls == [{"include_dashboard": False}] * 3
+    said = capsys.readouterr().err.splitlines()
+    assert [line.partition("start ")[2] for line in said] == ["(1 of 3)", "(2 of 3)"]
+
+
+def test_ray_that_never_starts_is_one_line(on_cpu):
+    init, calls = slow_starts(9)
+    with pytest.raises(SystemExit, match="Ray does not start on a machine as busy as this one is now: start again later"):
+        on_cpu.start_ray(init)
+    assert len(calls) == 3
+
+
+def test_other_errors_of_ray_are_its_own(on_cpu):
+    def init():
+        raise ConnectionError("Could not find any running Ray instance")
+
+    with pytest.raises(ConnectionError, match="Could not find"):
+        on_cpu.start_ray(init)
