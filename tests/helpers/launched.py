@@ -18,7 +18,7 @@ GPUS = {
     "multi_turn_agent.sh": 8,
 }
 SETTINGS = ["recommended", "all"]  # of SAGC with the package
-FAKE = f"""#!{sys.executable}
+FAKE = f"""#!{sys.executable} -IS
 import json, os, sys
 name, *words = sys.argv
 name = os.path.basename(name)
