@@ -61,8 +61,13 @@ def start_ray(init, **settings):
         except Exception as error:
             if "timed out during startup" not in str(error):
                 raise
-        print(f"train_scripts/train_on_cpu.py: Ray's processes took too long to start ({start} of {STARTS})", file=sys.stderr)
-    sys.exit("train_scripts/train_on_cpu.py: Ray does not start on a machine as busy as this one is now: start again later")
+        print(
+            f"train_scripts/train_on_cpu.py: Ray's processes took too long to start ({start} of {STARTS})",
+            file=sys.stderr,
+        )
+    sys.exit(
+        "train_scripts/train_on_cpu.py: Ray does not start on a machine as busy as this one is now: start again later"
+    )
 
 
 def main() -> None:

@@ -113,7 +113,9 @@ def slow_starts(number):
     def init(**settings):
         calls.append(settings)
         if len(calls) <= number:
-            raise Exception("The current node timed out during startup. This could happen because some of the raylet failed")
+            raise Exception(
+                "The current node timed out during startup. This could happen because some of the raylet failed"
+            )
         return "started"
 
     return init, calls
@@ -129,7 +131,9 @@ def test_ray_is_started_again_where_it_gives_up_on_its_own_processes(on_cpu, cap
 
 def test_ray_that_never_starts_is_one_line(on_cpu):
     init, calls = slow_starts(9)
-    with pytest.raises(SystemExit, match="Ray does not start on a machine as busy as this one is now: start again later"):
+    with pytest.raises(
+        SystemExit, match="Ray does not start on a machine as busy as this one is now: start again later"
+    ):
         on_cpu.start_ray(init)
     assert len(calls) == 3
 
