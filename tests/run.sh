@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Sets up the CPU stack if need be and passes the tests, first those that find most mistakes in the least time.
-#   tests/run.sh           all of it: linters, unit tests, gates of the patch series, the kernel, the real stack, of whose
-#                          tests a quarter of those marked in_turns; with TURNS=all it leaves none out
+#   tests/run.sh           all of it: linters, unit tests, gates of the patch series, the kernel, the real stack. Launch scripts
+#                          train there in turns, one in four at a commit; with TURNS=all they all do
 #   tests/run.sh --fast    linters and unit tests: for every commit
 #   tests/run.sh ARG...    what pytest makes of the arguments: tests/run.sh tests/unit/decisions -x
 set -euo pipefail
@@ -21,8 +21,11 @@ fi
 # shellcheck source=/dev/null
 . tests/stages.sh
 trap table EXIT # also where the run is interrupted
-# Two tests at a time. A worker that dies ends the tests, and is named: xdist would start another and then wait for ever.
-run_tests() { stage "$1" "$2" -m pytest -n 2 --dist loadgroup --max-worker-restart 0 -rsfE "${@:3}"; }
+# Three tests at a time fill two cores, since some wait. On the real stack three took 10 GB of memory.
+at_once=$({ cat /proc/meminfo /sys/fs/cgroup/memory.max 2>/dev/null || true; } | # the latter where memory is limited
+    awk '/^MemAvailable/ {kB = $2} /^[0-9]+$/ && $1 / 1024 < kB {kB = $1 / 1024} END {print kB < 14e6 ? 2 : 3}')
+# A worker that dies ends the tests, and is named: xdist would start another and then wait for ever.
+run_tests() { stage "$1" "$2" -m pytest -n "$at_once" --dist loadgroup --max-worker-restart 0 -rsfE "${@:3}"; }
 mapfile -t scripts < <(git ls-files '*.sh')
 stage black .venv/bin/python -m black --check .
 stage isort .venv/bin/python -m isort --check .
@@ -31,12 +34,8 @@ stage mypy .venv/bin/mypy
 stage shellcheck .venv/bin/shellcheck "${scripts[@]}"
 run_tests "unit tests" "$WARM_PYTHON" tests/unit
 if [ "${1:-}" != --fast ]; then
-    stage "gates of the patch series" env PYTHON="$WARM_PYTHON" bash patches/check.sh --locked
     run_tests "patches and DeepSpeed" "$WARM_PYTHON" tests/patches tests/deepspeed
     run_tests kernel .venv/bin/python tests/kernels # a new interpreter: Triton decides at its import whether it interprets
-    # A run's processes wait for each other, so that three runs fill two cores. Three took 10 GB of memory.
-    at_once=$({ cat /proc/meminfo /sys/fs/cgroup/memory.max 2>/dev/null || true; } | # the latter where memory is limited
-        awk '/^MemAvailable/ {kB = $2} /^[0-9]+$/ && $1 / 1024 < kB {kB = $1 / 1024} END {print kB < 14e6 ? 2 : 3}')
-    run_tests "real stack" "$WARM_PYTHON" tests/stack -n "$at_once"
+    run_tests "real stack" "$WARM_PYTHON" tests/stack
 fi
 all_passed

@@ -1,4 +1,4 @@
-"""The gates of the patch queue, each on a copy that is broken in one way."""
+"""The gates of the patch queue, then each on a copy that is broken in one way."""
 
 import os
 import re
@@ -51,6 +51,12 @@ def assert_fails(result, code: int, *words: str) -> None:
     assert result.returncode == code, result.stdout + result.stderr
     last = result.stderr.strip().splitlines()[-1]
     assert all(word in last for word in words), result.stderr
+
+
+def test_the_series_passes_all_gates(python):
+    result = run(ROOT / "patches/check.sh", "--locked", PYTHON=str(python))
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "both series: " in result.stdout
 
 
 def test_a_build_gives_the_same_commits_again(copy):

@@ -52,7 +52,6 @@ def test_engines_sleep_when_all_rollouts_are_back_and_wake_for_the_weights(train
     assert asked.count("a") > 0 and len(re.findall(SYNCED, asked)) == len(steps)
 
 
-@pytest.mark.in_turns
 def test_an_engine_that_is_killed_asleep_ends_the_run_in_a_line_and_no_prompt_is_lost(train, tmp_path, log):
     checkpoints = {"ckpt__path": tmp_path / "checkpoints", "ckpt__save_steps": 1}
 
