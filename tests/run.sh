@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Sets up the CPU stack if need be and passes the tests, first those that find most mistakes in the least time.
-#   tests/run.sh           all of it: linters, unit tests, gates of the patch series, the kernel, the real stack. Launch scripts
-#                          train there in turns, one in four at a commit; with TURNS=all they all do
+#   tests/run.sh           all of it: linters, unit tests, gates of the patch series, the kernel, the real stack, of whose
+#                          tests a quarter of those marked in_turns; with TURNS=all it leaves none out
 #   tests/run.sh --fast    linters and unit tests: for every commit
 #   tests/run.sh ARG...    what pytest makes of the arguments: tests/run.sh tests/unit/decisions -x
 set -euo pipefail

@@ -10,6 +10,7 @@ import contextlib
 import runpy
 import sys
 
+import psutil
 import ray
 
 HELD = contextlib.ExitStack()  # until this process ends
@@ -55,18 +56,21 @@ def start_ray(init, **settings):
     Raises:
         SystemExit: it has not started; the message is one line.
     """
+    said = ""
     for start in range(1, STARTS + 1):
+        others = psutil.Process().children()
         try:
             return init(**settings)
         except Exception as error:
             if "timed out during startup" not in str(error):
                 raise
-        print(
-            f"train_scripts/train_on_cpu.py: Ray's processes took too long to start ({start} of {STARTS})",
-            file=sys.stderr,
-        )
+            said = str(error)
+        for process in set(psutil.Process().children()) - set(others):  # Ray would leave them until this one ends
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        print(f"train_scripts/train_on_cpu.py: Ray has not started in time ({start} of {STARTS})", file=sys.stderr)
     sys.exit(
-        "train_scripts/train_on_cpu.py: Ray does not start on a machine as busy as this one is now: start again later"
+        f"train_scripts/train_on_cpu.py: Ray does not start, mostly since the machine is busy: start again later. {said}"
     )
 
 

@@ -35,8 +35,8 @@ class Frame:
     def draw(self, count: int, part: Part | None) -> list[Prompt]:
         """At most `count` prompts of this part, or of those beside the last ones.
 
-        More than the part has are of those around it. If it has more, the ones that must finish come first, those of the
-        earliest episode ahead of others: else the longest of an episode would never be drawn, nor the episode end.
+        More than the part has are of those around it. If it has more, those that must finish come first, and of these the
+        ones of the earliest episode: else its longest and shortest could wait for ever, and the episode with them.
         """
         left = len(self.prompts)
         begin, end = (left * part.place // part.of, left * (part.place + 1) // part.of) if part else (self._gap,) * 2
@@ -45,9 +45,9 @@ class Frame:
             end = min(begin + count, left)
         middle = (begin + end - 1) / 2
 
-        def rank(place: int) -> tuple[bool, int, float]:
+        def rank(place: int) -> tuple[float, float]:
             prompt = self.prompts[place]
-            return not prompt.must_finish, prompt.episode, abs(place - middle)
+            return prompt.episode if prompt.must_finish else math.inf, abs(place - middle)
 
         places = sorted(range(begin, end), key=rank)
         drawn, self._gap = places[:count], begin + len(places[count:]) // 2

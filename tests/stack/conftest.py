@@ -21,14 +21,14 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 TURN = 4  # a run of this folder has one in so many of the tests that are marked in_turns
 LONG = ("quickstart", "drills", "tensor_parallel", "failures", "training", "together")  # minutes each
+HERE = Path(__file__).parent
 MODULES = {"cpu-patched": "openrlhf_sagc", "cpu-base": "openrlhf_sagc.unpatched"}
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the marks
 def pytest_collection_modifyitems(config, items):
-    items.sort(
-        key=lambda item: not item.path.stem.endswith(LONG)
-    )  # they begin first, so that none is left alone at the end
+    # The long ones begin first, so that none is left alone at the end.
+    items.sort(key=lambda item: item.path.parent == HERE and not item.path.stem.endswith(LONG))
     for item in items:
         if "engine" in getattr(item, "fixturenames", ()):  # they share it, so one worker runs them all
             item.add_marker(pytest.mark.xdist_group("engine"))

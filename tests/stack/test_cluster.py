@@ -27,6 +27,7 @@ def test_nodes_know_openrlhf_by_what_ray_brings_alone():
     assert "No module named 'openrlhf'" in found.stderr
 
 
+@pytest.mark.in_turns
 def test_a_run_on_two_nodes_ends_with_a_node_and_goes_on_from_its_checkpoint(cluster, task, tmp_path, python):
     second = cluster.join()
     flags = {

@@ -12,7 +12,7 @@ from contextlib import suppress
 import pytest
 from real_runs import AGENTS, TIMEOUT, actor_process
 
-pytestmark = pytest.mark.stack
+pytestmark = [pytest.mark.stack, pytest.mark.in_turns]
 WHOLE, LAST = 3, 6  # steps: the last that is whole when the run is killed, and that of the last of the prompts
 ASYNC, PARTIAL = {"train__async_enable": True}, {"train__partial_rollout_enable": True}
 MODEL, OPTIMIZER = "*model_states.pt", "*optim_states.pt"  # of the two files that it is killed in

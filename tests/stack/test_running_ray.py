@@ -7,7 +7,7 @@ import sys
 import pytest
 from cpu_stack import ROOT
 
-pytestmark = pytest.mark.stack
+pytestmark = [pytest.mark.stack, pytest.mark.in_turns]
 SCRIPT = """
 import json, os, subprocess, sys
 

@@ -6,7 +6,7 @@ from collections import defaultdict
 import pytest
 from real_runs import AGENTS
 
-pytestmark = pytest.mark.stack
+pytestmark = [pytest.mark.stack, pytest.mark.in_turns]
 SAMPLES, RATIO = 32, 2.0
 
 

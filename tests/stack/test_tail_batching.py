@@ -71,12 +71,11 @@ def test_stopped_rollouts_leave_vllm_while_others_run_on(make_scheduler, engine)
         groups = step.dispatch()
         scheduler.engines.dispatch(groups)
         with ThreadPoolExecutor(1) as pool:
-            gauges, backs = [], []
-            for _ in groups:
-                waiting, seen = pool.submit(next_groups, scheduler.engines, step), []
+            gauges, backs = ([], []), []
+            while len(backs) < len(groups):  # both may come back at once
+                waiting, seen = pool.submit(next_groups, scheduler.engines, step), gauges[len(backs)]
                 while not waiting.done():
                     seen.append(of_vllm(engine))
-                gauges.append(seen)
                 backs += waiting.result()
         before, after = gauges
         first, second = backs

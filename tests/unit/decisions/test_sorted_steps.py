@@ -131,11 +131,13 @@ def test_a_ratio_out_of_range_is_refused(ratio):
         SortedSteps(prompt_ratio=ratio)
 
 
-@given(st.sampled_from([1.0, 1.02, 1.06]), st.integers(0, 99), st.integers(1, 300), st.data())
+@given(
+    st.sampled_from([1.0, 1.02, 1.06]), st.integers(0, 99), st.integers(1, 300), st.sampled_from([4, 20]), st.data()
+)
 @settings(max_examples=60, deadline=None)
-def test_a_prompt_is_trained_within_two_frames(ratio, seed, count, data):
+def test_a_prompt_is_trained_within_two_frames(ratio, seed, count, groups, data):
     """Whatever is expected of it, and wherever the run is resumed: a step trains what an earlier one has left behind."""
-    planner, queue, drawn_at = planner_of(ratio, seed), PromptQueue(Prompts(count)), {}
+    planner, queue, drawn_at = planner_of(ratio, seed, groups=groups), PromptQueue(Prompts(count)), {}
     for prompt in data.draw(st.sets(st.integers(0, count - 1), max_size=40)):
         planner.predictor.observe(f"{prompt}\0label", [data.draw(st.floats(1, 1e4))], [False])
     for number in range(60):
@@ -151,7 +153,7 @@ def test_a_prompt_is_trained_within_two_frames(ratio, seed, count, data):
         queue.close_episode([])
         if data.draw(st.booleans()):
             states = json.loads(json.dumps([planner.state_dict(), queue.state_dict([])]))
-            source, planner = queue._source, planner_of(ratio, seed)
+            source, planner = queue._source, planner_of(ratio, seed, groups=groups)
             queue = PromptQueue(source)
             planner.load_state_dict(states[0])
             queue.load_state_dict(states[1])

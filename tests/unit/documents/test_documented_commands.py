@@ -30,7 +30,7 @@ RUN = {
     "bash tests/run.sh": ".ci/run",
     "bash train_scripts/setup.sh": "tests/run.sh",
     "bash patches/build.sh": "train_scripts/setup.sh",
-    "bash patches/check.sh": "tests/run.sh",
+    "bash patches/check.sh": "tests/patches/test_patches.py",
     "bash train_scripts/quickstart.sh": "tests/stack/test_quickstart.py",
     "bash train_scripts/on_cpu.sh cpu-patched": "train_scripts/quickstart.sh",
     "bash train_scripts/on_cpu.sh cpu-base": "tests/stack/conftest.py",

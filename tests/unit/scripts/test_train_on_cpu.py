@@ -106,36 +106,40 @@ def test_ray_starts_after_that(on_cpu, monkeypatch):
     assert calls == [RELEASED, (RELEASED, ["--data.max_len", "9"]), {"runtime_env": {}, "include_dashboard": False}]
 
 
+SLOW = "The current node timed out during startup. This could happen because some of the raylet failed"
+
+
 def slow_starts(number):
-    """A `ray.init` that gives up so many times before it starts, in Ray's own words, and the settings of each call."""
-    calls = []
+    """A `ray.init` that gives up so many times before it starts, and the processes that it has begun."""
+    begun = []
 
-    def init(**settings):
-        calls.append(settings)
-        if len(calls) <= number:
-            raise Exception(
-                "The current node timed out during startup. This could happen because some of the raylet failed"
-            )
-        return "started"
+    def init(include_dashboard):
+        begun.append(subprocess.Popen(["sleep", "60"]))
+        if len(begun) <= number:
+            raise Exception(SLOW)
+        return include_dashboard
 
-    return init, calls
+    return init, begun
 
 
 def test_ray_is_started_again_where_it_gives_up_on_its_own_processes(on_cpu, capsys):
-    init, calls = slow_starts(2)
-    assert on_cpu.start_ray(init, include_dashboard=False) == "started"
-    assert calls == [{"include_dashboard": False}] * 3
+    """And what it has left behind ends."""
+    init, begun = slow_starts(2)
+    assert on_cpu.start_ray(init, include_dashboard="no") == "no"
     said = capsys.readouterr().err.splitlines()
-    assert [line.partition("start ")[2] for line in said] == ["(1 of 3)", "(2 of 3)"]
+    assert [line.partition("in time ")[2] for line in said] == ["(1 of 3)", "(2 of 3)"]
+    assert begun[2].poll() is None
+    begun[2].kill()
+    assert [process.wait(timeout=10) for process in begun] == [-9] * 3
 
 
 def test_ray_that_never_starts_is_one_line(on_cpu):
-    init, calls = slow_starts(9)
+    init, begun = slow_starts(9)
     with pytest.raises(
-        SystemExit, match="Ray does not start on a machine as busy as this one is now: start again later"
+        SystemExit, match="Ray does not start, mostly since the machine is busy: start again later. The "
     ):
-        on_cpu.start_ray(init)
-    assert len(calls) == 3
+        on_cpu.start_ray(init, include_dashboard=False)
+    assert len(begun) == 3
 
 
 def test_other_errors_of_ray_are_its_own(on_cpu):
