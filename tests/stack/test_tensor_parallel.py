@@ -5,7 +5,7 @@ import torch
 from test_training import MOVING
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
-pytestmark = pytest.mark.stack
+pytestmark = [pytest.mark.stack, pytest.mark.in_turns]
 
 
 @pytest.fixture
