@@ -3,7 +3,7 @@
 import pytest
 from real_runs import AGENTS
 
-pytestmark = [pytest.mark.stack, pytest.mark.in_turns]
+pytestmark = pytest.mark.stack
 
 
 def test_a_short_batch_trains_as_on_one_actor(train, task, tmp_path):

@@ -125,7 +125,6 @@ def test_group_control_trains_on_whole_groups_of_the_chosen_size(train, task, tm
     assert_vllm_serves_the_trained_weights(run, "torch.bfloat16")
 
 
-@pytest.mark.in_turns
 @pytest.mark.parametrize("asynchronous", [False, True], ids=["sync, 2 actors", "async, partial rollouts"])
 def test_a_constant_number_of_prompts_has_one_optimizer_step_of_all_its_samples(train, cached, asynchronous, tmp_path):
     """`--rollout.sagc.hold prompts`: sizes that micro-batches and actors do not divide, a schedule over the prompts."""
