@@ -26,7 +26,7 @@ def compiled(tmp_path_factory):
 @pytest.mark.parametrize("capability", CAPABILITIES)
 def test_nothing_is_spilled(compiled, capability):
     mine = {variant: needs for variant, needs in compiled.items() if variant[0] == capability}
-    assert len(mine) == 28
+    assert len(mine) == (28 if capability == 90 else 16)
     for variant, needs in mine.items():
         assert needs["STACK"] == needs["LOCAL"] == needs["spills"] == 0, variant
         assert 16 <= needs["REG"] <= (64 if variant[-1] else 128), variant
