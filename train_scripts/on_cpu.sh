@@ -22,6 +22,25 @@ export PYTHONPATH=$tree PATH=$root/.venv/bin:$PATH
 [ -z "${WARM_PYTHON:-}" ] || PATH=$(dirname "$WARM_PYTHON"):$PATH # of the tests: a python that starts at once
 unset RAY_ADDRESS
 unset PYTHONDONTWRITEBYTECODE # some images set it; then every process would compile torch and vLLM anew
+# is_open FILE: by a process of this user.
+is_open() {
+    local open
+    for open in /proc/[0-9]*/fd/*; do
+        [ ! "$open" -ef "$1" ] || return 0
+    done
+    return 1
+}
+# torch holds a lock open while it compiles or loads, and waits for ever for that of a process that was killed meanwhile.
+# A process on another machine may hold a young one, where the folder is shared.
+for lock in "$TORCH_EXTENSIONS_DIR"/*/lock; do
+    while made=$(stat -c %Y "$lock" 2>/dev/null) && ! is_open "$lock"; do
+        left=$((made + 60 - $(date +%s)))
+        [ $left -gt 0 ] || { rm -f "$lock"; break; }
+        echo "train_scripts/on_cpu.sh: a killed process has left $lock, which is deleted unless it goes ($left s left)" >&2
+        sleep 5
+    done
+done
+
 RAY_TMPDIR=$(mktemp -d /tmp/ray.XXXXXX) # short whatever TMPDIR is: Ray's socket paths are limited to 107 characters
 export RAY_TMPDIR
 # shellcheck source=/dev/null
