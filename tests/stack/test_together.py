@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 from real_runs import AGENTS
 
-pytestmark = pytest.mark.stack
+pytestmark = [pytest.mark.stack, pytest.mark.in_turns]
 PROMPTS, SAMPLES = 48, 64
 AGENT = {"reward__remote_url": None, "train__agent_func_path": AGENTS / "scripted_agent.py"}
 CONTROL = {"rollout__sagc__enable": True, "rollout__sagc__group_sizes": [4, 8, 16]}
