@@ -31,12 +31,13 @@ is_open() {
     return 1
 }
 # torch holds a lock open while it compiles or loads, and waits for ever for that of a process that was killed meanwhile.
-# A process on another machine may hold a young one, where the folder is shared.
+# A process on another machine may hold a young one, where the folder is shared; loading takes seconds.
 for lock in "$TORCH_EXTENSIONS_DIR"/*/lock; do
     while made=$(stat -c %Y "$lock" 2>/dev/null) && ! is_open "$lock"; do
         left=$((made + 60 - $(date +%s)))
-        [ $left -gt 0 ] || { rm -f "$lock"; break; }
-        echo "train_scripts/on_cpu.sh: a killed process has left $lock, which is deleted unless it goes ($left s left)" >&2
+        # More than two minutes: its time is another clock's.
+        { [ $left -gt 0 ] && [ $left -le 120 ]; } || { rm -f "$lock"; break; }
+        echo "train_scripts/on_cpu.sh: no process of yours has $lock open: it is deleted unless it goes ($left s left)" >&2
         sleep 5
     done
 done

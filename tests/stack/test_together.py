@@ -68,7 +68,7 @@ def test_adapters_are_trained_by_a_reward_model_and_reach_the_engine(train, task
     )
     steps = run.scalars
     assert steps["group_reward_std"].min() > 0
-    assert steps["vllm_kl"].abs().max() < 0.1 * steps["kl"].tail(3).min()
+    assert steps["kl"].tail(3).min() > 0.01 and steps["vllm_kl"].abs().max() < 0.1 * steps["kl"].tail(3).min()
     assert (run.model / "adapter_model.safetensors").exists()
 
 

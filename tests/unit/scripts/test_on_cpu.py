@@ -15,7 +15,7 @@ def locks(tmp_path):
     for script in ("on_cpu.sh", "private_ray.sh"):
         shutil.copy(ROOT / "train_scripts" / script, tmp_path / "train_scripts")
     extensions = tmp_path / "build/torch_extensions"
-    for name, seconds in {"left": 60, "left just now": 58, "held": 60}.items():
+    for name, seconds in {"left": 60, "by another clock": -3600, "left just now": 54, "held": 60}.items():
         (extensions / name).mkdir(parents=True)
         (extensions / name / "lock").touch()
         os.utime(extensions / name / "lock", (time.time() - seconds,) * 2)
@@ -29,9 +29,11 @@ def locks(tmp_path):
     return run
 
 
-def test_a_killed_process_leaves_no_lock_that_torch_waits_for(locks):
+def test_a_killed_process_leaves_no_lock_that_torch_waits_for(locks, capfd):
     with (locks.folder / "held" / "lock").open():  # as torch.utils.file_baton does until it is done
         assert locks("true") == {"held"}
+    said = capfd.readouterr().err.splitlines()
+    assert said and all("left just now/lock" in line and line.endswith(" s left)") for line in said)
     assert locks("true") == set()
 
 
