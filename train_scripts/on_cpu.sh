@@ -22,6 +22,7 @@ export PYTHONPATH=$tree PATH=$root/.venv/bin:$PATH
 [ -z "${WARM_PYTHON:-}" ] || PATH=$(dirname "$WARM_PYTHON"):$PATH # of the tests: a python that starts at once
 unset RAY_ADDRESS
 unset PYTHONDONTWRITEBYTECODE # some images set it; then every process would compile torch and vLLM anew
+
 # is_open FILE: by a process of this user.
 is_open() {
     local open
@@ -33,12 +34,18 @@ is_open() {
 # torch holds a lock open while it compiles or loads, and waits for ever for that of a process that was killed meanwhile.
 # A process on another machine may hold a young one, where the folder is shared; loading takes seconds.
 for lock in "$TORCH_EXTENSIONS_DIR"/*/lock; do
-    while made=$(stat -c %Y "$lock" 2>/dev/null) && ! is_open "$lock"; do
-        left=$((made + 60 - $(date +%s)))
-        # More than two minutes: its time is another clock's.
-        { [ $left -gt 0 ] && [ $left -le 120 ]; } || { rm -f "$lock"; break; }
-        echo "train_scripts/on_cpu.sh: no process of yours has $lock open: it is deleted unless it goes ($left s left)" >&2
-        sleep 5
+    while made=$(stat -c %Y "$lock" 2>/dev/null); do
+        age=$(($(date +%s) - made)) # far below 0 by another clock
+        if is_open "$lock"; then    # it may be killed yet
+            waits="for a process that has $lock open"
+        elif [ $age -gt -60 ] && [ $age -lt 60 ]; then
+            waits="$((60 - age)) s before it deletes $lock, which no process of yours has open"
+        else
+            rm -f "$lock"
+            break
+        fi
+        [ $age -lt 10 ] || echo "train_scripts/on_cpu.sh: waits $waits" >&2
+        sleep 2
     done
 done
 
