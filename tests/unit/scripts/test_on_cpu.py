@@ -15,7 +15,7 @@ def locks(tmp_path):
     for script in ("on_cpu.sh", "private_ray.sh"):
         shutil.copy(ROOT / "train_scripts" / script, tmp_path / "train_scripts")
     extensions = tmp_path / "build/torch_extensions"
-    for name, seconds in {"left": 60, "by another clock": -3600, "left just now": 54, "held": 60}.items():
+    for name, seconds in {"left": 60, "by another clock": -3600, "left just now": 45, "held": 60}.items():
         (extensions / name).mkdir(parents=True)
         (extensions / name / "lock").touch()
         os.utime(extensions / name / "lock", (time.time() - seconds,) * 2)
@@ -32,7 +32,7 @@ def locks(tmp_path):
 def test_a_killed_process_leaves_no_lock_that_torch_waits_for(locks, capfd):
     """Nor one that is killed later: what holds a lock is waited for, as torch would."""
     with (locks.folder / "held" / "lock").open() as lock:  # as torch.utils.file_baton does until it is done
-        holder = subprocess.Popen(["sleep", "6"], stdin=lock)
+        holder = subprocess.Popen(["sleep", "5"], stdin=lock)
     assert locks("true") == set()
     assert holder.poll() is not None
     said = capfd.readouterr().err
