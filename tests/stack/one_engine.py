@@ -52,8 +52,9 @@ def engine(task, python, session_folder):
 
 
 @pytest.fixture
-def make_scheduler(engine, task, tmp_path, monkeypatch):
+def make_scheduler(engine, task, python, tmp_path, monkeypatch):
     """make_scheduler(labels, *flags): a scheduler whose prompts are 0, 1, ... in the order of their labels."""
+    monkeypatch.setattr("sys.executable", str(python))  # which imports an agent to see whether it can be used
 
     def make(labels, *flags, reward=("--train.agent_func_path", AGENT)):
         lines = [json.loads(line) for line in (task / "prompts.jsonl").read_text().splitlines()]
