@@ -15,7 +15,7 @@ import pytest
 import torch
 from cpu_stack import ROOT
 from filelock import FileLock
-from one_engine import engine, make_scheduler  # noqa: F401
+from one_engine import MAX_LEN, engine, make_scheduler  # noqa: F401
 from real_runs import PORT_TAKEN, TIMEOUT, kill, logged_steps, training, why_it_ended
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
@@ -68,7 +68,9 @@ def task(session_folder, python):
             script = ROOT / "train_scripts" / "warm_start.py"
             subprocess.run([python, script, "--output", folder, "--steps", "1"], check=True, capture_output=True)
             (folder / "model").rename(folder / "deep")
-            config = AutoConfig.from_pretrained(folder / "deep", num_hidden_layers=1, layer_types=["full_attention"])
+            config = AutoConfig.from_pretrained(
+                folder / "deep", num_hidden_layers=1, layer_types=["full_attention"], max_position_embeddings=MAX_LEN
+            )
             torch.manual_seed(0)
             AutoModelForCausalLM.from_config(config).save_pretrained(folder / "model")
             AutoTokenizer.from_pretrained(folder / "deep").save_pretrained(folder / "model")

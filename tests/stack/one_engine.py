@@ -26,8 +26,9 @@ from openrlhf_sagc.driver.experience import group_sizes_of
 from openrlhf_sagc.driver.rollout import StragglerAwareSamplesGenerator
 
 AGENT = AGENTS / "labelled_agent.py"
-MAX_LEN = 256
-ENGINE_ARGS = {"max_num_seqs": 100, "compilation_config": {"cudagraph_capture_sizes": [1, 2]}}
+SLOW = 1000  # tokens of a slow rollout: two seconds, since a test may have to wait as long for a core
+MAX_LEN = 1280
+ENGINE_ARGS = {"max_num_seqs": 100, "block_size": MAX_LEN, "compilation_config": {"cudagraph_capture_sizes": [1, 2]}}
 
 
 @pytest.fixture(scope="session")
@@ -63,7 +64,7 @@ def make_scheduler(engine, task, python, tmp_path, monkeypatch):
         data.write_text("".join(json.dumps(row) + "\n" for row in rows))
         args = parse(
             ["--actor.model_name_or_path", task / "model", "--data.prompt_dataset", data, "--data.input_key", "prompt"]
-            + ["--data.label_key", "label", "--data.max_len", MAX_LEN, "--rollout.max_new_tokens", 200]
+            + ["--data.label_key", "label", "--data.max_len", MAX_LEN, "--rollout.max_new_tokens", SLOW]
             + ["--rollout.batch_size", 4, "--rollout.n_samples_per_prompt", 4, "--rollout.micro_batch_size", 4]
             + ["--train.batch_size", 16, "--train.micro_batch_size", 4, "--actor.num_gpus_per_node", 1]
             + ["--vllm.num_engines", 1, "--algo.kl.init_coef", 0, "--ckpt.output_dir", tmp_path / "trained"]
@@ -119,7 +120,7 @@ def parse(flags, monkeypatch):
 
 def take_step(scheduler, **settings):
     """(numbers of the trained prompts in order, response lengths of their samples, metrics, the whole return value)."""
-    settings = {"max_len": MAX_LEN, "max_new_tokens": 200, "temperature": 1.0, **settings}
+    settings = {"max_len": MAX_LEN, "max_new_tokens": SLOW, "temperature": 1.0, **settings}
     result = scheduler.generate_samples(**settings)
     samples, start, prompts = result[0], 0, []
     for size in group_sizes_of(samples):

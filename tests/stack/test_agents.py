@@ -3,7 +3,7 @@
 import time
 
 import pytest
-from one_engine import AGENT, take_step, unfinished
+from one_engine import AGENT, SLOW, take_step, unfinished
 from real_runs import AGENTS
 
 pytestmark = pytest.mark.stack
@@ -22,7 +22,7 @@ def wait_until_idle(engine):
 @pytest.mark.parametrize("agent", KINDS.values(), ids=KINDS)
 def test_an_agent_goes_on_after_its_first_rollout_was_stopped(make_scheduler, engine, agent):
     """Prompt 0 is slow: it is stopped in two short rounds, and trained in full once four prompts wait."""
-    labels = [f"{180 if i % 5 == 0 else 8} mixed" for i in range(48)]
+    labels = [f"{SLOW if i % 5 == 0 else 8} mixed" for i in range(48)]
     scheduler = make_scheduler(labels, *TAIL, reward=("--train.agent_func_path", agent))
     for step in range(4):
         prompts, lengths, metrics, _ = take_step(scheduler)
@@ -30,12 +30,12 @@ def test_an_agent_goes_on_after_its_first_rollout_was_stopped(make_scheduler, en
         assert (metrics["queued_prompts"], metrics["rollout/reward_failures"]) == (step + 1, 0)
         wait_until_idle(engine)
     prompts, lengths, metrics, _ = take_step(scheduler)
-    assert prompts == [0, 5, 10, 15] and min(lengths) >= 180 and metrics["rollout/reward_failures"] == 0
+    assert prompts == [0, 5, 10, 15] and min(lengths) >= SLOW and metrics["rollout/reward_failures"] == 0
 
 
 @pytest.mark.parametrize("agent", KINDS.values(), ids=KINDS)
 def test_the_first_rollouts_of_an_agents_prompt_are_its_group(make_scheduler, engine, agent):
-    labels = ["8 mixed"] * 48 if agent == KINDS["multi turn"] else ["8+180 mixed"] * 48
+    labels = ["8 mixed"] * 48 if agent == KINDS["multi turn"] else [f"8+{SLOW} mixed"] * 48
     flags = [*TAIL, "--rollout.tail_batching.response_ratio", 1.25]
     scheduler = make_scheduler(labels, *flags, reward=("--train.agent_func_path", agent))
     for _ in range(2):

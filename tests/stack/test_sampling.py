@@ -7,7 +7,7 @@ import time
 
 import pytest
 import ray
-from one_engine import ENGINE_ARGS, take_step, unfinished
+from one_engine import ENGINE_ARGS, SLOW, take_step, unfinished
 
 from openrlhf_sagc.driver.experience import group_sizes_of
 
@@ -21,17 +21,20 @@ def test_an_engine_has_its_engine_args(engine):
 
     def read(actor):
         config = actor.llm.vllm_config
-        return config.scheduler_config.max_num_seqs, actor.kwargs["compilation_config"]
+        slots, block = config.scheduler_config.max_num_seqs, config.cache_config.block_size
+        return slots, block, actor.kwargs["compilation_config"]
 
     assert ray.get(engine.__ray_call__.remote(read)) == tuple(ENGINE_ARGS.values())
 
 
 def test_groups_without_a_signal_are_dropped_and_counted_by_reason(make_scheduler):
     words = ["mixed", "right", "wrong", "half", "mixed", "right", "mixed", "mixed", "mixed"]
-    scheduler = make_scheduler([f"{10 + 20 * i} {word}" for i, word in enumerate(words)] + ["190 mixed"] * 20, *FILTER)
+    scheduler = make_scheduler(
+        [f"{10 + 100 * i} {word}" for i, word in enumerate(words)] + [f"{SLOW} mixed"] * 20, *FILTER
+    )
     prompts, lengths, metrics, (_, pass_rate, consumed, _) = take_step(scheduler)
     assert prompts == [0, 4, 6, 7]
-    assert lengths == [10 + 20 * i for i in prompts for _ in range(4)]
+    assert lengths == [10 + 100 * i for i in prompts for _ in range(4)]
     reasons = ("all_right", "all_wrong", "constant", "out_of_range", "reward_missing")
     assert [metrics[f"dropped_{reason}"] for reason in reasons] == [2, 1, 1, 0, 0]
     late = metrics["discarded"]  # a ninth group, if it came back before the eighth was judged
@@ -44,22 +47,22 @@ def test_a_step_ends_with_its_groups_and_vllm_forgets_the_rest(make_scheduler, e
 
     The step may roll out one prompt more than it trains, as it expects to drop some. That one is the next step's first.
     """
-    scheduler = make_scheduler(["200 mixed"] * 2 + ["8 mixed"] * 7 + ["20 mixed"] * 20, *FILTER)
+    scheduler = make_scheduler([f"{SLOW} mixed"] * 2 + ["8 mixed"] * 7 + ["20 mixed"] * 20, *FILTER)
     first, _, metrics, _ = take_step(scheduler)
     assert len(first) == 4 and set(first) <= SHORT
     assert metrics["aborted"] >= 2 and metrics["aborted"] + metrics["discarded"] == metrics["queued_prompts"] == 5
-    assert 0 < metrics["aborted_tokens"] < 2 * 4 * 200
+    assert 0 < metrics["aborted_tokens"] < 2 * 4 * SLOW
     assert unfinished(engine) == 0
     prompts, lengths, metrics, _ = take_step(scheduler)
     assert set(prompts) <= {0, 1} | SHORT - set(first)
     owed = {0, 1} - set(prompts)
-    assert len(owed) <= 1 and lengths.count(200) == 4 * (2 - len(owed))
+    assert len(owed) <= 1 and lengths.count(SLOW) == 4 * (2 - len(owed))
     assert {scheduler.numbers.get(prompt.text) for prompt in scheduler.queue.waiting} >= owed
     assert metrics["age_max"] == 0
 
 
 def test_kept_rollouts_go_on_in_the_next_step_with_their_age(make_scheduler, engine):
-    labels = ["200 mixed"] * 2 + ["8 mixed"] * 7 + ["190 mixed"] * 20
+    labels = [f"{SLOW} mixed"] * 2 + ["8 mixed"] * 7 + [f"{SLOW} mixed"] * 20
     scheduler = make_scheduler(labels, *FILTER, "--algo.dynamic_filtering_surplus", "keep")
     first, _, metrics, _ = take_step(scheduler)
     assert len(first) == 4 and set(first) <= SHORT
@@ -71,7 +74,7 @@ def test_kept_rollouts_go_on_in_the_next_step_with_their_age(make_scheduler, eng
     time.sleep(0.5)
     assert unfinished(engine) == running  # nothing is decoded while the weights change
     prompts, lengths, metrics, _ = take_step(scheduler)
-    assert {0, 1} < set(prompts) <= {0, 1} | (SHORT - set(first)) and lengths.count(200) == 8
+    assert {0, 1} < set(prompts) <= {0, 1} | (SHORT - set(first)) and lengths.count(SLOW) == 8
     assert metrics["age_max"] == metrics["discarded"] == 1  # the fifth would be two updates late
     scheduler.engines.resume()
     list(scheduler.engines.stop())
@@ -81,7 +84,7 @@ def test_kept_rollouts_go_on_in_the_next_step_with_their_age(make_scheduler, eng
     resumed.load_state_dict(state)
     prompts, lengths, metrics, _ = take_step(resumed)
     owed = {0, 1} - set(prompts)  # where three groups were kept, the step asks for one more
-    assert len(owed) <= 1 and lengths.count(200) == 4 * (2 - len(owed))  # rolled out again, in full
+    assert len(owed) <= 1 and lengths.count(SLOW) == 4 * (2 - len(owed))  # rolled out again, in full
     assert {resumed.numbers.get(prompt.text) for prompt in resumed.queue.waiting} >= owed
 
 

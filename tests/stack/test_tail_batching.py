@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pandas as pd
 import pytest
 import ray
-from one_engine import take_step, unfinished
+from one_engine import MAX_LEN, SLOW, take_step, unfinished
 from real_runs import AGENTS
 
 pytestmark = pytest.mark.stack
@@ -28,24 +28,24 @@ def of_vllm(engine) -> tuple[float, float]:
 
 def test_slow_prompts_wait_for_a_long_round(make_scheduler, engine):
     """Every fifth prompt is slow: four short rounds without them, then a long one of these four, in full length."""
-    scheduler = make_scheduler([f"{200 if i % 5 == 0 else 8} mixed" for i in range(48)], *PROMPTS_ONLY)
+    scheduler = make_scheduler([f"{SLOW if i % 5 == 0 else 8} mixed" for i in range(48)], *PROMPTS_ONLY)
     for step in range(4):
         prompts, lengths, metrics, _ = take_step(scheduler)
         assert prompts == [5 * step + i for i in (1, 2, 3, 4)] and set(lengths) == {8}
         assert (metrics["tail_batching/long_round"], metrics["queued_prompts"]) == (0, step + 1)
         assert unfinished(engine) == 0 and metrics["token_weight/step_weight"] == 1
     prompts, lengths, metrics, _ = take_step(scheduler)
-    assert prompts == [0, 5, 10, 15] and set(lengths) == {200}
+    assert prompts == [0, 5, 10, 15] and set(lengths) == {SLOW}
     assert (metrics["tail_batching/long_round"], metrics["queued_prompts"]) == (1, 0)
-    ratio = 5 * 200 / (200 + 4 * 8)  # to the mean length of these five rounds of 4 groups
+    ratio = 5 * SLOW / (SLOW + 4 * 8)  # to the mean length of these five rounds of 4 groups
     assert metrics["token_weight/step_weight"] == pytest.approx(ratio / (1 + (ratio - 1) / 4))
 
 
 def test_the_first_rollouts_of_a_prompt_are_trained_and_its_last_one_stopped(make_scheduler, engine):
-    scheduler = make_scheduler(["8+200 mixed"] * 48, *TAIL)
+    scheduler = make_scheduler([f"8+{SLOW} mixed"] * 48, *TAIL)
     prompts, lengths, metrics, _ = take_step(scheduler)
     assert prompts == [0, 1, 2, 3] and lengths == [8] * 16
-    assert 0 < metrics["aborted_tokens"] < 5 * 200 and unfinished(engine) == 0
+    assert 0 < metrics["aborted_tokens"] < 5 * SLOW and unfinished(engine) == 0
 
 
 def next_groups(engines, step):
@@ -58,17 +58,22 @@ def next_groups(engines, step):
 def test_stopped_rollouts_leave_vllm_while_others_run_on(make_scheduler, engine):
     """Prompt 0 is done but for its straggler when vLLM drops that; prompt 1 decodes on with all the room there is.
 
-    A rollout takes one block of vLLM's KV cache, whatever its tokens here. Where the machine paused so long that neither
-    state was seen, the next two prompts try again.
+    A rollout takes one block of vLLM's KV cache, whatever its tokens here. Where the machine paused so long that a state
+    was not seen, the next two prompts try again.
     """
-    scheduler = make_scheduler(["40+110 mixed", "110 mixed"] * 24, *TAIL)
+    scheduler = make_scheduler([f"40+{SLOW} mixed", f"{SLOW} mixed"] * 24, *TAIL)
     step = scheduler.planner.begin(scheduler.queue)
     step.round, step.max_dispatched = step.round._replace(prompt_ratio=1.0), 100
-    scheduler.engines.resume({"max_len": 256, "max_new_tokens": 200, "temperature": 1.0})
-    before, after = [], []  # what vLLM said until the first prompt was back, and then until the second one was
-    while not (10 in (busy for busy, _ in before) and 5 in (busy for busy, _ in after)):
+    scheduler.engines.resume({"max_len": MAX_LEN, "max_new_tokens": SLOW, "temperature": 1.0})
+    before, after, stopped = (
+        [],
+        [],
+        [],
+    )  # what vLLM said until the first prompt was back, and then until the second was
+    while not (stopped and 10 in (busy for busy, _ in before) and 5 in (busy for busy, _ in after)):
         step.num_groups = 2
         groups = step.dispatch()
+        assert groups, "24 pairs of prompts, and none as it should be"
         scheduler.engines.dispatch(groups)
         with ThreadPoolExecutor(1) as pool:
             gauges, backs = ([], []), []
@@ -80,15 +85,15 @@ def test_stopped_rollouts_leave_vllm_while_others_run_on(make_scheduler, engine)
         before, after = gauges
         first, second = backs
         assert [first.group, second.group] == groups
-        (stopped,) = [rollout for rollout in first.rollouts if rollout.stopped]
-        assert 30 <= stopped.tokens < 110  # the rollouts of a prompt begin a few tokens apart
+        stopped = [rollout for rollout in first.rollouts if rollout.stopped]
         assert sum(not rollout.stopped for rollout in second.rollouts) >= 4
+    assert len(stopped) == 1 and 30 <= stopped[0].tokens < SLOW  # the rollouts of a prompt begin a few tokens apart
     alone = next(cache for busy, cache in after if busy == 5)  # the second prompt's
     assert alone == pytest.approx(max(cache for _, cache in before) / 2)
 
 
 def test_waiting_prompts_survive_a_resume(make_scheduler):
-    labels = [f"{200 if i % 5 == 0 else 8} mixed" for i in range(48)]
+    labels = [f"{SLOW if i % 5 == 0 else 8} mixed" for i in range(48)]
     scheduler = make_scheduler(labels, *PROMPTS_ONLY)
     for _ in range(2):
         take_step(scheduler)
