@@ -59,8 +59,9 @@ class Run:
 def task(session_folder, python):
     """An untrained model, whose responses end at random, and 48 prompts: folder with model/, deep/ and prompts.jsonl.
 
-    The model has one layer, since engines decode in a time that grows with layers. The deep one has three: for tests
-    that would not find otherwise that a layer is left out, or computed with the weights of the step before.
+    The model has one layer, since engines decode in a time that grows with layers. It reads as many tokens as one_engine.py
+    needs. The deep one has three: for tests that would not find otherwise that a layer is left out, or computed with the
+    weights of the step before.
     """
     folder = session_folder / "task"
     with FileLock(session_folder / "task.lock"):

@@ -26,7 +26,7 @@ from openrlhf_sagc.driver.experience import group_sizes_of
 from openrlhf_sagc.driver.rollout import StragglerAwareSamplesGenerator
 
 AGENT = AGENTS / "labelled_agent.py"
-SLOW = 1000  # tokens of a slow rollout: two seconds, since a test may have to wait as long for a core
+SLOW = 1000  # tokens of a slow rollout: two seconds, as a test may wait that long for a core before it stops one
 MAX_LEN = 1280
 ENGINE_ARGS = {"max_num_seqs": 100, "block_size": MAX_LEN, "compilation_config": {"cudagraph_capture_sizes": [1, 2]}}
 
@@ -55,7 +55,9 @@ def engine(task, python, session_folder):
 @pytest.fixture
 def make_scheduler(engine, task, python, tmp_path, monkeypatch):
     """make_scheduler(labels, *flags): a scheduler whose prompts are 0, 1, ... in the order of their labels."""
-    monkeypatch.setattr("sys.executable", str(python))  # which imports an agent to see whether it can be used
+    monkeypatch.setattr(
+        "sys.executable", str(python)
+    )  # with which a run tries to import its agent or reward before it starts
 
     def make(labels, *flags, reward=("--train.agent_func_path", AGENT)):
         lines = [json.loads(line) for line in (task / "prompts.jsonl").read_text().splitlines()]
@@ -129,6 +131,18 @@ def take_step(scheduler, **settings):
     lengths = [made.sample.num_trained for made in samples]
     metrics = {name.removeprefix("dynamic_filtering/"): value for name, value in scheduler.metrics.items()}
     return prompts, lengths, metrics, result
+
+
+def of_vllm(engine, *names: str) -> list[float]:
+    """vLLM's own metrics of these names."""
+
+    def read(actor):
+        from vllm.v1.metrics.reader import get_metrics_snapshot
+
+        return {metric.name: metric.value for metric in get_metrics_snapshot() if hasattr(metric, "value")}
+
+    metrics = ray.get(engine.__ray_call__.remote(read))
+    return [metrics[f"vllm:{name}"] for name in names]
 
 
 def unfinished(engine):

@@ -57,15 +57,20 @@ def test_a_run_killed_while_it_saves_goes_on_from_the_newest_whole_checkpoint(
         path = folder / f"global_step{step}" / "metric.json"
         return path.exists() and json.loads(path.read_text())["metric_value"]
 
+    def in_time():
+        assert not metric(WHOLE + 1), f"the checkpoint of step {WHOLE + 1} was whole before the run was killed in it"
+        return True
+
     def while_it_saves(output):
         """The policy actor, once it writes a file of the next checkpoint, here a pipe that nobody empties."""
         two = {"best_global_step1", "global_step1", f"global_step{WHOLE}"}
-        wait_until(lambda: metric(WHOLE) and kept() == two, f"{two} in {folder}")
+        wait_until(lambda: in_time() and metric(WHOLE) and kept() == two, f"{two} in {folder}")
         (before,) = (folder / f"global_step{WHOLE}").glob(file)
         pipe = folder / f"global_step{WHOLE + 1}" / before.name
         readers = []
 
         def begun():
+            in_time()
             if not pipe.exists():  # the rotation of the last save may not be over, and take the folder away
                 with suppress(FileNotFoundError):
                     pipe.parent.mkdir(exist_ok=True)

@@ -7,7 +7,7 @@ import time
 
 import pytest
 import ray
-from one_engine import ENGINE_ARGS, SLOW, take_step, unfinished
+from one_engine import ENGINE_ARGS, SLOW, of_vllm, take_step, unfinished
 
 from openrlhf_sagc.driver.experience import group_sizes_of
 
@@ -17,7 +17,7 @@ SHORT = set(range(2, 9))  # of the nine prompts that a first step asks for, wher
 
 
 def test_an_engine_has_its_engine_args(engine):
-    """Without them it has 128 slots, whatever the processor."""
+    """Without them it has 128 slots and blocks of 128 tokens, whatever the processor."""
 
     def read(actor):
         config = actor.llm.vllm_config
@@ -62,17 +62,17 @@ def test_a_step_ends_with_its_groups_and_vllm_forgets_the_rest(make_scheduler, e
 
 
 def test_kept_rollouts_go_on_in_the_next_step_with_their_age(make_scheduler, engine):
-    labels = [f"{SLOW} mixed"] * 2 + ["8 mixed"] * 7 + [f"{SLOW} mixed"] * 20
+    labels = [f"{SLOW} mixed"] * 2 + ["8 mixed"] * 7 + [f"{SLOW - 1} mixed"] * 20
     scheduler = make_scheduler(labels, *FILTER, "--algo.dynamic_filtering_surplus", "keep")
     first, _, metrics, _ = take_step(scheduler)
     assert len(first) == 4 and set(first) <= SHORT
     assert metrics["kept_running"] >= 2 and metrics["kept"] + metrics["kept_running"] == 5
     assert metrics["aborted"] == metrics["discarded"] == metrics["queued_prompts"] == 0
-    running = unfinished(engine)
-    assert running >= 8
+    running, decoded = unfinished(engine), of_vllm(engine, "generation_tokens")
+    assert running >= 8 and decoded[0] > 0
     state = scheduler.state_dict()
     time.sleep(0.5)
-    assert unfinished(engine) == running  # nothing is decoded while the weights change
+    assert (unfinished(engine), of_vllm(engine, "generation_tokens")) == (running, decoded)  # while the weights change
     prompts, lengths, metrics, _ = take_step(scheduler)
     assert {0, 1} < set(prompts) <= {0, 1} | (SHORT - set(first)) and lengths.count(SLOW) == 8
     assert metrics["age_max"] == metrics["discarded"] == 1  # the fifth would be two updates late

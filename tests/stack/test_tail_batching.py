@@ -1,29 +1,17 @@
 """Tail batching on one real vLLM engine (one_engine.py), with what vLLM itself says of stopped rollouts; and a whole run."""
 
+import statistics
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
 import pandas as pd
 import pytest
-import ray
-from one_engine import MAX_LEN, SLOW, take_step, unfinished
+from one_engine import MAX_LEN, SLOW, of_vllm, take_step, unfinished
 from real_runs import AGENTS
 
 pytestmark = pytest.mark.stack
 PROMPTS_ONLY = ["--rollout.tail_batching.enable", "--rollout.tail_batching.method", "stop"]
 TAIL = [*PROMPTS_ONLY, "--rollout.tail_batching.response_ratio", 1.25]
-
-
-def of_vllm(engine) -> tuple[float, float]:
-    """vLLM's own gauges: requests that run, and the share of its KV cache that is taken."""
-
-    def read(actor):
-        from vllm.v1.metrics.reader import get_metrics_snapshot
-
-        return {metric.name: metric.value for metric in get_metrics_snapshot() if hasattr(metric, "value")}
-
-    metrics = ray.get(engine.__ray_call__.remote(read))
-    return metrics["vllm:num_requests_running"], metrics["vllm:kv_cache_usage_perc"]
 
 
 def test_slow_prompts_wait_for_a_long_round(make_scheduler, engine):
@@ -58,38 +46,36 @@ def next_groups(engines, step):
 def test_stopped_rollouts_leave_vllm_while_others_run_on(make_scheduler, engine):
     """Prompt 0 is done but for its straggler when vLLM drops that; prompt 1 decodes on with all the room there is.
 
-    A rollout takes one block of vLLM's KV cache, whatever its tokens here. Where the machine paused so long that a state
-    was not seen, the next two prompts try again.
+    A rollout takes one block of vLLM's KV cache, which holds MAX_LEN tokens. Where the test's process waited so long for a
+    core that it saw too little, the next two prompts try again.
     """
-    scheduler = make_scheduler([f"40+{SLOW} mixed", f"{SLOW} mixed"] * 24, *TAIL)
+    scheduler = make_scheduler([f"300+{SLOW} mixed", f"{SLOW} mixed"] * 24, *TAIL)
     step = scheduler.planner.begin(scheduler.queue)
-    step.round, step.max_dispatched = step.round._replace(prompt_ratio=1.0), 100
+    step.round, step.max_dispatched = step.round._replace(prompt_ratio=1.0), 16
     scheduler.engines.resume({"max_len": MAX_LEN, "max_new_tokens": SLOW, "temperature": 1.0})
-    before, after, stopped = (
-        [],
-        [],
-        [],
-    )  # what vLLM said until the first prompt was back, and then until the second was
-    while not (stopped and 10 in (busy for busy, _ in before) and 5 in (busy for busy, _ in after)):
+    # What vLLM said until the first prompt was back, and then until the second one was; stopped rollouts of the first.
+    before, after, stopped = [], [], []
+    while not (stopped and stopped[0].tokens < 500 and 10 in (busy for busy, _ in before) and len(after) >= 50):
         step.num_groups = 2
         groups = step.dispatch()
-        assert groups, "24 pairs of prompts, and none as it should be"
+        assert groups, "in eight tries no straggler was stopped at once while vLLM was watched"
         scheduler.engines.dispatch(groups)
         with ThreadPoolExecutor(1) as pool:
             gauges, backs = ([], []), []
             while len(backs) < len(groups):  # both may come back at once
                 waiting, seen = pool.submit(next_groups, scheduler.engines, step), gauges[len(backs)]
                 while not waiting.done():
-                    seen.append(of_vllm(engine))
+                    seen.append(of_vllm(engine, "num_requests_running", "kv_cache_usage_perc"))
                 backs += waiting.result()
         before, after = gauges
         first, second = backs
         assert [first.group, second.group] == groups
         stopped = [rollout for rollout in first.rollouts if rollout.stopped]
+        assert len(stopped) <= 1 and all(rollout.tokens >= 290 for rollout in stopped)  # a few behind the others
         assert sum(not rollout.stopped for rollout in second.rollouts) >= 4
-    assert len(stopped) == 1 and 30 <= stopped[0].tokens < SLOW  # the rollouts of a prompt begin a few tokens apart
-    alone = next(cache for busy, cache in after if busy == 5)  # the second prompt's
-    assert alone == pytest.approx(max(cache for _, cache in before) / 2)
+    assert statistics.mode(busy for busy, _ in after) == 5  # the second prompt's, all the time
+    alone = statistics.mode(cache for busy, cache in after if busy == 5)
+    assert alone == pytest.approx(max(cache for busy, cache in before if busy == 10) / 2)
 
 
 def test_waiting_prompts_survive_a_resume(make_scheduler):
@@ -105,7 +91,7 @@ def test_waiting_prompts_survive_a_resume(make_scheduler):
 
 
 def test_a_killed_asynchronous_run_goes_on_with_its_rounds_and_loses_no_prompt(train, tmp_path, monkeypatch):
-    """48 prompts of which a third is slow, 8 a step, killed after the checkpoint of the second step.
+    """48 prompts of which a third is slow, 8 a step, killed after the checkpoint of the third step.
 
     Two engines share the ten rollouts of each prompt. The first eight to finish stop the others on both; every engine has
     a slow one.
@@ -124,17 +110,17 @@ def test_a_killed_asynchronous_run_goes_on_with_its_rounds_and_loses_no_prompt(t
         "vllm__num_engines": 2,
         "train__async_enable": True,
         "ckpt__path": tmp_path / "checkpoints",
-        "ckpt__save_steps": 2,
+        "ckpt__save_steps": 3,
         "rollout__trace": tmp_path / "run.csv",
     }
-    killed = train("cpu-patched", kill_at="Global step 3:", **flags).scalars
-    assert killed["dynamic_filtering/queued_prompts"][2] > 0
+    killed = train("cpu-patched", kill_at="Global step 4:", **flags).scalars
+    assert killed["dynamic_filtering/queued_prompts"][3] > 0
     lines = log.read_text().splitlines()
     resumed = train("cpu-patched", ckpt__load_enable=True, **flags).scalars
     last = resumed.index[-1]
-    assert resumed.index[0] == 3 and (resumed["rollout/num_samples"] == 64).all()
+    assert resumed.index[0] == 4 and (resumed["rollout/num_samples"] == 64).all()
     assert last in (6, 7)  # the surplus of the last short round may be of the next episode
-    rounds = [*killed["tail_batching/long_round"].loc[:2], *resumed["tail_batching/long_round"]]
+    rounds = [*killed["tail_batching/long_round"].loc[:3], *resumed["tail_batching/long_round"]]
     assert resumed["tail_batching/long_share"][last] == pytest.approx(sum(rounds) / last) and 0 < sum(rounds) < last
     finished = Counter(line.split()[0] for line in log.read_text().splitlines())
     assert len(finished) == 48 and min(finished.values()) >= 8  # rollouts of each prompt

@@ -87,7 +87,8 @@ def test_a_killed_run_with_partial_rollouts_goes_on_with_its_groups(train, tmp_p
     killed = train("cpu-patched", kill_at="Global step 3:", **flags).scalars
     resumed = train("cpu-patched", ckpt__load_enable=True, **flags).scalars
     saved = resumed.index[0] - 1
-    assert saved in (2, 3) and killed.index.tolist() == [1, 2, 3]
+    last = killed.index[-1]  # the fourth may be over when the run is killed
+    assert killed.index.tolist() == list(range(1, last + 1)) and last >= 3 and saved in (last - 1, last)
     assert resumed["sagc/group_size"].iloc[0] == killed["sagc/next_group_size"][saved]
     assert (resumed["rollout/num_samples"] == SAMPLES).all()
     finished = Counter(line.split()[0] for line in log.read_text().splitlines())
