@@ -3,6 +3,7 @@
 import math
 import os
 import random
+import re
 import subprocess
 import time
 from collections.abc import Callable
@@ -117,6 +118,22 @@ def train(task, tmp_path, run_command, python):
         assert code == end, why_it_ended(output)
         scalars = logged_steps(output) if kill_at or fails else read_run(tmp_path / name / "run")
         return Run(code, output, scalars, tmp_path / f"{name}-model")
+
+    return run
+
+
+@pytest.fixture
+def run_script(run_command):
+    """Runs a script: run_script(command) -> (exit code, output); again where a port was taken, by its output or log."""
+
+    def run(command: list) -> tuple[int, str]:
+        for _ in range(3):
+            code, output = run_command(command)
+            logs = [Path(name) for name in re.findall(r"see (\S+log)\b", output)]
+            texts = [output, *(log.read_text(errors="replace") for log in logs if log.is_file())]
+            if not code or not any(map(PORT_TAKEN.search, texts)):
+                break
+        return code, output
 
     return run
 

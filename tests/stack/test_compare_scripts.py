@@ -9,7 +9,7 @@ pytestmark = [pytest.mark.stack, pytest.mark.in_turns]
 
 
 @pytest.mark.xdist_group("smoke")  # they make one task
-def test_two_arms_take_turns_by_checkpoints(task, run_command, monkeypatch, tmp_path):
+def test_two_arms_take_turns_by_checkpoints(task, run_script, monkeypatch, tmp_path):
     monkeypatch.setenv("TASK", str(task))
     output = tmp_path / "out"
     command = [
@@ -21,7 +21,7 @@ def test_two_arms_take_turns_by_checkpoints(task, run_command, monkeypatch, tmp_
         "unpatched",
         "recommended",
     ]
-    code, printed = run_command([*command, "--steps", "4", "--turns", "2", "--output", output])
+    code, printed = run_script([*command, "--steps", "4", "--turns", "2", "--output", output])
     assert code == 0, printed[-5000:]
     report = json.loads((output / "comparison.json").read_text())
     assert [row["policy"] for row in report["policies"]] == ["unpatched", "recommended"]

@@ -11,14 +11,14 @@ pytestmark = pytest.mark.stack
 SEED = 7
 
 
-def test_quickstart_trains_reports_and_keeps_its_warm_start(monkeypatch, run_command):
+def test_quickstart_trains_reports_and_keeps_its_warm_start(monkeypatch, run_script):
     """A few steps of it; whether the reward rises is for people to see, and for each release."""
     folder = ROOT / "build" / "quickstart" / f"seed-{SEED}"
     shutil.rmtree(folder, ignore_errors=True)
     monkeypatch.delenv("WARM_PYTHON", raising=False)  # as people start it
     for name, value in {"SEED": SEED, "WARM_START_STEPS": 350, "PROMPTS": 96, "HELDOUT": 8}.items():
         monkeypatch.setenv(name, str(value))
-    code, output = run_command(["bash", ROOT / "train_scripts" / "quickstart.sh"])
+    code, output = run_script(["bash", ROOT / "train_scripts" / "quickstart.sh"])
     assert code == 0, output[-5000:]
     assert " left)" in output and " s left: step " in output
     assert "warm start, loss" in (ROOT / "build/beside.log").read_text()
@@ -35,6 +35,6 @@ def test_quickstart_trains_reports_and_keeps_its_warm_start(monkeypatch, run_com
 
     warm_start = (folder / "model" / "model.safetensors").stat().st_mtime_ns
     monkeypatch.setenv("PROMPTS", "1")  # fewer than a step takes
-    code, output = run_command(["bash", ROOT / "train_scripts" / "quickstart.sh"])
+    code, output = run_script(["bash", ROOT / "train_scripts" / "quickstart.sh"])
     assert code == 1 and "the training failed, see" in output
     assert (folder / "model" / "model.safetensors").stat().st_mtime_ns == warm_start

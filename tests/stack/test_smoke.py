@@ -24,11 +24,11 @@ RUNS = [
 
 @pytest.mark.xdist_group("smoke")  # two of them may write to one folder
 @pytest.mark.parametrize(("script", "sagc"), RUNS)
-def test_smoke(task, run_command, monkeypatch, script, sagc):
+def test_smoke(task, run_script, monkeypatch, script, sagc):
     monkeypatch.setenv("TASK", str(task))
     monkeypatch.setenv("STEPS", str(STEPS))
     monkeypatch.setenv("SAGC", sagc)
-    code, output = run_command(["bash", ROOT / "train_scripts" / "smoke.sh", script])
+    code, output = run_script(["bash", ROOT / "train_scripts" / "smoke.sh", script])
     assert code == 0 and f"{script} has trained, evaluated and saved" in output, why_it_ended(output)
     changed = set(re.findall(r"besides sizes, the smoke form changes (--\S+)", output))
     assert {"--ds.attn_implementation", "--vllm.sync_backend"} <= changed and len(changed) <= 4
