@@ -124,7 +124,10 @@ def train(task, tmp_path, run_command, python):
 
 @pytest.fixture
 def run_script(run_command):
-    """Runs a script: run_script(command) -> (exit code, output); again where a port was taken, by its output or log."""
+    """Runs a script: run_script(command) -> (exit code, output).
+
+    It starts again where a port was taken, as its output says, or the log that this names.
+    """
 
     def run(command: list) -> tuple[int, str]:
         for _ in range(3):
