@@ -1,6 +1,5 @@
-"""The GPUs of this node, their driver, and the attention that models run with there; preflight.py asks before Ray starts."""
+"""The GPUs of this node and their driver; preflight.py asks before Ray starts."""
 
-import importlib.metadata
 import importlib.util
 import os
 import re
@@ -11,11 +10,6 @@ from contextlib import suppress
 from pathlib import Path
 
 FREE_SHARE = 0.9  # of a GPU's memory that nothing else may use
-FLAG = "--ds.attn_implementation"
-DEFAULT = "flash_attention_2"
-KERNELS = "kernels>=0.16,<0.17"  # as transformers 5.15 takes it
-MODULES = {DEFAULT: "flash_attn", "flash_attention_3": "flash_attn_interface"}
-FALLBACKS = {DEFAULT: "kernels-community/flash-attn2", "flash_attention_3": "kernels-community/vllm-flash-attn3"}
 
 
 def memory_of_gpus() -> list[tuple[float, float]]:
@@ -49,39 +43,11 @@ def gpu_problems(needed: int) -> Iterator[str]:
             yield f"GPU {number} has {used / 1024:.0f} of {total / 1024:.0f} GiB in use: end what runs there (nvidia-smi)"
 
 
-def attention_of(settings: dict[str, list[str]]) -> tuple[str, str]:
-    """What the models' attention will be on a GPU, in words, and what is missing for it, which is empty if nothing is."""
-    given = (settings.get(FLAG) or [DEFAULT])[0]
-    packed = "--ds.packing_samples" in settings or "--train.dynamic_batch_enable" in settings
-    if (settings.get("--ds.ring_attn_size") or ["1"])[0] != "1":
-        missing = [name for name in ("flash_attn", "ring_flash_attn") if importlib.util.find_spec(name) is None]
-        return f"{DEFAULT} in a ring", missing and f"--ds.ring_attn_size needs {' and '.join(missing)}" or ""
-    if (module := MODULES.get(given)) and importlib.util.find_spec(module) is not None:
-        return f"{given} of the installed {module}", ""
-    kernel = FALLBACKS.get(given, given if "/" in given else "")
-    if not kernel:
-        return given + (", which costs the square of a whole pack" if packed else ""), ""
-    if _has_kernels():
-        return f"{kernel}, which kernels fetches from the hub once", ""
-    compiled = (
-        f", or compile flash-attn 2.8.3 (nvcc of CUDA {_torch_cuda() or 'as of torch'}, MAX_JOBS for its memory)"
-    )
-    return kernel, (
-        f"{FLAG} {given} finds no kernel: pip install '{KERNELS}'{compiled if given == DEFAULT else ''}, or {FLAG} sdpa"
-    )
-
-
-def _has_kernels() -> bool:
-    with suppress(importlib.metadata.PackageNotFoundError):
-        return importlib.metadata.version("kernels").startswith("0.16.")
-    return False
-
-
 def driver_problems() -> Iterator[str]:
     """The driver's CUDA is older than that which torch was built for. Looked for without importing torch."""
     with suppress(OSError, subprocess.SubprocessError):
         said = subprocess.run(["nvidia-smi"], capture_output=True, text=True, check=True, timeout=60).stdout
-        found, needed = re.search(r"CUDA Version: *(\d+)", said), _torch_cuda()
+        found, needed = re.search(r"CUDA Version: *(\d+)", said), torch_cuda()
         if found and needed and int(found[1]) < int(needed):
             yield (
                 f"the driver has CUDA {found[1]}, torch was built for {needed}: update the driver, or load cuda-compat-{needed} as "
@@ -89,7 +55,7 @@ def driver_problems() -> Iterator[str]:
             )
 
 
-def _torch_cuda() -> str:
+def torch_cuda() -> str:
     """The major version of the CUDA that torch was built for; empty if none."""
     if (torch := importlib.util.find_spec("torch")) and torch.origin:
         cuda = runpy.run_path(str(Path(torch.origin).with_name("version.py"))).get("cuda")

@@ -20,8 +20,9 @@ import psutil
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
+from attention import attention_of  # noqa: E402
 from flag_words import settings_of, value  # noqa: E402
-from gpus import attention_of, driver_problems, gpu_problems  # noqa: E402
+from gpus import driver_problems, gpu_problems  # noqa: E402
 from ray_token import open_cluster_problems, reason_for_token, token_problems  # noqa: E402
 
 # By its path: what is printed has no secrets where the package is missing, too.
