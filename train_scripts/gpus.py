@@ -48,6 +48,7 @@ def driver_problems() -> Iterator[str]:
     with suppress(OSError, subprocess.SubprocessError):
         said = subprocess.run(["nvidia-smi"], capture_output=True, text=True, check=True, timeout=60).stdout
         found, needed = re.search(r"CUDA Version: *(\d+)", said), torch_cuda()
+        needed = needed.split(".")[0]
         if found and needed and int(found[1]) < int(needed):
             yield (
                 f"the driver has CUDA {found[1]}, torch was built for {needed}: update the driver, or load cuda-compat-{needed} as "
@@ -56,8 +57,7 @@ def driver_problems() -> Iterator[str]:
 
 
 def torch_cuda() -> str:
-    """The major version of the CUDA that torch was built for; empty if none."""
+    """The CUDA that torch was built for, as 13.0; empty if none."""
     if (torch := importlib.util.find_spec("torch")) and torch.origin:
-        cuda = runpy.run_path(str(Path(torch.origin).with_name("version.py"))).get("cuda")
-        return (cuda or "").split(".")[0]
+        return runpy.run_path(str(Path(torch.origin).with_name("version.py"))).get("cuda") or ""
     return ""

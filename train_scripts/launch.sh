@@ -9,6 +9,8 @@
 #        unpatched     the same for OpenRLHF as released; compare.sh trains it beside another
 #   MODEL, DATA, EVAL_DATA (empty: no evaluation), REWARD or AGENT, OUTPUT, RUN_NAME, MAX_NEW_TOKENS, PROMPTS, SAMPLES,
 #   TRAIN_BATCH, GROUP_SIZES; NODES, ACTOR_GPUS (a node), ENGINES, TENSOR_PARALLEL
+#   ATTENTION          the models' attention: kernels-community/flash-attn2@v2, for which nothing is compiled; unpatched needs
+#                      flash_attention_2. Where arms are compared, all have to have the same
 #   GPU_MEMORY=0.8     share of a GPU's memory for engines; engine_flags.py says how many rollouts they decode at a time
 #   SAVE_HOURS=2       hours between checkpoints and evaluations; STEP_MINUTES: what a step takes on your machine
 #   WANDB_API_KEY      switches W&B on; WANDB_PROJECT, WANDB_ENTITY, WANDB_RUN_GROUP
@@ -58,6 +60,8 @@ case $SAGC in
     *) fail "SAGC is recommended, all, off or unpatched, not $SAGC" ;;
 esac
 [ "$DEVICE" = gpu ] || python=(bash "$here/on_cpu.sh" "$tree" python)
+# The KERNEL of openrlhf_sagc/config/attention.py. OpenRLHF as released packs with flash-attn alone.
+[ "$SAGC" = unpatched ] && attention=flash_attention_2 || attention=kernels-community/flash-attn2@v2
 
 if [ -n "${AGENT:-}" ]; then
     AGENT=$(realpath -m "$AGENT")
@@ -116,7 +120,7 @@ hardware=(
 [ "$SHAPE" = async ] || hardware+=(--train.colocate_all --vllm.enable_sleep --ds.enable_sleep)
 dynamic=(--train.dynamic_batch_enable --train.max_tokens_per_gpu "${TOKENS_PER_GPU:-$((LONG_SAMPLES * MAX_LEN))}")
 case $DEVICE in
-    gpu) hardware+=("${dynamic[@]}") ;;
+    gpu) hardware+=("${dynamic[@]}" --ds.attn_implementation "${ATTENTION:-$attention}") ;;
     cpu)
         instead=("--ds.attn_implementation sdpa # flash-attn needs a GPU" "--vllm.sync_backend gloo # so does NCCL"
             "--vllm.enforce_eager # compilation takes longer than a few steps")

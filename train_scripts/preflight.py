@@ -24,6 +24,7 @@ from attention import attention_of  # noqa: E402
 from flag_words import settings_of, value  # noqa: E402
 from gpus import driver_problems, gpu_problems  # noqa: E402
 from ray_token import open_cluster_problems, reason_for_token, token_problems  # noqa: E402
+from toolchain import toolchain_of  # noqa: E402
 
 # By its path: what is printed has no secrets where the package is missing, too.
 without_secrets = runpy.run_path(str(HERE.parent / "openrlhf_sagc/redaction.py"))["without_secrets"]
@@ -215,6 +216,19 @@ def ray_problems() -> Iterator[str]:
         )
 
 
+def node_problems(module: str, settings: dict[str, list[str]], missing: list[str]) -> Iterator[str]:
+    """Of this node: its GPUs, driver, compilers and attention, and another Ray; what the run does in another way is printed."""
+    yield from gpu_problems(gpus_needed(settings))
+    yield from driver_problems()
+    _, problems, notes = toolchain_of(settings, released=module == RELEASED)
+    yield from problems
+    for note in notes:
+        print(f"train_scripts/preflight.py: {note}", flush=True)
+    if not missing:
+        yield from filter(None, [attention_of(settings)[1]])
+        yield from ray_problems()
+
+
 def port_problems(ports: list[int]) -> Iterator[str]:
     for port in ports:
         with socket.socket() as listener:
@@ -269,13 +283,8 @@ def known_problems(options: argparse.Namespace) -> Iterator[str]:
     why = "" if options.isolated_network or missing else reason_for_token(settings, options.cluster)
     if why:
         yield from token_problems(why)
-    if options.device == "gpu":
-        yield from filter(None, [attention_of(settings)[1]])
     if options.device == "gpu" and not options.cluster:
-        yield from gpu_problems(gpus_needed(settings))
-        yield from driver_problems()
-        if not missing:
-            yield from ray_problems()
+        yield from node_problems(module, settings, missing)
     yield from flag_problems(module, flags, names_alone=bool(missing))
     if not missing:
         yield from default_reward_problems(settings)
@@ -288,7 +297,8 @@ def all_right(options: argparse.Namespace) -> str:
     what = (
         "flags' names and the reward's or agent's file" if options.command[0] == RELEASED else "flags, data and files"
     )
-    attention = f"; attention: {attention_of(settings_of(options.command[1:]))[0]}" if options.device == "gpu" else ""
+    on_gpu = options.device == "gpu" and not options.cluster
+    attention = f"; attention: {attention_of(settings_of(options.command[1:]))[0]}" if on_gpu else ""
     return f"modules, disk, memory, GPUs, {what} are as the run needs them{attention}"
 
 

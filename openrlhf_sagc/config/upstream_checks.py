@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable
 from types import SimpleNamespace
 
+from openrlhf_sagc.config.attention import name_kernel
 from openrlhf_sagc.config.checks import flags_for_groups
 from openrlhf_sagc.config.engine_args import check_engine_args
 from openrlhf_sagc.config.late_flags import DIVISORS, NO_REWARD, no_reward, refuse_values
@@ -123,7 +124,8 @@ def validated(validate_args: Callable, parsed: argparse.Namespace) -> SimpleName
         parsed: what its parser gives.
 
     Returns:
-        The arguments that it returns. `data.dropped_template` is a --data.input_template that it does not use.
+        The arguments that it returns. `data.dropped_template` is a --data.input_template that it does not use, and
+        `ds.attn_implementation` a kernel where flash-attn is not installed.
 
     Raises:
         SystemExit: what its assertion or crash comes to, in one line.
@@ -138,6 +140,7 @@ def validated(validate_args: Callable, parsed: argparse.Namespace) -> SimpleName
     except (AssertionError, AttributeError, ImportError, TypeError, ZeroDivisionError) as error:
         raise _explained(error, Settings.of(hierarchize(parsed))) from error
     args.data.dropped_template = given if args.data.input_template is None else None
+    name_kernel(args)
     return args
 
 

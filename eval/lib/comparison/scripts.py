@@ -46,6 +46,8 @@ def train_arms(
     """
     command = ["bash", str(ROOT / "train_scripts" / script)]
     variables = {"RUN_NAME": "run", "PYTHONUNBUFFERED": "1"}
+    if "unpatched" in arms:
+        variables["ATTENTION"] = "flash_attention_2"  # which it cannot do without, so the others have it too
     if smoke:
         command = ["bash", str(ROOT / "train_scripts/smoke.sh"), script]
         variables["STEPS"] = str(SMOKE_DATA * steps)  # the same data in every turn

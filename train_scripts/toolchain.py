@@ -1,0 +1,124 @@
+"""The compilers of this node: toolchain.py says what the training can compile here; preflight.py asks before Ray starts.
+
+Triton and vLLM compile with a C compiler and Python.h. DeepSpeed compiles its fused Adam at the first start, with nvcc, g++ and
+ninja; without them the patched OpenRLHF takes torch's fused AdamW, whose weights are the same.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import time
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+from gpus import torch_cuda  # noqa: E402
+
+OFFLOAD = "--ds.adam_offload"
+INSTEAD = "torch's fused AdamW takes the place of DeepSpeed's, with the same weights"
+USUAL_NVCC = "/usr/local/cuda/bin/nvcc"
+LEFT_MINUTES = 10  # DeepSpeed's fused Adam compiles in one or two
+
+
+def toolchain_of(settings: dict[str, list[str]], released: bool = False) -> tuple[str, list[str], list[str]]:
+    """The compilers in a few words, what a run with these settings cannot do without, and what it does in another way.
+
+    Args:
+        settings: the training's flags with their values.
+        released: whether OpenRLHF as released runs, which has no AdamW of torch to take.
+    """
+    python = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    problems = _torch_problems()
+    if not any(map(shutil.which, [os.environ.get("CC") or "gcc", "clang"])):
+        problems.append("no C compiler, with which Triton and vLLM compile at the start: apt-get install gcc g++")
+    if not Path(sysconfig.get_paths()["include"], "Python.h").exists():
+        problems.append(
+            f"no Python.h of {python}, with which Triton compiles at the start: apt-get install {python}-dev, or "
+            "a Python that brings it (uv, conda)"
+        )
+    lacking = [_nvcc_problem(), "" if shutil.which("ninja") else "no ninja in PATH", "" if _cxx() else "no g++"]
+    lacking = [line for line in lacking if line]
+    notes = []
+    if lacking and (released or OFFLOAD in settings):
+        what = f"{OFFLOAD}, DeepSpeed's Adam on the CPU," if OFFLOAD in settings else "DeepSpeed's fused Adam"
+        advice = f"drop {OFFLOAD}, or " if OFFLOAD in settings else "compare with SAGC=off, or "
+        problems.append(f"{what} cannot be compiled ({', '.join(lacking)}): {advice}{_remedy()}")
+    elif lacking:
+        notes.append(f"{', '.join(lacking)}: {INSTEAD}")
+    problems += _left_locks()
+    return _nvcc_words(), problems, notes
+
+
+def _torch_problems() -> list[str]:
+    """A torch for CPUs, which pip takes where its settings name a folder or an index of their own."""
+    with suppress(PackageNotFoundError):
+        if not torch_cuda():
+            release = (found := version("torch")).split("+")[0]
+            again = f"pip --isolated install --force-reinstall torch=={release}"
+            return [f"the installed torch {found} is built without CUDA: {again}"]
+    return []
+
+
+def _remedy() -> str:
+    """What makes nvcc usable."""
+    return f"install the CUDA toolkit {torch_cuda() or '13.0'} with g++ and ninja, and set CUDA_HOME to it"
+
+
+def nvcc() -> str:
+    """The path of the nvcc that torch would compile with; empty if it finds none. It looks in this order."""
+    home = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
+    found = f"{home}/bin/nvcc" if home else shutil.which("nvcc") or USUAL_NVCC
+    return found if os.access(found, os.X_OK) else ""
+
+
+def _version(program: str) -> str:
+    """That of an nvcc, as 13.0; empty if it says none."""
+    with suppress(OSError, subprocess.SubprocessError):
+        said = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=60).stdout
+        if found := re.search(r"release (\d+\.\d+)", said):
+            return found[1]
+    return ""
+
+
+def _nvcc_problem() -> str:
+    """Why DeepSpeed cannot compile with this node's nvcc; empty if it can."""
+    path, needed = nvcc(), torch_cuda()
+    if not path:
+        return f"no nvcc of CUDA {needed or '13.0'}"
+    found = _version(path)
+    # DeepSpeed 0.19.6 takes another minor version of CUDA 11 and 12, but of 13 only torch's own.
+    same = found == needed or found.split(".")[0] == needed.split(".")[0] in ("11", "12")
+    skipped = os.environ.get("DS_SKIP_CUDA_CHECK") == "1"
+    return "" if same or skipped or not needed else f"nvcc is of CUDA {found or '?'}, torch of {needed}"
+
+
+def _nvcc_words() -> str:
+    path = nvcc()
+    return f"nvcc {_version(path) or '?'}" if path else "no nvcc"
+
+
+def _cxx() -> str | None:
+    return shutil.which(os.environ.get("CXX") or "g++") or shutil.which("c++")
+
+
+def _left_locks() -> list[str]:
+    """Locks of DeepSpeed's compilation that a killed start has left: every later start waits for them without a word."""
+    folder = Path(os.environ.get("TORCH_EXTENSIONS_DIR") or Path.home() / ".cache/torch_extensions")
+    found = []
+    for lock in [*folder.glob("*/lock"), *folder.glob("*/*/lock")]:
+        with suppress(OSError):  # gone meanwhile
+            if time.time() - lock.stat().st_mtime > 60 * LEFT_MINUTES:
+                found.append(f"{lock} was left by a start that was killed, and each later one waits for it: rm {lock}")
+    return found
+
+
+if __name__ == "__main__":
+    words, wrong, noted = toolchain_of({})
+    for line in [*wrong, *noted]:
+        print(f"train_scripts/toolchain.py: {line}")
+    print(f"train_scripts/toolchain.py: {words}; the start compiles with {_cxx() or 'no g++'}")
+    sys.exit(2 if wrong else 0)
