@@ -6,7 +6,6 @@ PyTorch is made to say that it has CUDA, the kernels' hub is a list of published
 
 import csv
 import json
-import os
 import subprocess
 import sys
 import tomllib
@@ -17,34 +16,6 @@ from launched import GPUS
 
 NODE = ROOT / "tests/helpers/gpu_node"
 KERNEL = "kernels-community/flash-attn2@v2"
-EIGHT = "\n".join(["4, 81559"] * 8)
-PROGRAMS = {
-    "nvidia-smi": 'case "$*" in *query-gpu*) printf "%s\\n" "$SMI_ROWS" ;; *) echo "| CUDA Version: ${DRIVER:-13.0} |" ;; esac',
-    "nvcc": 'echo "Cuda compilation tools, release 13.0, V13.0.88"',
-    "gcc": "",
-    "g++": "",
-    "ninja": "",
-}
-
-
-@pytest.fixture(scope="module")
-def node(tmp_path_factory):
-    """node(without=(), **variables): the environment of a process on it, where a program may be missing."""
-    folder = tmp_path_factory.mktemp("node")
-    include = folder / "include"
-    for name, text in PROGRAMS.items():
-        (folder / name).mkdir()
-        (folder / name / name).write_text(f"#!/bin/sh\n{text}\n")
-        (folder / name / name).chmod(0o755)
-    include.mkdir()
-
-    def environment(without=(), **variables):
-        programs = [str(folder / name) for name in PROGRAMS if name not in without]
-        given = {"PATH": ":".join([*programs, "/usr/bin", "/bin"]), "HOME": str(folder), "SMI_ROWS": EIGHT}
-        given |= {"PYTHONPATH": f"{NODE}:{ROOT / 'build/patched'}", "TORCH_EXTENSIONS_DIR": str(folder / "extensions")}
-        return given | {"TORCHDYNAMO_DISABLE": "1", "OMP_NUM_THREADS": "1"} | variables
-
-    return environment
 
 
 @pytest.fixture(scope="module")

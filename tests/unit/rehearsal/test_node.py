@@ -1,0 +1,70 @@
+"""What the launch scripts' check says of a GPU node that lacks something, and that it says nothing once its advice is followed."""
+
+import sysconfig
+
+import pytest
+from cpu_stack import ROOT
+
+KERNEL = "kernels-community/flash-attn2@v2"
+SETTINGS = {"--ds.attn_implementation": [KERNEL], "--actor.num_gpus_per_node": ["8"], "--train.colocate_all": []}
+FUSED = "torch's fused AdamW takes the place of DeepSpeed's, with the same weights"
+
+
+@pytest.fixture
+def check(node, monkeypatch, tmp_path, capsys):
+    """check(without=(), settings=None, **variables): the problems of a node that lacks programs, and what else is printed."""
+    monkeypatch.syspath_prepend(str(ROOT / "train_scripts"))
+    import attention
+    import gpus
+    import preflight
+    import toolchain
+
+    (tmp_path / "Python.h").touch()
+    monkeypatch.setattr(sysconfig, "get_paths", lambda: {"include": str(tmp_path)})
+    for module in (attention, gpus, toolchain):  # which read the installed torch's folder
+        monkeypatch.setattr(module, "torch_cuda", lambda: "13.0")
+    monkeypatch.setattr(toolchain, "USUAL_NVCC", str(tmp_path / "none"))
+    monkeypatch.setattr(preflight, "ray_problems", lambda: ())  # other tests have their Rays here
+    for name in ("CUDA_HOME", "CUDA_PATH", "CC", "CXX", "CUDA_VISIBLE_DEVICES", "HF_HUB_OFFLINE", "DS_ACCELERATOR"):
+        monkeypatch.delenv(name, raising=False)
+
+    def found(without=(), settings=SETTINGS, **variables):
+        for name, value in node(without, **variables).items():
+            monkeypatch.setenv(name, value)
+        attention.why_not.cache_clear()
+        problems = list(preflight.node_problems("openrlhf_sagc", settings, []))
+        return problems, capsys.readouterr().out
+
+    return found
+
+
+def test_a_node_that_has_all_is_right(check):
+    assert check() == ([], "")
+
+
+def test_without_nvcc_another_adam_is_taken(check):
+    problems, said = check(without=["nvcc"])
+    assert problems == [] and said == f"train_scripts/preflight.py: no nvcc of CUDA 13.0: {FUSED}\n"
+
+
+def test_without_a_network_the_fetched_kernel_is_taken_offline(check):
+    (problem,), _ = check(HUB="away")
+    assert problem.endswith("is in the cache of this node, but the hub does not answer: export HF_HUB_OFFLINE=1")
+    assert check(HUB="away", HF_HUB_OFFLINE="1")[0] == []
+
+
+def test_without_a_network_and_a_fetched_kernel_torch_has_an_attention(check):
+    (problem,), _ = check(HUB="away", CACHED="no")
+    assert "is neither in the cache of this node nor can the hub be reached: bash install.sh" in problem
+    assert "or --ds.attn_implementation sdpa" in problem
+    assert check(HUB="away", CACHED="no", settings=SETTINGS | {"--ds.attn_implementation": ["sdpa"]})[0] == []
+
+
+def test_an_old_driver_is_named(check):
+    (problem,), _ = check(DRIVER="12.8")
+    assert problem.startswith("the driver has CUDA 12, torch was built for 13: update the driver")
+
+
+def test_transformers_own_branch_has_no_build_and_the_line_has_one_that_has(check):
+    (problem,), _ = check(settings=SETTINGS | {"--ds.attn_implementation": ["kernels-community/flash-attn2@v1"]})
+    assert f"@v1 has no build for this torch, of CUDA 13.0: --ds.attn_implementation {KERNEL}, or" in problem
