@@ -40,13 +40,16 @@ def toolchain_of(settings: dict[str, list[str]], released: bool = False) -> tupl
             f"no Python.h of {python}, with which Triton compiles at the start: apt-get install {python}-dev, or "
             "a Python that brings it (uv, conda)"
         )
-    lacking = [_nvcc_problem(), "" if shutil.which("ninja") else "no ninja in PATH", "" if _cxx() else "no g++"]
-    lacking = [line for line in lacking if line]
+    lacking = ["" if nvcc() else f"no nvcc of CUDA {torch_cuda() or '13.0'}"]
+    lacking += ["" if shutil.which("ninja") else "no ninja in PATH", "" if _cxx() else "no g++"]
+    lacking = [line for line in lacking if line] or [line for line in [_mismatch(OFFLOAD in settings)] if line]
     notes = []
-    if lacking and (released or OFFLOAD in settings):
-        what = f"{OFFLOAD}, DeepSpeed's Adam on the CPU," if OFFLOAD in settings else "DeepSpeed's fused Adam"
-        advice = f"drop {OFFLOAD}, or " if OFFLOAD in settings else "compare with SAGC=off, or "
-        problems.append(f"{what} cannot be compiled ({', '.join(lacking)}): {advice}{_remedy()}")
+    if lacking and OFFLOAD in settings:
+        problems.append(f"{OFFLOAD} compiles DeepSpeed's Adam ({', '.join(lacking)}): drop {OFFLOAD}, or {_remedy()}")
+    elif lacking and released:
+        problems.append(
+            f"OpenRLHF as released compiles DeepSpeed's Adam ({', '.join(lacking)}): SAGC=off, or {_remedy()}"
+        )
     elif lacking:
         notes.append(f"{', '.join(lacking)}: {INSTEAD}")
     problems += _left_locks()
@@ -84,16 +87,15 @@ def _version(program: str) -> str:
     return ""
 
 
-def _nvcc_problem() -> str:
-    """Why DeepSpeed cannot compile with this node's nvcc; empty if it can."""
-    path, needed = nvcc(), torch_cuda()
-    if not path:
-        return f"no nvcc of CUDA {needed or '13.0'}"
-    found = _version(path)
-    # DeepSpeed 0.19.6 takes another minor version of CUDA 11 and 12, but of 13 only torch's own.
-    same = found == needed or found.split(".")[0] == needed.split(".")[0] in ("11", "12")
-    skipped = os.environ.get("DS_SKIP_CUDA_CHECK") == "1"
-    return "" if same or skipped or not needed else f"nvcc is of CUDA {found or '?'}, torch of {needed}"
+def _mismatch(offload: bool) -> str:
+    """Why DeepSpeed 0.19.6 cannot compile with this node's nvcc, which is of another CUDA than torch; empty if it can.
+
+    Its Adam on the CPU takes other minor versions of CUDA 11 and 12 alone. The fused one compiles with what there is.
+    """
+    found, needed = _version(nvcc()), torch_cuda()
+    exact = offload and needed.split(".")[0] not in ("11", "12") and os.environ.get("DS_SKIP_CUDA_CHECK") != "1"
+    fits = found == needed if exact else found.split(".")[0] == needed.split(".")[0]
+    return "" if fits or not needed else f"nvcc is of CUDA {found or '?'}, torch of {needed}"
 
 
 def _nvcc_words() -> str:

@@ -1,7 +1,8 @@
 """Launches on a GPU node that is none, up to the first kernels: start.py MODEL, with {name: [module, flag, ...]} in JSON on standard input.
 
 For each: what preflight.py finds; then the policy's model as OpenRLHF makes it, with a forward and a backward pass of packed samples
-through the attention that the flags name, against torch's own attention. Prints a JSON object by name.
+through the attention that the flags name, against torch's own attention. Prints a JSON object
+by name, and what transformers would do without the flag.
 """
 
 import argparse
@@ -68,6 +69,17 @@ def started(words, model):
     }
 
 
+def by_itself(model):
+    """What transformers makes of OpenRLHF's default where flash-attn is missing."""
+    from openrlhf.models import Actor
+
+    try:
+        return Actor(model, attn_implementation="flash_attention_2").model.config._attn_implementation
+    except ImportError as error:
+        return str(error)
+
+
 if __name__ == "__main__":
     given = json.load(sys.stdin)
-    print(json.dumps({name: started(words, sys.argv[1]) for name, words in given.items()}))
+    found = {name: started(words, sys.argv[1]) for name, words in given.items()}
+    print(json.dumps(found | {"transformers by itself": by_itself(sys.argv[1])}))

@@ -76,6 +76,7 @@ def test_every_recipe_starts_up_to_its_first_kernels(start, launches):
     """One node's eight GPUs are enough for the checks, so the multi-node script has one node here."""
     more = {"dapo_qwen2.5_32b_multinode.sh": ["--actor.num_nodes", "1", "--vllm.num_engines", "2"]}
     found = start({script: launches(script, *more.get(script, [])) for script in GPUS})
+    assert "FlashAttention2 has been toggled on, but it cannot be used" in found.pop("transformers by itself")
     assert list(found) == list(GPUS)
     for script, came_to in found.items():
         assert came_to["problems"] == [], script

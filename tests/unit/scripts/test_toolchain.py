@@ -16,7 +16,7 @@ def toolchain(monkeypatch, tmp_path):
     monkeypatch.syspath_prepend(str(ROOT / "train_scripts"))
     import toolchain as module
 
-    for name in ("CUDA_HOME", "CUDA_PATH", "CC", "CXX"):
+    for name in ("CUDA_HOME", "CUDA_PATH", "CC", "CXX", "DS_SKIP_CUDA_CHECK"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path / "extensions"))
     (tmp_path / "include").mkdir()
@@ -48,7 +48,7 @@ ALL = ("gcc", "g++", "ninja")
         (ALL, "13.0", "13.0", "nvcc 13.0", ""),
         (ALL, "12.4", "12.8", "nvcc 12.4", ""),  # DeepSpeed knows these to fit
         (ALL, None, "13.0", "no nvcc", f"no nvcc of CUDA 13.0: {FUSED}"),
-        (ALL, "13.1", "13.0", "nvcc 13.1", f"nvcc is of CUDA 13.1, torch of 13.0: {FUSED}"),
+        (ALL, "13.1", "13.0", "nvcc 13.1", ""),  # tests/unit/rehearsal/test_compiled_adam.py
         (ALL, "12.8", "13.0", "nvcc 12.8", f"nvcc is of CUDA 12.8, torch of 13.0: {FUSED}"),
         (("gcc", "g++"), "13.0", "13.0", "nvcc 13.0", f"no ninja in PATH: {FUSED}"),
         (("gcc",), None, "13.0", "no nvcc", f"no nvcc of CUDA 13.0, no ninja in PATH, no g++: {FUSED}"),
@@ -56,11 +56,6 @@ ALL = ("gcc", "g++", "ninja")
 )
 def test_what_deepspeed_cannot_compile_torch_has(toolchain, programs, nvcc, torch, words, note):
     assert toolchain(*programs, nvcc=nvcc, torch=torch) == (words, [], [note] if note else [])
-
-
-def test_deepspeeds_own_check_can_be_skipped(toolchain, monkeypatch):
-    monkeypatch.setenv("DS_SKIP_CUDA_CHECK", "1")
-    assert toolchain(*ALL, nvcc="13.1") == ("nvcc 13.1", [], [])
 
 
 def test_cuda_home_comes_first_as_in_torch(toolchain, monkeypatch):
@@ -74,20 +69,23 @@ def test_cuda_home_comes_first_as_in_torch(toolchain, monkeypatch):
         (
             ["--ds.adam_offload"],
             False,
-            "--ds.adam_offload, DeepSpeed's Adam on the CPU, cannot be compiled (no nvcc of CUDA 13.0): drop --ds.adam_offload, or "
-            "install the CUDA toolkit 13.0 with g++ and ninja, and set CUDA_HOME to it",
+            "--ds.adam_offload compiles DeepSpeed's Adam (no nvcc of CUDA 13.0): drop --ds.adam_offload, or install the CUDA "
+            "toolkit 13.0 with g++ and ninja, and set CUDA_HOME to it",
         ),
-        (
-            [],
-            True,
-            "DeepSpeed's fused Adam cannot be compiled (no nvcc of CUDA 13.0): compare with SAGC=off, or install",
-        ),
+        ([], True, "OpenRLHF as released compiles DeepSpeed's Adam (no nvcc of CUDA 13.0): SAGC=off, or install"),
     ],
 )
 def test_a_run_without_another_adam_is_refused(toolchain, settings, released, line):
     _, (problem,), notes = toolchain(*ALL, settings=settings, released=released)
     assert problem.startswith(line) and not notes
     assert not toolchain(*ALL, nvcc="13.0", settings=settings, released=released)[1]
+
+
+def test_adam_on_the_cpu_wants_torchs_own_cuda(toolchain, monkeypatch):
+    (problem,) = toolchain(*ALL, nvcc="13.1", settings=["--ds.adam_offload"])[1]
+    assert "(nvcc is of CUDA 13.1, torch of 13.0): drop" in problem
+    monkeypatch.setenv("DS_SKIP_CUDA_CHECK", "1")  # DeepSpeed's own
+    assert not toolchain(*ALL, nvcc="13.1", settings=["--ds.adam_offload"])[1]
 
 
 def test_what_triton_and_vllm_compile_with_has_to_be_there(toolchain):
