@@ -9,7 +9,7 @@ import json
 import pytest
 from cpu_stack import ROOT
 from real_runs import why_it_ended
-from transformers import Qwen2Config
+from transformers import Qwen3Config
 
 pytestmark = pytest.mark.stack
 UNSET = (
@@ -20,8 +20,9 @@ UNSET = (
 
 
 def test_its_workers_have_the_runs_openrlhf_and_end_with_a_run_that_is_killed(run_script, python, tmp_path):
-    sizes = dict(hidden_size=64, intermediate_size=64, num_hidden_layers=1, num_attention_heads=2)
-    Qwen2Config(**sizes, vocab_size=128, num_key_value_heads=2, max_position_embeddings=256).save_pretrained(tmp_path)
+    sizes = dict(hidden_size=64, intermediate_size=64, num_hidden_layers=1, num_attention_heads=2, head_dim=32)
+    sizes |= dict(num_key_value_heads=2, max_position_embeddings=256, vocab_size=128)
+    Qwen3Config(**sizes, architectures=["Qwen3ForCausalLM"]).save_pretrained(tmp_path)
     environment = [*(f"--unset={name}" for name in UNSET), "VLLM_CPU_OMP_THREADS_BIND=nobind", f"PYTHONPATH={ROOT}"]
     start = ["bash", ROOT / "train_scripts/on_cpu.sh", "patched", "env", *environment, python]
     code, output = run_script([*start, ROOT / "tests/stack/two_gpu_engine.py", tmp_path])
