@@ -1,4 +1,4 @@
-"""Weights on their way from actors to engines on the same GPU, with vLLM's, torch's and OpenRLHF's own code but for CUDA's calls."""
+"""Weights on their way from actors to engines on the same GPU. Only CUDA's own calls are replaced."""
 
 import json
 import runpy
