@@ -2,8 +2,8 @@
 
     python -m synced_models
 
-prints a line of JSON: for each model the number of its parameters, and the names of those that differ. A parameter that
-no weight has reached is NaN, and differs.
+prints a line of JSON: for each model the number of its parameters, and the names of those that differ. Where no weight
+has come, a parameter is NaN, and differs.
 """
 
 import json
@@ -90,7 +90,7 @@ def compared(folder: str, config) -> dict[str, list[str]]:
 
 
 def main() -> None:
-    # vLLM would look at each model's class in one more process, which imports everything, to keep CUDA out of this one.
+    # vLLM would look at each model's class in one more process, which imports everything: CUDA stays out of this one.
     here = mock.patch.object(registry, "_run_in_subprocess", lambda function: function())
     with tempfile.TemporaryDirectory() as folder, here:
         print(json.dumps({name: compared(os.path.join(folder, name), CONFIGS[name]) for name in CONFIGS}))

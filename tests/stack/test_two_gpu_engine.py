@@ -1,7 +1,7 @@
 """An engine of two GPUs as on a GPU node: vLLM's RayExecutorV2, whose core is a driver in Ray, with an actor a worker.
 
-Ray pretends the GPUs, and vLLM's workers for CPUs run there. Other tests do not meet this executor, since engines on CPUs
-have vLLM's own processes instead.
+Ray pretends the GPUs, and vLLM's workers for CPUs run there. Other tests do not meet this executor, since vLLM's own
+processes take its place on CPUs.
 """
 
 import json
