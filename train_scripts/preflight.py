@@ -202,19 +202,6 @@ def cluster_problems(address: str, needed: int, minutes: float) -> Iterator[str]
         time.sleep(min(5.0, 60 * minutes))
 
 
-def ray_problems() -> Iterator[str]:
-    """A run without a cluster of its own would join one that runs here."""
-    if os.environ.get("RAY_ADDRESS"):
-        return
-    from ray._private.services import find_gcs_addresses
-
-    for address in sorted(find_gcs_addresses()):
-        yield (
-            f"a Ray cluster already runs here, at {address}, and the run would join it with its folder and environment: "
-            f"`ray stop`, or RAY_ADDRESS={address} to join it"
-        )
-
-
 def port_problems(ports: list[int]) -> Iterator[str]:
     for port in ports:
         with socket.socket() as listener:
@@ -274,8 +261,6 @@ def known_problems(options: argparse.Namespace) -> Iterator[str]:
     if options.device == "gpu" and not options.cluster:
         yield from gpu_problems(gpus_needed(settings))
         yield from driver_problems()
-        if not missing:
-            yield from ray_problems()
     yield from flag_problems(module, flags, names_alone=bool(missing))
     if not missing:
         yield from default_reward_problems(settings)

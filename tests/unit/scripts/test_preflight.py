@@ -142,14 +142,6 @@ def test_cluster(preflight):
             assert "does not answer: refused" in said(preflight.cluster_problems("http://head:8265", 16, 0))
 
 
-def test_a_cluster_that_runs_here_is_not_joined_by_chance(preflight, monkeypatch):
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    with mock.patch("ray._private.services.find_gcs_addresses", return_value={"10.0.0.1:6379"}):
-        assert "already runs here, at 10.0.0.1:6379" in said(preflight.ray_problems())
-        monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
-        assert not list(preflight.ray_problems())
-
-
 @pytest.mark.parametrize(
     ("flags", "line"),
     [
