@@ -176,10 +176,15 @@ def default_reward_problems(settings: dict[str, list[str]]) -> Iterator[str]:
 def gpus_needed(settings: dict[str, list[str]]) -> int:
     """GPUs of all nodes together."""
     actors = int(value(settings, "--actor.num_nodes", "1")) * int(value(settings, "--actor.num_gpus_per_node", "8"))
-    if "--train.colocate_all" in settings and "--train.async_enable" not in settings:
+    if fewest_gpus(settings) == 1:
         return actors
     engines = int(value(settings, "--vllm.num_engines", "0"))
     return actors + engines * int(value(settings, "--vllm.tensor_parallel_size", "1"))
+
+
+def fewest_gpus(settings: dict[str, list[str]]) -> int:
+    """Of such a run with the smallest sizes: 2 where engines have GPUs of their own."""
+    return 1 if "--train.colocate_all" in settings and "--train.async_enable" not in settings else 2
 
 
 def cluster_problems(address: str, needed: int, minutes: float) -> Iterator[str]:
@@ -259,7 +264,7 @@ def known_problems(options: argparse.Namespace) -> Iterator[str]:
     if options.device == "gpu":
         yield from filter(None, [attention_of(settings)[1]])
     if options.device == "gpu" and not options.cluster:
-        yield from gpu_problems(gpus_needed(settings))
+        yield from gpu_problems(gpus_needed(settings), fewest_gpus(settings))
         yield from driver_problems()
     yield from flag_problems(module, flags, names_alone=bool(missing))
     if not missing:
