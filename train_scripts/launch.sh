@@ -57,6 +57,7 @@ case $SAGC in
     unpatched) module=openrlhf_sagc.unpatched tree=cpu-base ;;
     *) fail "SAGC is recommended, all, off or unpatched, not $SAGC" ;;
 esac
+case $SUBMIT in ray | no) ;; *) fail "SUBMIT is ray or no, not $SUBMIT" ;; esac
 [ "$DEVICE" = gpu ] || python=(bash "$here/on_cpu.sh" "$tree" python)
 
 if [ -n "${AGENT:-}" ]; then
