@@ -12,7 +12,6 @@ import runpy
 import shutil
 import socket
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,6 +20,7 @@ import psutil
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 from attention import attention_of  # noqa: E402
+from cluster import gpu_count_problems, node_problems  # noqa: E402
 from flag_words import settings_of, value  # noqa: E402
 from gpus import driver_problems, gpu_problems  # noqa: E402
 from ray_token import open_cluster_problems, reason_for_token, token_problems  # noqa: E402
@@ -187,26 +187,6 @@ def fewest_gpus(settings: dict[str, list[str]]) -> int:
     return 1 if "--train.colocate_all" in settings and "--train.async_enable" not in settings else 2
 
 
-def cluster_problems(address: str, needed: int, minutes: float) -> Iterator[str]:
-    """Wait until the cluster has the GPUs."""
-    from ray.util.state import list_nodes
-
-    deadline = time.monotonic() + 60 * minutes
-    while True:
-        try:
-            alive = list_nodes(address=address, filters=[("state", "=", "ALIVE")], detail=True)
-            found = int(sum(node.resources_total.get("GPU", 0) for node in alive))
-            state = f"has {found} of {needed} GPUs on {len(alive)} nodes"
-            if found >= needed:
-                return
-        except Exception as error:
-            state = f"does not answer: {without_secrets(' '.join(str(error).split())):.200}"
-        if time.monotonic() >= deadline:
-            yield f"the Ray cluster at {address} {state} after {minutes:g} minutes: start Ray on the other nodes"
-            return
-        time.sleep(min(5.0, 60 * minutes))
-
-
 def port_problems(ports: list[int]) -> Iterator[str]:
     for port in ports:
         with socket.socket() as listener:
@@ -241,10 +221,17 @@ def problems(options: argparse.Namespace) -> Iterator[str]:
         found += 1
         yield line
     if options.command and options.device == "gpu" and options.cluster and not found:
-        settings = settings_of(options.command[1:])
-        yield from cluster_problems(options.cluster, gpus_needed(settings), options.wait_minutes)
-        if reason_for_token(settings, options.cluster) and not options.isolated_network:
-            yield from open_cluster_problems(options.cluster)
+        yield from cluster_problems(options)
+
+
+def cluster_problems(options: argparse.Namespace) -> Iterator[str]:
+    """What the cluster lacks: GPUs, else a token, else what its nodes lack."""
+    module, *flags = options.command
+    settings = settings_of(flags)
+    found = list(gpu_count_problems(options.cluster, gpus_needed(settings), options.wait_minutes))
+    if not found and reason_for_token(settings, options.cluster) and not options.isolated_network:
+        found = list(open_cluster_problems(options.cluster))
+    yield from found or node_problems(options.cluster, module, settings, options.wait_minutes)
 
 
 def known_problems(options: argparse.Namespace) -> Iterator[str]:
@@ -261,9 +248,8 @@ def known_problems(options: argparse.Namespace) -> Iterator[str]:
     why = "" if options.isolated_network or missing else reason_for_token(settings, options.cluster)
     if why:
         yield from token_problems(why)
-    if options.device == "gpu":
+    if options.device == "gpu" and not options.cluster:  # whose nodes are asked
         yield from filter(None, [attention_of(settings)[1]])
-    if options.device == "gpu" and not options.cluster:
         yield from gpu_problems(gpus_needed(settings), fewest_gpus(settings))
         yield from driver_problems()
     yield from flag_problems(module, flags, names_alone=bool(missing))
@@ -278,7 +264,8 @@ def all_right(options: argparse.Namespace) -> str:
     what = (
         "flags' names and the reward's or agent's file" if options.command[0] == RELEASED else "flags, data and files"
     )
-    attention = f"; attention: {attention_of(settings_of(options.command[1:]))[0]}" if options.device == "gpu" else ""
+    asked = options.device == "gpu" and not options.cluster
+    attention = f"; attention: {attention_of(settings_of(options.command[1:]))[0]}" if asked else ""
     return f"modules, disk, memory, GPUs, {what} are as the run needs them{attention}"
 
 
