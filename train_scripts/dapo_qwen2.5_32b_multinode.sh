@@ -27,5 +27,5 @@ export MAX_NEW_TOKENS=${MAX_NEW_TOKENS:-8192}
 export PROMPTS=${PROMPTS:-512} SAMPLES=${SAMPLES:-16} TRAIN_BATCH=${TRAIN_BATCH:-512}
 export NODES=${NODES:-8} TENSOR_PARALLEL=${TENSOR_PARALLEL:-4}
 export STEP_MINUTES=${STEP_MINUTES:-15} DISK_GB=${DISK_GB:-4600} MEMORY_GB=${MEMORY_GB:-300}
-export SUBMIT=ray
+export SUBMIT=${SUBMIT:-ray} # no: in small, on one node (smoke.sh)
 exec bash "$(dirname "$0")/launch.sh" dapo_qwen2.5_32b_multinode "$@"

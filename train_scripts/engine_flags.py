@@ -16,7 +16,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 from flag_words import settings_of, value  # noqa: E402
-from gpus import memory_of_gpus  # noqa: E402
+from gpus import visible_gpus  # noqa: E402
 
 # By its path, as in preflight.py.
 without_secrets = runpy.run_path(str(Path(__file__).parent.parent / "openrlhf_sagc/redaction.py"))["without_secrets"]
@@ -134,9 +134,9 @@ def slots_of(tokens: int, longest: int) -> int:
 
 
 def card_gb() -> float:
-    """Memory of the smallest GPU that is seen here."""
+    """Memory of the smallest GPU that CUDA shows here."""
     with suppress(OSError, subprocess.SubprocessError):
-        return min(total for _, total in memory_of_gpus()) * 2**20 / GB
+        return min((gpu.total * 2**20 / GB for gpu in visible_gpus()), default=CARD_GB)
     return CARD_GB
 
 

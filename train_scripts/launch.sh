@@ -59,6 +59,7 @@ case $SAGC in
     unpatched) module=openrlhf_sagc.unpatched tree=cpu-base ;;
     *) fail "SAGC is recommended, all, off or unpatched, not $SAGC" ;;
 esac
+case $SUBMIT in ray | no) ;; *) fail "SUBMIT is ray or no, not $SUBMIT" ;; esac
 [ "$DEVICE" = gpu ] || python=(bash "$here/on_cpu.sh" "$tree" python)
 # The KERNEL of openrlhf_sagc/config/attention.py. OpenRLHF as released packs with flash-attn alone.
 [ "$SAGC" = unpatched ] && attention=flash_attention_2 || attention=kernels-community/flash-attn2@v2

@@ -12,7 +12,6 @@ import runpy
 import shutil
 import socket
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,6 +20,7 @@ import psutil
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 from attention import attention_of  # noqa: E402
+from cluster import gpu_count_problems, node_problems  # noqa: E402
 from flag_words import settings_of, value  # noqa: E402
 from gpus import driver_problems, gpu_problems  # noqa: E402
 from ray_token import open_cluster_problems, reason_for_token, token_problems  # noqa: E402
@@ -177,48 +177,20 @@ def default_reward_problems(settings: dict[str, list[str]]) -> Iterator[str]:
 def gpus_needed(settings: dict[str, list[str]]) -> int:
     """GPUs of all nodes together."""
     actors = int(value(settings, "--actor.num_nodes", "1")) * int(value(settings, "--actor.num_gpus_per_node", "8"))
-    if "--train.colocate_all" in settings and "--train.async_enable" not in settings:
+    if fewest_gpus(settings) == 1:
         return actors
     engines = int(value(settings, "--vllm.num_engines", "0"))
     return actors + engines * int(value(settings, "--vllm.tensor_parallel_size", "1"))
 
 
-def cluster_problems(address: str, needed: int, minutes: float) -> Iterator[str]:
-    """Wait until the cluster has the GPUs."""
-    from ray.util.state import list_nodes
-
-    deadline = time.monotonic() + 60 * minutes
-    while True:
-        try:
-            alive = list_nodes(address=address, filters=[("state", "=", "ALIVE")], detail=True)
-            found = int(sum(node.resources_total.get("GPU", 0) for node in alive))
-            state = f"has {found} of {needed} GPUs on {len(alive)} nodes"
-            if found >= needed:
-                return
-        except Exception as error:
-            state = f"does not answer: {without_secrets(' '.join(str(error).split())):.200}"
-        if time.monotonic() >= deadline:
-            yield f"the Ray cluster at {address} {state} after {minutes:g} minutes: start Ray on the other nodes"
-            return
-        time.sleep(min(5.0, 60 * minutes))
+def fewest_gpus(settings: dict[str, list[str]]) -> int:
+    """Of such a run with the smallest sizes: 2 where engines have GPUs of their own."""
+    return 1 if "--train.colocate_all" in settings and "--train.async_enable" not in settings else 2
 
 
-def ray_problems() -> Iterator[str]:
-    """A run without a cluster of its own would join one that runs here."""
-    if os.environ.get("RAY_ADDRESS"):
-        return
-    from ray._private.services import find_gcs_addresses
-
-    for address in sorted(find_gcs_addresses()):
-        yield (
-            f"a Ray cluster already runs here, at {address}, and the run would join it with its folder and environment: "
-            f"`ray stop`, or RAY_ADDRESS={address} to join it"
-        )
-
-
-def node_problems(module: str, settings: dict[str, list[str]], missing: list[str]) -> Iterator[str]:
-    """Of this node: its GPUs, driver, compilers and attention, and another Ray; what the run does in another way is printed."""
-    yield from gpu_problems(gpus_needed(settings))
+def problems_here(module: str, settings: dict[str, list[str]], missing: list[str]) -> Iterator[str]:
+    """Of this node: its GPUs, driver, compilers and attention; what the run does in another way is printed."""
+    yield from gpu_problems(gpus_needed(settings), fewest_gpus(settings))
     yield from driver_problems()
     _, problems, notes = toolchain_of(settings, released=module == RELEASED)
     yield from problems
@@ -226,7 +198,6 @@ def node_problems(module: str, settings: dict[str, list[str]], missing: list[str
         print(f"train_scripts/preflight.py: {note}", flush=True)
     if not missing:
         yield from filter(None, [attention_of(settings)[1]])
-        yield from ray_problems()
 
 
 def port_problems(ports: list[int]) -> Iterator[str]:
@@ -263,10 +234,17 @@ def problems(options: argparse.Namespace) -> Iterator[str]:
         found += 1
         yield line
     if options.command and options.device == "gpu" and options.cluster and not found:
-        settings = settings_of(options.command[1:])
-        yield from cluster_problems(options.cluster, gpus_needed(settings), options.wait_minutes)
-        if reason_for_token(settings, options.cluster) and not options.isolated_network:
-            yield from open_cluster_problems(options.cluster)
+        yield from cluster_problems(options)
+
+
+def cluster_problems(options: argparse.Namespace) -> Iterator[str]:
+    """What the cluster lacks: GPUs, else a token, else what its nodes lack."""
+    module, *flags = options.command
+    settings = settings_of(flags)
+    found = list(gpu_count_problems(options.cluster, gpus_needed(settings), options.wait_minutes))
+    if not found and reason_for_token(settings, options.cluster) and not options.isolated_network:
+        found = list(open_cluster_problems(options.cluster))
+    yield from found or node_problems(options.cluster, module, settings, options.wait_minutes)
 
 
 def known_problems(options: argparse.Namespace) -> Iterator[str]:
@@ -284,7 +262,7 @@ def known_problems(options: argparse.Namespace) -> Iterator[str]:
     if why:
         yield from token_problems(why)
     if options.device == "gpu" and not options.cluster:
-        yield from node_problems(module, settings, missing)
+        yield from problems_here(module, settings, missing)
     yield from flag_problems(module, flags, names_alone=bool(missing))
     if not missing:
         yield from default_reward_problems(settings)
@@ -297,8 +275,8 @@ def all_right(options: argparse.Namespace) -> str:
     what = (
         "flags' names and the reward's or agent's file" if options.command[0] == RELEASED else "flags, data and files"
     )
-    on_gpu = options.device == "gpu" and not options.cluster
-    attention = f"; attention: {attention_of(settings_of(options.command[1:]))[0]}" if on_gpu else ""
+    asked = options.device == "gpu" and not options.cluster
+    attention = f"; attention: {attention_of(settings_of(options.command[1:]))[0]}" if asked else ""
     return f"modules, disk, memory, GPUs, {what} are as the run needs them{attention}"
 
 

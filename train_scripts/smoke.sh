@@ -1,8 +1,11 @@
 #!/usr/bin/env bash
-# A launch script in small, on a machine without a GPU or on one GPU: some 20 steps of the very script with an untrained tiny model.
+# A launch script in small, on a machine without a GPU or on few GPUs: some 20 steps of the very script with an untrained tiny model.
 # It has every flag of the script but sizes, the reward and what needs a GPU, which it names.
 #   bash train_scripts/smoke.sh dapo_qwen2.5_7b.sh [FLAG...]   any of the launch scripts; SAGC as for the script itself
 #   DEVICE=gpu bash train_scripts/smoke.sh ...                 on one GPU, with what install.sh installs; not run yet
+#   TENSOR_PARALLEL=2 DEVICE=gpu bash train_scripts/smoke.sh ...   on two: an engine of both, and training on both with NCCL
+# GPUs: ACTOR_GPUS, by default those of an engine (TENSOR_PARALLEL=1), and ENGINES, by default as many as these hold. Engines of
+# dapo_async_partial_rollout.sh have GPUs of their own, so that it takes two. The script for a cluster starts on this node.
 # It shows that the script's flags, evaluation and checkpoints work together; not that its sizes fit your GPUs.
 # STEPS=20; results in OUTPUT, by default build/smoke/NAME. TASK: a folder that warm_start.py has made, else it is made. Not for
 # dapo.sh, which has a form for the CPU, nor for slurm_dapo_32b.sh, which starts dapo_qwen2.5_32b_multinode.sh.
@@ -16,12 +19,19 @@ case $script in
     dapo_*.sh | multi_turn_agent.sh) [ -e "train_scripts/$script" ] || fail "there is no train_scripts/$script" ;;
     *) fail "takes a launch script, such as dapo_qwen2.5_7b.sh, not '$script'" ;;
 esac
-STEPS=${STEPS:-20}
-[[ $STEPS =~ ^[1-9][0-9]{0,3}$ ]] || fail "STEPS is a whole number above 0, not '$STEPS'"
+STEPS=${STEPS:-20} TENSOR_PARALLEL=${TENSOR_PARALLEL:-1}
+ACTOR_GPUS=${ACTOR_GPUS:-$TENSOR_PARALLEL}
+for number in STEPS TENSOR_PARALLEL ACTOR_GPUS; do
+    [[ ${!number} =~ ^[1-9][0-9]{0,3}$ ]] || fail "$number is a whole number above 0, not '${!number}'"
+done
+ENGINES=${ENGINES:-$((ACTOR_GPUS < TENSOR_PARALLEL ? 1 : ACTOR_GPUS / TENSOR_PARALLEL))}
 name=${script%.sh}
-task=${TASK:-$PWD/build/smoke/task}
+task=${TASK:-$PWD/build/smoke/task_4_heads}
 case ${DEVICE:=cpu} in
-    cpu) python=(bash train_scripts/on_cpu.sh cpu-patched python) && bash train_scripts/setup.sh ;;
+    cpu)
+        python=(bash train_scripts/on_cpu.sh cpu-patched python) && bash train_scripts/setup.sh
+        [ "$TENSOR_PARALLEL" = 1 ] || export VLLM_CPU_OMP_THREADS_BIND=nobind # vLLM would give each worker cores of its own
+        ;;
     gpu) python=(python3) ;;
     *) fail "DEVICE is cpu or gpu, not '$DEVICE'" ;;
 esac
@@ -30,8 +40,11 @@ mkdir -p "$task"
 exec 8<"$task"
 flock 8 # one of two that start together makes the task
 [ -e "$task/model/config.json" ] ||
-    "${python[@]}" train_scripts/warm_start.py --output "$task" --steps 1
+    "${python[@]}" train_scripts/warm_start.py --output "$task" --steps 1 --heads 4 2
 exec 8<&-
+python3 -c 'import json, sys; sys.exit(json.load(open(sys.argv[1]))["num_attention_heads"] % int(sys.argv[2]) > 0)' \
+    "$task/model/config.json" "$TENSOR_PARALLEL" ||
+    fail "TENSOR_PARALLEL=$TENSOR_PARALLEL does not divide the heads of $task/model: take 1, 2 or 4, without TASK"
 # Outside of the run's folder: nothing is written there before the run holds it. It moves what an earlier one left aside.
 problems=$(mktemp -d)
 trap 'rm -rf "$problems"' EXIT
@@ -39,7 +52,7 @@ head -n 4 "$task/data/heldout.jsonl" >"$problems/heldout.jsonl"
 
 export DEVICE MODEL=$task/model DATA=$task/data/train.jsonl EVAL_DATA=$problems/heldout.jsonl
 export OUTPUT=${OUTPUT:-build/smoke/$name} RUN_NAME=run PROMPTS=8 SAMPLES=4 TRAIN_BATCH=16 GROUP_SIZES="2 4"
-export NODES=1 ACTOR_GPUS=1 ENGINES=1 TENSOR_PARALLEL=1
+export NODES=1 SUBMIT=no ACTOR_GPUS ENGINES TENSOR_PARALLEL
 export MAX_NEW_TOKENS=64 PROMPT_TOKENS=64 MAX_LEN=128 TOKENS_PER_GPU=512
 # A checkpoint half-way, and each 10 steps at least.
 export SAVE_HOURS=1 STEP_MINUTES=$((60 / (STEPS < 2 ? 1 : STEPS < 20 ? STEPS / 2 : 10))) DISK_GB=1 MEMORY_GB=0

@@ -12,6 +12,7 @@ import random
 import signal
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -34,6 +35,14 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=850, help="optimizer steps")
     parser.add_argument("--batch_size", type=int, default=48, help="responses a step")
     parser.add_argument("--learning_rate", type=float, default=3e-3, help="the highest, after the warm-up")
+    parser.add_argument(
+        "--heads",
+        type=int,
+        nargs=2,
+        default=(3, 3),
+        metavar=("HEADS", "KEYS"),
+        help="of attention, and of keys and values",
+    )
     parser.add_argument("--heldout", type=int, default=256, help="problems that are held out of training")
     return parser.parse_args()
 
@@ -61,8 +70,8 @@ def earlier_name(path: Path) -> Path:
     return next(name for name in names if not os.path.lexists(name))
 
 
-def build_model(tokenizer: PreTrainedTokenizerFast, context: int) -> Qwen3ForCausalLM:
-    """An untrained model of about 0.4 M parameters that reads `context` tokens.
+def build_model(tokenizer: PreTrainedTokenizerFast, context: int, heads: Sequence[int]) -> Qwen3ForCausalLM:
+    """An untrained model of about 0.4 M parameters that reads `context` tokens; heads of attention, and of keys and values.
 
     vLLM on a CPU wants a head_dim that is a multiple of 32.
     """
@@ -71,8 +80,8 @@ def build_model(tokenizer: PreTrainedTokenizerFast, context: int) -> Qwen3ForCau
         hidden_size=96,
         intermediate_size=256,
         num_hidden_layers=3,
-        num_attention_heads=3,
-        num_key_value_heads=3,
+        num_attention_heads=heads[0],
+        num_key_value_heads=heads[1],
         head_dim=32,
         max_position_embeddings=context,
         tie_word_embeddings=False,
@@ -157,7 +166,7 @@ def main() -> None:
     write_file(arguments.output / "data/task.txt", arguments.task + "\n")
     torch.manual_seed(arguments.seed)
     tokenizer = word_level_tokenizer(words.WORDS)
-    model = build_model(tokenizer, task.CONTEXT)
+    model = build_model(tokenizer, task.CONTEXT, arguments.heads)
     rng = random.Random(arguments.seed)
     batches = training_batches(task, train, tokenizer, arguments.steps, arguments.batch_size, rng)
     loss = warm_start(model, batches, arguments.steps, arguments.learning_rate)

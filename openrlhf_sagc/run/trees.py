@@ -5,6 +5,7 @@ An installed `openrlhf` is passed over, and not changed. A tree that PYTHONPATH 
 
 import hashlib
 import importlib.util
+import json
 import os
 import sys
 from collections.abc import Sequence
@@ -18,6 +19,8 @@ VERSION = "0.11.2"  # of OpenRLHF, which the patches are for
 PATCHED, RELEASED = "patched", "base"
 ON_CPU = "cpu-"  # begins the names of the CPU stack's trees
 GIVEN = "OPENRLHF_SAGC_TREE"  # to Ray's workers: the tree's name, and a digest of the code
+HOOK = "worker_process_setup_hook"  # of a runtime environment, which has one
+JOB = "RAY_JOB_CONFIG_JSON_ENV_VAR"  # by which Ray tells a submitted job's command the job's runtime environment
 NOTICE = b"# This file of OpenRLHF"  # begins the line that patches/trees.py adds to a changed file
 PACKAGE = Path(__file__).parents[1]
 STACK = ("deepspeed", "peft", "ray", "torch", "transformers", "vllm")  # what a run imports besides, if not only these
@@ -68,10 +71,15 @@ def check_stack(kind: str = PATCHED) -> None:
 def bring_tree(tree: Tree, eager: bool) -> None:
     """Have the next `ray.init` of this process put the tree first in Ray's workers, too, on every node.
 
-    What OpenRLHF starts or joins Ray with stays. It comes to Ray after its own checks, as released.
+    What OpenRLHF starts or joins Ray with stays, unless a submitted job gives the same field or variable: its value
+    counts. Ray itself would end such a job (`Failed to merge the Job's runtime env`). It comes to Ray after its own checks, as
+    released.
 
     Args:
         eager: whether nothing is compiled in the workers on the CPU stack, as --vllm.enforce_eager asks for. GPUs' are left alone.
+
+    Raises (by `ray.init`):
+        SystemExit: the job has a setup hook of its own; one line.
     """
     import ray
 
@@ -86,11 +94,19 @@ def bring_tree(tree: Tree, eager: bool) -> None:
 
     def init_with_tree(*args, runtime_env=None, **settings):
         ray.init = init
-        given = {GIVEN: f"{tree.name} {digest(tree.folder)}", **compilation}
-        variables = {**(runtime_env or {}).get("env_vars", {}), **given}
+        job = json.loads(os.environ.get(JOB, "{}")).get("runtime_env") or {}
         hook = f"{__name__}.{use_given_tree.__name__}"
-        runtime_env = {**(runtime_env or {}), "env_vars": variables, "worker_process_setup_hook": hook}
-        return init(*args, runtime_env=runtime_env, **settings)
+        refuse(
+            job.get(HOOK, hook) != hook,
+            f"the job's runtime environment has {HOOK} {job.get(HOOK)}, and OpenRLHF comes to Ray's workers by one of its own: "
+            "submit the job without it",
+        )
+        own = {**(runtime_env or {}), HOOK: hook}
+        variables, of_job = {**own.pop("env_vars", {}), **compilation}, job.get("env_vars") or {}
+        own = {name: value for name, value in own.items() if name not in job}
+        own["env_vars"] = {name: value for name, value in variables.items() if name not in of_job}
+        own["env_vars"][GIVEN] = f"{tree.name} {digest(tree.folder)}"
+        return init(*args, runtime_env=own, **settings)
 
     ray.init = init_with_tree
 

@@ -13,19 +13,22 @@ pytestmark = pytest.mark.stack
 IN_TURNS = pytest.mark.in_turns
 STEPS = 10
 RUNS = [
-    pytest.param("dapo_qwen2.5_1.5b.sh", "recommended", marks=IN_TURNS),
-    pytest.param("dapo_qwen2.5_7b.sh", "off", marks=IN_TURNS),
-    pytest.param("dapo_qwen2.5_7b_all.sh", "all", marks=IN_TURNS),
-    pytest.param("dapo_qwen2.5_32b_multinode.sh", "recommended", marks=IN_TURNS),
-    ("dapo_async_partial_rollout.sh", "recommended"),
-    pytest.param("multi_turn_agent.sh", "all", marks=IN_TURNS),
+    pytest.param("dapo_qwen2.5_1.5b.sh", "recommended", 1, marks=IN_TURNS),
+    pytest.param("dapo_qwen2.5_7b.sh", "off", 1, marks=IN_TURNS),
+    pytest.param("dapo_qwen2.5_7b_all.sh", "all", 1, marks=IN_TURNS),
+    pytest.param("dapo_qwen2.5_32b_multinode.sh", "recommended", 2, marks=IN_TURNS),
+    ("dapo_async_partial_rollout.sh", "recommended", 1),
+    pytest.param("multi_turn_agent.sh", "all", 1, marks=IN_TURNS),
 ]
 
 
 @pytest.mark.xdist_group("smoke")  # two of them may write to one folder
-@pytest.mark.parametrize(("script", "sagc"), RUNS)
-def test_smoke(task, run_script, monkeypatch, script, sagc):
-    monkeypatch.setenv("TASK", str(task))
+@pytest.mark.parametrize(("script", "sagc", "ranks"), RUNS)
+def test_smoke(task, run_script, monkeypatch, script, sagc, ranks):
+    """Ranks: workers of the engine, and as many actors; they need smoke.sh's own task, whose model they can share."""
+    if ranks == 1:
+        monkeypatch.setenv("TASK", str(task))
+    monkeypatch.setenv("TENSOR_PARALLEL", str(ranks))
     monkeypatch.setenv("STEPS", str(STEPS))
     monkeypatch.setenv("SAGC", sagc)
     code, output = run_script(["bash", ROOT / "train_scripts" / "smoke.sh", script])

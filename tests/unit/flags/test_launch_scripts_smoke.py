@@ -2,16 +2,23 @@
 
 import json
 import re
+import runpy
+from types import SimpleNamespace
 
 import pytest
 from launched import GPUS, MODULES, SCRIPTS, SETTINGS, pairs
 from studies.recipes.run import CONFIGS
 
 
+@pytest.fixture(scope="module")
+def preflight():
+    return SimpleNamespace(**runpy.run_path(str(SCRIPTS / "preflight.py")))
+
+
 def smoke_environment():
     """What smoke.sh gives a launch script on a CPU."""
     assignments = re.findall(r"^export (.*?)(?: #.*)?$", (SCRIPTS / "smoke.sh").read_text(), re.MULTILINE)
-    return {"DEVICE": "cpu"} | {
+    return {"DEVICE": "cpu", "ACTOR_GPUS": "1", "ENGINES": "1", "TENSOR_PARALLEL": "1"} | {
         name: text.strip('"') for line in assignments for name, text in re.findall(r'(\w+)=("[^"]*"|\S+)', line)
     }
 
@@ -75,14 +82,28 @@ def test_the_smoke_form_is_the_recipe_but_for_sizes_and_what_needs_a_gpu(command
     assert {name for name, value in recipe.items() if smoke[name] != value} <= SIZES
 
 
-def test_the_smoke_form_on_a_gpu_is_the_recipe_but_for_sizes(commands, tmp_path):
+@pytest.fixture
+def on_gpus(commands, tmp_path):
+    """on_gpus(script, *flags, heads=4, **environment): what smoke.sh starts with DEVICE=gpu: preflight.py's words and the training's."""
+
+    def run(script, *flags, heads=4, fails=False, **environment):
+        (tmp_path / "model").mkdir(exist_ok=True)
+        sizes = CONFIGS["Qwen2.5-1.5B"] | {"num_attention_heads": heads}
+        (tmp_path / "model/config.json").write_text(json.dumps(sizes))
+        (tmp_path / "data").mkdir(exist_ok=True)
+        (tmp_path / "data/heldout.jsonl").write_text("{}\n" * 5)
+        usual = {"DEVICE": "gpu", "TASK": str(tmp_path), "OUTPUT": str(tmp_path / "output"), "STEPS": "4"}
+        ran = commands("smoke.sh", script, *flags, fails=fails, **usual, **environment)
+        return ran if fails else [words for words in ran if words[1] != "-c"]
+
+    return run
+
+
+def test_the_smoke_form_on_a_gpu_is_the_recipe_but_for_sizes(commands, on_gpus):
     """Of what an installed vLLM runs, with CUDA graphs; the CPU stack is not set up."""
-    (tmp_path / "model").mkdir()
-    (tmp_path / "model/config.json").write_text(json.dumps(CONFIGS["Qwen2.5-1.5B"]))
-    (tmp_path / "data").mkdir()
-    (tmp_path / "data/heldout.jsonl").write_text("{}\n" * 5)
-    environment = {"DEVICE": "gpu", "TASK": str(tmp_path), "OUTPUT": str(tmp_path / "output"), "STEPS": "4"}
-    checked, started = commands("smoke.sh", "dapo_qwen2.5_7b.sh", "--train.seed", "7", **environment)
+    checked, started = on_gpus(
+        "dapo_qwen2.5_7b.sh", "--train.seed", "7", heads=CONFIGS["Qwen2.5-1.5B"]["num_attention_heads"]
+    )
     assert "preflight.py" in checked[1] and checked[checked.index("--device") + 1] == "gpu"
     assert started[:3] == ["python3", "-m", "openrlhf_sagc"]
     flags = {pair[0]: pair[1:] for pair in pairs(started[3:])}
@@ -91,3 +112,41 @@ def test_the_smoke_form_on_a_gpu_is_the_recipe_but_for_sizes(commands, tmp_path)
     differing = {name for name, value in recipe.items() if flags[name] != value}
     assert differing <= SIZES | TASK and flags["--vllm.engine_args"] == recipe["--vllm.engine_args"]
     assert "DEVICE is cpu or gpu, not 'tpu'" in commands("smoke.sh", "dapo_qwen2.5_7b.sh", DEVICE="tpu", fails=True)
+
+
+GPU_SIZES = {  # training's, engines, GPUs of an engine
+    (): (1, 1, 1),
+    ("TENSOR_PARALLEL",): (2, 1, 2),
+    ("TENSOR_PARALLEL", "ACTOR_GPUS"): (2, 1, 2),
+    ("ACTOR_GPUS",): (2, 2, 1),
+}
+
+
+@pytest.mark.parametrize("given", GPU_SIZES, ids="+".join)
+@pytest.mark.parametrize("script", GPUS)
+def test_the_smoke_form_has_the_gpus_that_it_is_given(on_gpus, preflight, script, given):
+    """By default one, and two where engines have their own; of each script preflight counts the same. None needs a cluster."""
+    checked, started = on_gpus(script, **dict.fromkeys(given, "2"))
+    assert "--cluster" not in checked and started[:3] == ["python3", "-m", "openrlhf_sagc"]
+    settings = preflight.settings_of(started[3:])
+    names = ("--actor.num_gpus_per_node", "--vllm.num_engines", "--vllm.tensor_parallel_size")
+    assert tuple(int(settings[name][0]) for name in names) == GPU_SIZES[given]
+    training, engines, ranks = GPU_SIZES[given]
+    own = engines * ranks if "async" in script else 0
+    assert preflight.gpus_needed(settings) == training + own and preflight.fewest_gpus(settings) == (2 if own else 1)
+
+
+def test_the_asynchronous_smoke_form_takes_engines_of_two_gpus_beside_one_for_training(on_gpus, preflight):
+    _, started = on_gpus("dapo_async_partial_rollout.sh", TENSOR_PARALLEL="2", ACTOR_GPUS="1")
+    assert preflight.gpus_needed(preflight.settings_of(started[3:])) == 3
+
+
+def test_engines_whose_gpus_cannot_share_the_tiny_model_are_refused(on_gpus):
+    said = on_gpus("dapo_qwen2.5_7b.sh", TENSOR_PARALLEL="2", heads=3, fails=True)
+    assert "TENSOR_PARALLEL=2 does not divide the heads of" in said and "take 1, 2 or 4, without TASK" in said
+
+
+def test_a_script_for_a_cluster_submits_unless_it_is_told_to_start(commands):
+    script = "dapo_qwen2.5_32b_multinode.sh"
+    assert commands(script)[-1][0] == "ray" and commands(script, SUBMIT="no")[-1][0] == "python3"
+    assert "SUBMIT is ray or no, not slurm" in commands(script, SUBMIT="slurm", fails=True)

@@ -24,16 +24,15 @@ def check(node, monkeypatch, tmp_path, capsys):
     for module in (attention, gpus, toolchain):  # which read the installed torch's folder
         monkeypatch.setattr(module, "torch_cuda", lambda: "13.0")
     monkeypatch.setattr(toolchain, "USUAL_NVCC", str(tmp_path / "none"))
-    monkeypatch.setattr(preflight, "ray_problems", lambda: ())  # other tests have their Rays here
     for name in ("CUDA_HOME", "CUDA_PATH", "CC", "CXX", "CUDA_VISIBLE_DEVICES", "HF_HUB_OFFLINE", "DS_ACCELERATOR"):
         monkeypatch.delenv(name, raising=False)
 
-    def found(without=(), settings=SETTINGS, **variables):
-        for name, value in node(without, **variables).items():
+    def found(without=(), settings=SETTINGS, driver="13.0", **variables):
+        for name, value in node(without, driver, **variables).items():
             monkeypatch.setenv(name, value)
         if variables:  # of the hub, mostly
             attention.why_not.cache_clear()
-        problems = list(preflight.node_problems("openrlhf_sagc", settings, []))
+        problems = list(preflight.problems_here("openrlhf_sagc", settings, []))
         return problems, capsys.readouterr().out
 
     return found
@@ -61,7 +60,6 @@ def test_without_a_network_and_a_fetched_kernel_torch_has_an_attention(check):
     assert check(HUB="away", CACHED="no", settings=SETTINGS | {"--ds.attn_implementation": ["sdpa"]})[0] == []
 
 
-def test_an_old_driver_is_named(check, monkeypatch):
-    monkeypatch.setenv("DRIVER", "12.8")
-    (problem,), _ = check()
+def test_an_old_driver_is_named(check):
+    (problem,), _ = check(driver="12.8")
     assert problem.startswith("the driver has CUDA 12, torch was built for 13: update the driver")

@@ -1,6 +1,7 @@
 """Which OpenRLHF a command runs, what it refuses, and how the tree comes to Ray's workers."""
 
 import importlib.machinery
+import json
 import os
 import re
 import runpy
@@ -13,6 +14,7 @@ from types import SimpleNamespace
 
 import pytest
 from cpu_stack import ROOT
+from ray.runtime_env.runtime_env import _merge_runtime_env as merge
 
 from openrlhf_sagc.config.compilation import CACHE
 from openrlhf_sagc.run import trees
@@ -203,6 +205,50 @@ def test_ray_gets_the_tree_besides_what_openrlhf_starts_it_with(process, ray_ini
     assert ray.init is init
     module, _, function = hook.rpartition(".")
     assert getattr(importlib.import_module(module), function) is trees.use_given_tree
+
+
+@pytest.mark.parametrize("kind, accelerator", [(trees.PATCHED, ""), (trees.RELEASED, ""), (trees.PATCHED, "cpu")])
+def test_what_a_submitted_job_gives_counts(process, ray_init, monkeypatch, kind, accelerator):
+    """Ray's own merge of both takes it, which refuses what both give; tests/stack/test_job_settings.py has a real start."""
+    import ray
+
+    monkeypatch.setenv("DS_ACCELERATOR", accelerator)
+    of_job = {"NCCL_DEBUG": "INFO", "TOKENIZERS_PARALLELISM": "false", "TORCHDYNAMO_DISABLE": "0", "MINE": "1"}
+    job = {"env_vars": of_job, "pip": ["a"], "py_modules": ["gcs://b.zip"], "working_dir": "gcs://c.zip"}
+    monkeypatch.setenv(trees.JOB, json.dumps({"runtime_env": job, "metadata": {}}))
+    trees.bring_tree(trees.use_tree(kind), eager=True)
+    variables = {"TOKENIZERS_PARALLELISM": "true", "NCCL_DEBUG": "INFO", "OPENRLHFS": "1"}
+    ray.init(runtime_env={"env_vars": variables, "pip": ["d"], "excludes": ["*.pt"]})
+    merged = dict(merge(job, ray_init[-1][1]["runtime_env"]))
+    assert merged["env_vars"].pop(trees.GIVEN) and merged.pop(trees.HOOK)
+    assert merged == {**job, "env_vars": {**of_job, "OPENRLHFS": "1"}, "excludes": ["*.pt"]}
+
+
+@pytest.mark.parametrize("job", [{}, {"runtime_env": None}, {"runtime_env": {"env_vars": None, "pip": []}}])
+def test_a_job_without_variables_takes_openrlhfs(process, ray_init, monkeypatch, job):
+    import ray
+
+    monkeypatch.setenv(trees.JOB, json.dumps(job))
+    trees.bring_tree(trees.use_tree(trees.PATCHED), eager=True)
+    ray.init(runtime_env={"env_vars": {"NCCL_DEBUG": "WARN"}})
+    assert ray_init[-1][1]["runtime_env"]["env_vars"]["NCCL_DEBUG"] == "WARN"
+
+
+def test_a_job_with_a_setup_hook_of_its_own_is_refused(process, ray_init, monkeypatch):
+    """Ray takes one. The same one may stand in both."""
+    import ray
+
+    for hook in ("mine.hook", "openrlhf_sagc.run.trees.use_given_tree"):
+        monkeypatch.setenv(trees.JOB, json.dumps({"runtime_env": {trees.HOOK: hook}}))
+        trees.bring_tree(trees.use_tree(trees.PATCHED), eager=True)
+        if hook == "mine.hook":
+            with pytest.raises(
+                SystemExit, match=f"^openrlhf_sagc: the job's runtime environment has {trees.HOOK} mine.hook, "
+            ):
+                ray.init()
+        else:
+            ray.init()
+            assert trees.HOOK not in ray_init[-1][1]["runtime_env"]
 
 
 def variables_given(ray_init, kind=trees.PATCHED, eager=True) -> dict[str, str]:

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 from cpu_stack import ROOT
+from nvidia_smi import write_nvidia_smi
 from studies.recipes.run import CONFIGS
 
 SCRIPT = ROOT / "train_scripts/engine_flags.py"
@@ -20,16 +21,16 @@ def module():
 
 @pytest.fixture
 def flags_for(module, monkeypatch, tmp_path, capsys):
-    """flags_for(config, *flags, start=MODULE, card=MIB) -> the words, and what was said of them."""
+    """flags_for(config, *flags, start=MODULE, card=MIB, visible=GPUS) -> the words, and what was said of them."""
 
-    def run(config, *flags, start="openrlhf_sagc", card=80e9 / 2**20):
+    def run(config, *flags, start="openrlhf_sagc", card=80e9 / 2**20, visible="0,1"):
         (tmp_path / "model").mkdir(exist_ok=True)
         (tmp_path / "model/config.json").write_text(config if isinstance(config, str) else json.dumps(config))
-        (tmp_path / "nvidia-smi").write_text(
-            f"#!/bin/sh\necho '1, {card * 2}'\necho '2, {card}'\n" if card else "#!/bin/no"
-        )
-        (tmp_path / "nvidia-smi").chmod(0o755)
+        if card:
+            large = 4 * card if isinstance(card, (int, float)) else card
+            write_nvidia_smi(tmp_path, (1, large), (2, card), (0, 1000))
         monkeypatch.setenv("PATH", str(tmp_path))
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
         usual = ["--actor.model_name_or_path", tmp_path / "model", "--data.max_len", "22528"]
         usual += ["--vllm.gpu_memory_utilization", "0.8", *flags]
         words = [*module.engine_flags(start, module.settings_of([*map(str, usual)]))]
@@ -61,7 +62,7 @@ def test_a_token_takes_its_keys_and_values(module):
         (["--vllm.tensor_parallel_size", "2"], 81559, 512),
         ([], 81559, 288),
         ([], None, 256),  # no GPU is seen here: 80 GB
-        ([], "[N/A]", 256),  # as of memory that GPU and host share
+        ([], "[N/A]", 256),  # as in MIG mode
         (["--vllm.gpu_memory_utilization", "0.5"], 81559, 128),
         (["--data.max_len", "10240"], 81559, 512),  # for more there are no graphs
         (["--data.max_len=131072"], 81559, 48),
@@ -69,11 +70,17 @@ def test_a_token_takes_its_keys_and_values(module):
     ],
 )
 def test_slots_follow_the_memory(flags_for, flags, card, slots):
-    """The last flags count, and the smallest GPU."""
+    """The last flags count, and the smallest of the GPUs that are visible: the third one has 1 GB."""
     words, said = flags_for(CONFIGS["Qwen2.5-7B"], *flags, card=card)
     assert words[0] == "--vllm.engine_args" and len(words) == 2
     assert json.loads(words[1]) == {"max_num_seqs": slots, "max_num_batched_tokens": 8192}
     assert f"an engine decodes {slots} rollouts at a time" in said
+
+
+@pytest.mark.parametrize(("visible", "slots"), [("0", 512), ("1,0", 288), ("-1", 256), ("", 256)])
+def test_only_visible_gpus_count(flags_for, visible, slots):
+    words, _ = flags_for(CONFIGS["Qwen2.5-7B"], card=81559, visible=visible)
+    assert json.loads(words[1])["max_num_seqs"] == slots
 
 
 @pytest.mark.parametrize(

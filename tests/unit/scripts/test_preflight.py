@@ -4,7 +4,6 @@ import runpy
 import socket
 import subprocess
 import sys
-from types import SimpleNamespace
 from unittest import mock
 
 import pytest
@@ -91,7 +90,9 @@ def test_without_patches_names_and_the_file_are_looked_at_and_nothing_else_is_cl
     assert not list(preflight.flag_problems(twin, fitting))
     (problem,) = preflight.flag_problems(twin, [*fitting, "--reward.remote_url", f"{tmp_path}/none.py"])
     assert "none.py is not there" in problem
-    said = preflight.all_right(argparse.Namespace(device="gpu", command=[twin, "--ds.attn_implementation", "sdpa"]))
+    said = preflight.all_right(
+        argparse.Namespace(device="gpu", cluster=None, command=[twin, "--ds.attn_implementation", "sdpa"])
+    )
     assert "flags' names" in said and "data" not in said and said.endswith("; attention: sdpa")
     (problem,) = preflight.flag_problems(twin, [*fitting, "--rollout.sagc.enable"])
     assert problem.startswith("--rollout.sagc.enable is a flag of python -m openrlhf_sagc, not of")
@@ -130,24 +131,28 @@ def test_room(preflight, tmp_path):
     assert "the run's checkpoints need 1000000000" in problems and "of memory, the run needs 1000000000" in problems
 
 
-def test_cluster(preflight):
-    """It is asked until it has the GPUs, or the time is over."""
-    nodes = [SimpleNamespace(resources_total={"GPU": 8.0, "CPU": 4.0}), SimpleNamespace(resources_total={"CPU": 4.0})]
-    with mock.patch("time.sleep"):
-        with mock.patch("ray.util.state.list_nodes", side_effect=[ConnectionError("not yet"), nodes[1:], nodes]):
-            assert not list(preflight.cluster_problems("http://head:8265", 8, 1))
-        with mock.patch("ray.util.state.list_nodes", return_value=nodes):
-            assert "has 8 of 16 GPUs on 2 nodes" in said(preflight.cluster_problems("http://head:8265", 16, 0))
-        with mock.patch("ray.util.state.list_nodes", side_effect=ConnectionError("refused")):
-            assert "does not answer: refused" in said(preflight.cluster_problems("http://head:8265", 16, 0))
-
-
-def test_a_cluster_that_runs_here_is_not_joined_by_chance(preflight, monkeypatch):
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    with mock.patch("ray._private.services.find_gcs_addresses", return_value={"10.0.0.1:6379"}):
-        assert "already runs here, at 10.0.0.1:6379" in said(preflight.ray_problems())
-        monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
-        assert not list(preflight.ray_problems())
+@pytest.mark.parametrize(
+    ("count", "open_to_all", "said"),
+    [(["few"], ["open"], ["few"]), ([], ["open"], ["open"]), ([], [], ["node a: no driver"])],
+)
+def test_a_cluster_is_asked_for_gpus_then_for_a_token_then_for_what_its_nodes_have(
+    preflight, monkeypatch, count, open_to_all, said
+):
+    """Each once the one before is right. What this node has says nothing."""
+    command = ["openrlhf_sagc.off", "--actor.num_nodes", "2", "--reward.remote_url", "x.py"]
+    options = options_of(command)
+    options.device, options.cluster = "gpu", "http://127.0.0.1:8265"
+    answers = {
+        "known_problems": [],
+        "gpu_count_problems": count,
+        "open_cluster_problems": open_to_all,
+        "node_problems": said,
+    }
+    for name, lines in answers.items():
+        monkeypatch.setitem(preflight.problems.__globals__, name, lambda *_, lines=lines: iter(lines))
+    assert list(preflight.problems(options)) == said
+    monkeypatch.setitem(preflight.problems.__globals__, "attention_of", None)
+    assert "attention" not in preflight.all_right(options)
 
 
 @pytest.mark.parametrize(
