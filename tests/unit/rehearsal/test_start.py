@@ -16,6 +16,11 @@ from launched import GPUS
 
 NODE = ROOT / "tests/helpers/gpu_node"
 KERNEL = "kernels-community/flash-attn2@v2"
+AGENT = """
+from openrlhf.utils.agent import AgentExecutorBase
+class AgentExecutor(AgentExecutorBase):
+    async def execute(self, prompt, label, **kwargs): ...
+"""
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +47,7 @@ def launches(flags_of, model, many_prompts, tmp_path_factory):
     """launches(script, *flags): module and flags of what a launch script starts, with a small model."""
     folder = tmp_path_factory.mktemp("launches")
     (folder / "reward.py").write_text("def reward_func(queries, prompts, labels): ...")
-    (folder / "agent.py").write_text("class AgentExecutor:\n    async def execute(self, *arguments, **named): ...")
+    (folder / "agent.py").write_text(AGENT)
 
     def run(script, *flags):
         given = {"MODEL": str(model), "DATA": many_prompts, "EVAL_DATA": many_prompts, "OUTPUT": str(folder / "out")}

@@ -64,7 +64,7 @@ def test_a_node_that_does_not_answer_or_cannot_is_named(monkeypatch):
     names = ["right", "silent", "broken", "dead", "cpus"]
     nodes = [
         {
-            "NodeID": name,
+            "NodeID": name.encode().hex().ljust(56, "0"),
             "NodeManagerHostname": name,
             "NodeManagerAddress": "10.0.0.1",
             "Alive": name != "dead",
@@ -79,7 +79,8 @@ def test_a_node_that_does_not_answer_or_cannot_is_named(monkeypatch):
         return {"cards": f"{reference}'s"}
 
     described = mock.Mock()
-    described.options = lambda scheduling_strategy: SimpleNamespace(remote=lambda counted: scheduling_strategy.node_id)
+    named = lambda place: bytes.fromhex(place.node_id).rstrip(b"\0").decode()  # noqa: E731
+    described.options = lambda scheduling_strategy: SimpleNamespace(remote=lambda counted: named(scheduling_strategy))
     monkeypatch.setattr("ray.init", mock.Mock())
     monkeypatch.setattr("ray.nodes", lambda: nodes)
     monkeypatch.setattr("ray.remote", lambda **settings: lambda function: described)
