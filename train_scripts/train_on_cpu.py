@@ -7,17 +7,18 @@ run has left is moved aside: when it starts Ray, which is after its own checks.
 
 import argparse
 import contextlib
+import functools
 import runpy
 import sys
+from collections.abc import Sequence
 
-import psutil
 import ray
 
 HELD = contextlib.ExitStack()  # until this process ends
-STARTS = 3
 
 
-def hold_outputs(module: str, flags: list[str]) -> None:
+@functools.cache  # Ray may be started again
+def hold_outputs(module: str, flags: Sequence[str]) -> None:
     """Hold the folders of a run that does not do so itself, and move what an earlier run has left aside.
 
     Raises:
@@ -48,40 +49,14 @@ def hold_outputs(module: str, flags: list[str]) -> None:
     set_earlier_outputs_aside(args, HELD.enter_context(held_folders(args)))
 
 
-def start_ray(init, **settings):
-    """`ray.init`, up to three times: Ray 2.55 ends itself where its own processes take more than 15 s to start.
-
-    They do on a busy machine or from a slow disk (https://github.com/ray-project/ray/issues/65983).
-
-    Raises:
-        SystemExit: it has not started; the message is one line.
-    """
-    said = ""
-    for start in range(1, STARTS + 1):
-        others = psutil.Process().children()
-        try:
-            return init(**settings)
-        except Exception as error:
-            if "timed out during startup" not in str(error):
-                raise
-            said = str(error)
-        for process in set(psutil.Process().children()) - set(others):  # Ray would leave them until this one ends
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.kill()
-        print(f"train_scripts/train_on_cpu.py: Ray has not started in time ({start} of {STARTS})", file=sys.stderr)
-    sys.exit(
-        f"train_scripts/train_on_cpu.py: Ray does not start, mostly since the machine is busy: start again later. {said}"
-    )
-
-
 def main() -> None:
     del sys.argv[0]
-    module, *flags = sys.argv
+    module, flags = sys.argv[0], tuple(sys.argv[1:])
     init = ray.init
 
     def init_ray(**settings):
         hold_outputs(module, flags)
-        return start_ray(init, **settings, include_dashboard=False)
+        return init(**settings, include_dashboard=False)
 
     ray.init = init_ray
     runpy.run_module(module, run_name="__main__", alter_sys=True)

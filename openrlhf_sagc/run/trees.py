@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from openrlhf_sagc.config.compilation import DISABLED, keep_compiled_code_by_processor
 from openrlhf_sagc.config.refusal import refusal, refuse
+from openrlhf_sagc.run.ray_start import started
 
 VERSION = "0.11.2"  # of OpenRLHF, which the patches are for
 PATCHED, RELEASED = "patched", "base"
@@ -106,7 +107,7 @@ def bring_tree(tree: Tree, eager: bool) -> None:
         own = {name: value for name, value in own.items() if name not in job}
         own["env_vars"] = {name: value for name, value in variables.items() if name not in of_job}
         own["env_vars"][GIVEN] = f"{tree.name} {digest(tree.folder)}"
-        return init(*args, runtime_env=own, **settings)
+        return started(init, *args, runtime_env=own, **settings)
 
     ray.init = init_with_tree
 
