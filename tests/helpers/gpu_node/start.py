@@ -8,6 +8,7 @@ by name, and what transformers would do without the flag.
 import argparse
 import json
 import sys
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -48,25 +49,21 @@ def difference(found, expected):
     return ((found - expected).abs().max() / expected.abs().max()).item()
 
 
-def started(words, model):
-    from openrlhf_sagc.__main__ import read_settings
-    from openrlhf_sagc.run.trees import PATCHED, use_tree
-
-    use_tree(PATCHED)
-    problems, said = checked(words)
-    settings = read_settings(words[1:]) if not problems else None
-    if settings is None:
-        return {"problems": problems}
-    name, *found = packed(model, settings.ds.attn_implementation)
+@cache
+def first_kernels(model, attention):
+    """The attention of a model that OpenRLHF has made, how far it is from torch's, and the bounds of the pack that it was given."""
+    name, *found = packed(model, attention)
     expected = packed(model, "sdpa")[1:]
-    calls = sys.modules["_flash_attn2_stub"].CALLS
-    return {
-        "problems": problems,
-        "said": said,
-        "attention": name,
-        "differences": [difference(*pair) for pair in zip(found, expected)],
-        "bounds": calls.pop(),
-    }
+    bounds = sys.modules["_flash_attn2_stub"].CALLS.pop()
+    return {"attention": name, "differences": [difference(*pair) for pair in zip(found, expected)], "bounds": bounds}
+
+
+def started(words, model):
+    problems, said = checked(words)
+    if problems:
+        return {"problems": problems}
+    attention = words[words.index("--ds.attn_implementation") + 1]
+    return {"problems": problems, "said": said, **first_kernels(model, attention)}
 
 
 def by_itself(model):

@@ -43,14 +43,16 @@ def model(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def launches(flags_of, model, many_prompts, tmp_path_factory):
+def launches(flags_of, model, tmp_path_factory):
     """launches(script, *flags): module and flags of what a launch script starts, with a small model."""
     folder = tmp_path_factory.mktemp("launches")
+    (folder / "data.jsonl").write_text('{"prompt": "1 2 3", "label": "6"}\n' * 1000)
+    data = str(folder / "data.jsonl")
     (folder / "reward.py").write_text("def reward_func(queries, prompts, labels): ...")
     (folder / "agent.py").write_text(AGENT)
 
     def run(script, *flags):
-        given = {"MODEL": str(model), "DATA": many_prompts, "EVAL_DATA": many_prompts, "OUTPUT": str(folder / "out")}
+        given = {"MODEL": str(model), "DATA": data, "EVAL_DATA": data, "OUTPUT": str(folder / "out")}
         given |= {"REWARD": str(folder / "reward.py")} | (
             {"AGENT": str(folder / "agent.py")} if "agent" in script else {}
         )
