@@ -23,6 +23,7 @@ sys.path.insert(0, str(HERE))
 from attention import attention_of  # noqa: E402
 from flag_words import settings_of, value  # noqa: E402
 from gpus import driver_problems, gpu_problems  # noqa: E402
+from memory_problems import card_gb, memory_problems  # noqa: E402
 from ray_token import open_cluster_problems, reason_for_token, token_problems  # noqa: E402
 
 # By its path: what is printed has no secrets where the package is missing, too.
@@ -274,6 +275,7 @@ def known_problems(options: argparse.Namespace) -> Iterator[str]:
     if options.device == "gpu" and not options.cluster:
         yield from gpu_problems(gpus_needed(settings))
         yield from driver_problems()
+        yield from memory_problems(module, settings, card_gb())
         if not missing:
             yield from ray_problems()
     yield from flag_problems(module, flags, names_alone=bool(missing))
