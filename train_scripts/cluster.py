@@ -21,7 +21,14 @@ without_secrets = runpy.run_path(str(HERE.parent / "openrlhf_sagc/redaction.py")
 BEGIN = "GPU nodes: "  # of the line that nodes.py prints
 COLUMNS = {"node": "node", "cards": "GPUs", "driver": "driver", "toolchain": "compilers", "attention": "attention"}
 LONGEST, MOST = 300, 20  # characters of a text, and lines of a node
-ASKED = ("--ds.", "--train.")  # begin the flags that matter there
+ASKED = (
+    "--actor.",
+    "--data.max_len",
+    "--ds.",
+    "--rollout.max_new_tokens",
+    "--train.",
+    "--vllm.",
+)  # begin the flags that matter there
 SHORTEST = 8  # characters of a variable's value that is not shown: shorter ones are switches and numbers
 
 

@@ -5,13 +5,11 @@
 #   SAGC=all bash train_scripts/dapo_qwen2.5_1.5b.sh [FLAG...]     with group control too
 # What else the environment can set stands in launch.sh. Not run on this hardware: memory, disk and time are estimates.
 # Hardware: 8 GPUs of 80 GB, 100 GB of host memory (sleeping states).
-# Memory a GPU in GB:
-#   training 43 = 3 states (16 bytes a parameter, ZeRO-3 over 8 GPUs) + 31 logits (10 bytes x 151,936 x 20,480 tokens)
-#     + 2 activation checkpoints (2 bytes x 28 layers x 1,536 x tokens) + 4 a layer at work, gathered weights, other
-#     + 3 sleeping engines (CUDA graphs, context)
-#   generation 69 = 64 engines (0.8 of the card) + 1 sleeping actors' weights (ZeRO-3) + 4 contexts, NCCL, gaps; of the 64:
-#     3 weights + 5 at work, CUDA graphs + 56 KV cache, 28 KiB a token (4 bytes x 28 layers x 2 heads x 128): 2 million tokens, of
-#     which a rollout in flight has an eighth of 10,240: 512 at a time, for which vLLM has graphs
+# Memory a GPU in GB, predicted by recipe_memory.py; docs/launch_scripts.md has other cards:
+#   training 45 = 3.1 states + 31 logits of 10 bytes + 2.0 activation checkpoints + 3.0 ZeRO's buffers + 3.0 sleeping
+#     engines + 3.0 context, NCCL, gaps
+#   engines 67 = 3.1 weights + 5.0 at work, CUDA graphs + 56 KV cache + 0.4 sleeping actors' weights + 3.0 context,
+#     NCCL, gaps
 # Disk: 87 GB for checkpoints (two, the best, a new one) + 3 GB for the HF weights beside each, which stay: 36 a day.
 # Time: 4 minutes a step of 2,048 samples, at most 132 steps an episode. The 10 EPISODES take up to 3.7 days, with 220 GB.
 # Predicted (python eval/studies recipes): 63 s a step; with OpenRLHF's engine settings (128 at a time, no graphs) 128 s where

@@ -9,13 +9,12 @@
 # Start Ray with a token, on all nodes (docs/clusters.md); else the script ends with the line that makes one.
 # What else the environment can set stands in launch.sh. Not run on this hardware: memory, disk and time are estimates.
 # Hardware: NODES (8) nodes of 8 GPUs of 80 GB and 300 GB of host memory (sleeping states).
-# Memory a GPU in GB; MAX_NEW_TOKENS=20480, as in the paper, makes the training's 72, which leaves little:
-#   training 43 = 8 states (16 bytes a parameter, ZeRO-3 over 64 GPUs) + 16 logits (10 bytes x 152,064 x 10,240 tokens)
-#     + 7 activation checkpoints (2 bytes x 64 layers x 5,120 x tokens) + 9 a layer at work, gathered weights, other
-#     + 3 sleeping engines (CUDA graphs, context)
-#   generation 69 = 64 engines (0.8 of the card) + 1 sleeping actors' weights (ZeRO-3) + 4 contexts, NCCL, gaps; of the 64:
-#     16 weights + 5 at work, CUDA graphs + 43 KV cache, 64 KiB a token (4 bytes x 64 layers x 8 heads x 128 / 4): 0.65 million
-#     tokens of an engine, of which a rollout in flight has an eighth of 10,240: 496 at a time
+# Memory a GPU in GB, predicted by recipe_memory.py; docs/launch_scripts.md has other cards, and MAX_NEW_TOKENS=20480, as in
+# the paper, fits 80 GB too:
+#   training 40 = 8.2 states + 16 logits of 10 bytes + 7.1 activation checkpoints + 3.0 ZeRO's buffers + 3.0 sleeping
+#     engines + 3.0 context, NCCL, gaps
+#   engines 68 = 16 weights + 5.0 at work, CUDA graphs + 43 KV cache + 1.0 sleeping actors' weights + 3.0 context,
+#     NCCL, gaps
 # Disk: 1.9 TB for checkpoints (two, the best, a new one) + 66 GB for the HF weights beside each, which stay: 800 a day.
 # Time: 15 minutes a step of 8,192 samples, at most 33 steps an episode. The 10 EPISODES take up to 3.4 days, with 4.6 TB.
 # Predicted (python eval/studies recipes): 448 s a step; with OpenRLHF's engine settings (128 at a time, no graphs) 517 s where

@@ -5,13 +5,11 @@
 #   bash train_scripts/dapo_qwen2.5_7b_all.sh [FLAG...]            with group control too
 # What else the environment can set stands in launch.sh. Not run on this hardware: memory, disk and time are estimates.
 # Hardware: 8 GPUs of 80 GB, 250 GB of host memory (sleeping states).
-# Memory a GPU in GB:
-#   training 65 = 15 states (16 bytes a parameter, ZeRO-3 over 8 GPUs) + 34 logits (10 bytes x 152,064 x 22,528 tokens)
-#     + 5 activation checkpoints (2 bytes x 28 layers x 3,584 x tokens) + 8 a layer at work, gathered weights, other
-#     + 3 sleeping engines (CUDA graphs, context)
-#   generation 70 = 64 engines (0.8 of the card) + 2 sleeping actors' weights (ZeRO-3) + 4 contexts, NCCL, gaps; of the 64:
-#     8 weights + 5 at work, CUDA graphs + 51 KV cache, 28 KiB a token (4 bytes x 28 layers x 4 heads x 128 / 2): 1.8 million
-#     tokens of an engine, of which a rollout in flight has an eighth of 22,528: 512 at a time, for which vLLM has graphs
+# Memory a GPU in GB, predicted by recipe_memory.py; docs/launch_scripts.md has other cards:
+#   training 64 = 15 states + 34 logits of 10 bytes + 5.2 activation checkpoints + 3.0 ZeRO's buffers + 3.0 sleeping
+#     engines + 3.0 context, NCCL, gaps
+#   engines 69 = 7.6 weights + 5.0 at work, CUDA graphs + 51 KV cache + 1.9 sleeping actors' weights + 3.0 context,
+#     NCCL, gaps
 # Disk: 430 GB for checkpoints (two, the best, a new one) + 15 GB for the HF weights beside each, which stay: 180 a day.
 # Time: 20 minutes a step of 8,192 samples, at most 33 steps an episode. The 10 EPISODES take up to 4.6 days, with 1,260 GB.
 # Predicted (python eval/studies recipes): 961 s a step; with OpenRLHF's engine settings (128 at a time, no graphs) 1,127 s where

@@ -179,7 +179,7 @@ flags=(
     --ckpt.save_hf
 )
 # --vllm.engine_args from the model and the memory, and --vllm.enforce_eager where CUDA graphs may fail.
-engine_flags=$(python3 "$here/engine_flags.py" "$module" "${flags[@]}" "$@")
+engine_flags=$(DEVICE=$DEVICE python3 "$here/engine_flags.py" "$module" "${flags[@]}" "$@")
 [ -z "$engine_flags" ] || mapfile -t -O "${#flags[@]}" flags <<<"$engine_flags"
 flags+=("$@")
 

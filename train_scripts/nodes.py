@@ -15,7 +15,10 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent))
 from attention import attention_of  # noqa: E402
 from flag_words import settings_of  # noqa: E402
-from gpus import driver_cuda, driver_problems, memory_problems, visible_gpus  # noqa: E402
+from gpus import driver_cuda, driver_problems  # noqa: E402
+from gpus import memory_problems as memory_in_use  # noqa: E402
+from gpus import visible_gpus
+from memory_problems import card_gb, memory_problems  # noqa: E402
 from toolchain import toolchain_of  # noqa: E402
 
 BEGIN = "GPU nodes: "  # of the line
@@ -34,7 +37,7 @@ def this_node(counted: int, module: str, flags: list[str]) -> dict[str, Any]:
     gpus, problems = [], []
     try:
         gpus = visible_gpus()
-        problems += memory_problems(gpus)
+        problems += memory_in_use(gpus)
         if len(gpus) < counted:
             problems.append(
                 f"CUDA shows {len(gpus)} GPUs, Ray counts {counted}: ray start with --num-gpus {len(gpus)}"
@@ -42,6 +45,7 @@ def this_node(counted: int, module: str, flags: list[str]) -> dict[str, Any]:
     except (OSError, subprocess.SubprocessError) as error:
         problems.append(f"nvidia-smi does not tell its GPUs: {error}")
     settings = settings_of(flags)
+    problems += memory_problems(module, settings, card_gb())
     attention, missing = attention_of(settings)
     toolchain, lacking, notes = toolchain_of(settings, module == RELEASED)
     cards = Counter((gpu.name, round(gpu.total * 2**20 / 1e9)) for gpu in gpus)

@@ -23,6 +23,7 @@ from attention import attention_of  # noqa: E402
 from cluster import gpu_count_problems, node_problems  # noqa: E402
 from flag_words import settings_of, value  # noqa: E402
 from gpus import driver_problems, gpu_problems  # noqa: E402
+from memory_problems import card_gb, memory_problems  # noqa: E402
 from ray_token import open_cluster_problems, reason_for_token, token_problems  # noqa: E402
 from toolchain import toolchain_of  # noqa: E402
 
@@ -192,6 +193,7 @@ def problems_here(module: str, settings: dict[str, list[str]], missing: list[str
     """Of this node: its GPUs, driver, compilers and attention; what the run does in another way is printed."""
     yield from gpu_problems(gpus_needed(settings), fewest_gpus(settings))
     yield from driver_problems()
+    yield from memory_problems(module, settings, card_gb())
     _, problems, notes = toolchain_of(settings, released=module == RELEASED)
     yield from problems
     for note in notes:

@@ -22,40 +22,15 @@ from lib.tables import show
 from rich.progress import track
 
 ENGINE_FLAGS = runpy.run_path(str(ROOT / "train_scripts/engine_flags.py"))
-CARD_GB, USUAL_SLOTS = ENGINE_FLAGS["CARD_GB"], 128
+MEMORY = runpy.run_path(str(ROOT / "train_scripts/memory.py"))
+CARD_GB, USUAL_SLOTS = MEMORY["CARD_GB"], 128
 OPENRLHF_SHARE, SHARE = 0.6, 0.8  # of the card for engines: of OpenRLHF's scripts, and of ours
 LAUNCHES = (0.018, 0.010)  # seconds of an iteration without graphs at least
 STEPS, SEEDS = 3, (0, 1, 2)
 BANDWIDTH, FLOPS = 0.8 * 3.35e12, 989e12  # of an H100, as eval/engines/h100-7b.json has them
 DECODING, TRAINING = 0.5 * FLOPS, 0.4 * FLOPS
 ALL_REDUCE, LINK = 12e-6, 300e9  # seconds of one of a few tokens, and bytes a second between GPUs; assumed
-CONFIGS = {  # of the models' config.json
-    "Qwen2.5-1.5B": dict(
-        hidden_size=1536,
-        num_hidden_layers=28,
-        num_attention_heads=12,
-        num_key_value_heads=2,
-        intermediate_size=8960,
-        vocab_size=151936,
-        tie_word_embeddings=True,
-    ),
-    "Qwen2.5-7B": dict(
-        hidden_size=3584,
-        num_hidden_layers=28,
-        num_attention_heads=28,
-        num_key_value_heads=4,
-        intermediate_size=18944,
-        vocab_size=152064,
-    ),
-    "Qwen2.5-32B": dict(
-        hidden_size=5120,
-        num_hidden_layers=64,
-        num_attention_heads=40,
-        num_key_value_heads=8,
-        intermediate_size=27648,
-        vocab_size=152064,
-    ),
-}
+CONFIGS = runpy.run_path(str(ROOT / "train_scripts/recipe_memory.py"))["CONFIGS"]
 
 
 class Recipe(NamedTuple):
@@ -81,18 +56,18 @@ RECIPES = {  # a test has these of the scripts; the asynchronous one does not wa
 def costs_of(model: str, ranks: int, share: float, slots: int, launch: float) -> CostModel:
     """A roofline of H100s, with two all-reduces a layer where engines have several."""
     config = CONFIGS[model]
-    weights = ENGINE_FLAGS["weights_of"](config)
+    weights = MEMORY["weights_of"](config)
     reduces = 2 * config["num_hidden_layers"] if ranks > 1 else 0
     sent = reduces * 2 * config["hidden_size"] * 2 * (ranks - 1) / ranks / LINK
     token = 2 * weights / ranks / DECODING + sent
     return CostModel(
         decode_base=2 * weights / ranks / BANDWIDTH + reduces * ALL_REDUCE,
         decode_per_request=token,
-        decode_per_kv_token=ENGINE_FLAGS["bytes_a_token"](config, ranks) / BANDWIDTH,
+        decode_per_kv_token=MEMORY["bytes_a_token"](config, ranks) / BANDWIDTH,
         prefill_per_token=token,
         launch=launch,
         max_running=slots,
-        kv_limit=ENGINE_FLAGS["kv_tokens"](config, share * CARD_GB, ranks),
+        kv_limit=MEMORY["kv_tokens"](config, share * CARD_GB, ranks),
         gpus_per_engine=ranks,
         generation_base=1.0,
         experience_base=1.0,
@@ -105,7 +80,7 @@ def costs_of(model: str, ranks: int, share: float, slots: int, launch: float) ->
 
 def slots_of(recipe: Recipe, share: float = SHARE) -> int:
     """What the script's engines decode at a time."""
-    tokens = ENGINE_FLAGS["kv_tokens"](CONFIGS[recipe.model], share * CARD_GB, recipe.ranks)
+    tokens = MEMORY["kv_tokens"](CONFIGS[recipe.model], share * CARD_GB, recipe.ranks)
     return ENGINE_FLAGS["slots_of"](tokens, recipe.longest)
 
 

@@ -16,14 +16,15 @@ SMALL = dict(hidden_size=64, num_hidden_layers=3, num_attention_heads=4, interme
 
 @pytest.fixture(scope="module")
 def module():
-    return SimpleNamespace(**runpy.run_path(str(SCRIPT)))
+    model = runpy.run_path(str(ROOT / "train_scripts/model_config.py"))
+    return SimpleNamespace(**model | runpy.run_path(str(SCRIPT)))
 
 
 @pytest.fixture
 def flags_for(module, monkeypatch, tmp_path, capsys):
-    """flags_for(config, *flags, start=MODULE, card=MIB, visible=GPUS) -> the words, and what was said of them."""
+    """flags_for(config, *flags, start=MODULE, card=MIB, visible=GPUS, device=DEVICE) -> the words, and what was said of them."""
 
-    def run(config, *flags, start="openrlhf_sagc", card=80e9 / 2**20, visible="0,1"):
+    def run(config, *flags, start="openrlhf_sagc", card=80e9 / 2**20, visible="0,1", device="cpu"):
         (tmp_path / "model").mkdir(exist_ok=True)
         (tmp_path / "model/config.json").write_text(config if isinstance(config, str) else json.dumps(config))
         if card:
@@ -31,6 +32,7 @@ def flags_for(module, monkeypatch, tmp_path, capsys):
             write_nvidia_smi(tmp_path, (1, large), (2, card), (0, 1000))
         monkeypatch.setenv("PATH", str(tmp_path))
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+        monkeypatch.setenv("DEVICE", device)  # for a CPU no sums of a GPU are printed
         usual = ["--actor.model_name_or_path", tmp_path / "model", "--data.max_len", "22528"]
         usual += ["--vllm.gpu_memory_utilization", "0.8", *flags]
         words = [*module.engine_flags(start, module.settings_of([*map(str, usual)]))]
@@ -133,6 +135,23 @@ def test_graphs_are_off_where_layers_keep_a_state(flags_for, more, named):
 @pytest.mark.parametrize("kinds", [["sliding_attention", "full_attention"], None, []])
 def test_other_attention_keeps_its_graphs(flags_for, kinds):
     assert flags_for(SMALL | {"layer_types": kinds, "linear_bias": False})[0][0] == "--vllm.engine_args"
+
+
+TRAINING = ["--train.dynamic_batch_enable", "--ds.zero_stage", "3", "--train.colocate_all", "--ds.enable_sleep"]
+TRAINING += ["--actor.gradient_checkpointing_enable", "--train.max_tokens_per_gpu", "22528"]
+
+
+def test_the_sums_are_said_before_the_start(flags_for):
+    """Of training, of engines and of the sync, also where engines keep their settings; and what would fit."""
+    model, at_once = CONFIGS["Qwen2.5-7B"], ["--vllm.engine_args", "{}", *TRAINING]
+    _, said = flags_for(model, *at_once, device="gpu")
+    training, engines = said.splitlines()
+    assert "a GPU in training: 64 = 15 states + 34 logits of 10 bytes" in training
+    assert "while engines generate: 69 = 15 weights" in engines and engines.endswith("in the sync of weights: 25")
+    _, said = flags_for(model, *at_once, device="gpu", card=60000)
+    assert "takes 64 GB of the card's 63 in training, and may fail there: MAX_LEN=21504" in said.splitlines()[1]
+    _, said = flags_for(model, *at_once, "--ds.lora.rank", "8", device="gpu")
+    assert said.endswith("memory of a GPU is not predicted: the sums know nothing of --ds.lora.rank 8\n")
 
 
 def test_no_secret_of_an_address_is_printed(flags_for):
