@@ -8,6 +8,7 @@ from gpus import torch_cuda
 
 FLAG = "--ds.attn_implementation"
 DEFAULT = "flash_attention_2"
+RECIPES = "kernels-community/flash-attn2@v2"  # of the launch scripts
 KERNELS = "kernels>=0.16,<0.17"  # as transformers 5.15 takes it
 MODULES = {DEFAULT: "flash_attn", "flash_attention_3": "flash_attn_interface"}
 FALLBACKS = {DEFAULT: "kernels-community/flash-attn2", "flash_attention_3": "kernels-community/vllm-flash-attn3"}
