@@ -1,144 +1,63 @@
-"""What a GPU that is there for ten minutes has to say, most likely faults first.
+"""Whether a GPU node can train, in at most 15 minutes: ten checks, each with a number, and a report that says no more than that.
 
-    python eval/on_gpu.py             # on the GPU
-    python eval/on_gpu.py --dry-run   # the same in small on a CPU, in Triton's interpreter
+    python eval/on_gpu.py                    # on the node, after bash install.sh
+    python eval/on_gpu.py --checks recipe    # some of them, and what they need
+    python eval/on_gpu.py --dry-run          # what applies, in small on a CPU, after bash train_scripts/setup.sh
 
-1. Where vLLM is installed, a launch script in small on one GPU: CUDA graphs, sleep, weight sync, packed attention.
-2. The kernel's tests.
-3. A step of packed samples of a 1.5B model, with and without the forward pass for old log-probabilities.
-4. A step in buckets against the step at once, with advantages from the kernel.
-5. The kernel's times, against eager torch and torch.compile.
+ 1. driver, compiler   PyTorch computes on each GPU; nvcc of its CUDA, g++, ninja and Python.h are there.
+ 2. attention          The launch scripts' attention: gradients of a pack of two samples, against sdpa.
+ 3. adam               DeepSpeed's Adam against torch's; a second start loads what the first has compiled.
+ 4. log_probs          Memory of a full pack's log-probabilities, forward and backward, against the 7B script's figure.
+ 5. recipe             The 7B script in small: engines have the trained weights, sleep frees memory, the kernel is taken.
+ 6. resume_and_kill    It goes on from its checkpoint, loses its engine, ends in a line and leaves nothing.
+ 7. two_ranks          Two GPUs: tensor parallelism of 2, and ranks with unequal numbers of samples.
+ 8. asynchronous, one_call   Two GPUs, one trains and one generates: weights that come while rollouts run, and in one call.
+ 9. stops              An engine whose rollouts are stopped again and again has nothing left, and decodes as before.
+10. sizes              The 7B script's sizes with weights of zeros: GPUs' memory against its header.
 
-The first needs what install.sh installs, the others torch, triton, numpy, pandas, rich and pytest. A part that fails does not end
-the others, but for 4 and 5, which need a kernel that is right. Tables are written to packed/NAME.csv, buckets/NAME.csv and
-group_advantage/NAME.csv below --results, with the GPU's name. A dry run writes none and starts no launch script.
+With what is left of the time: the kernel's tests, a step of packed samples, a step in buckets and the kernel's times, for which torch,
+triton, numpy, pandas, rich and pytest will do. Their tables are written to eval/studies/overhead with the GPU's name.
+
+A check that fails skips those that say nothing without it. One that does not apply to the node is skipped, with the reason. Each check
+is a process of its own and leaves none behind. The report is OUTPUT/report.json; the checks' output is beside it.
+Exit code: 0 if nothing fails, else 1.
 """
 
 import argparse
-import contextlib
-import importlib.util
-import os
-import signal
-import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 
 ROOT = Path(__file__).resolve().parent.parent
-TESTS = ("tests/kernels/test_benchmark.py", "tests/kernels/test_group_advantage.py")
-RECIPE = ("bash", "train_scripts/smoke.sh", "dapo_qwen2.5_7b.sh")
-STEPS, RECIPE_SECONDS, ENDING_SECONDS = "4", 300, 30  # of the launch script
+sys.path.insert(0, str(ROOT))
 
-
-def run_recipe(dry_run: bool) -> str:
-    """A launch script in small on this GPU; what is wrong, which is empty if nothing is."""
-    if not dry_run and importlib.util.find_spec("vllm") is None:
-        print("vLLM is not installed here, so no launch script is tried: bash install.sh")
-        return ""
-    # torch's own attention, where flash-attn would have to be fetched.
-    command = [*RECIPE, *([] if importlib.util.find_spec("flash_attn") else ["--ds.attn_implementation", "sdpa"])]
-    environment = {"DEVICE": "gpu", "STEPS": STEPS, "OUTPUT": str(ROOT / "build/on_gpu")}
-    environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    print("+", " ".join(f"{name}={environment[name]}" for name in ("DEVICE", "STEPS", "OUTPUT")), *command, flush=True)
-    if dry_run:
-        return ""
-    run = subprocess.Popen(command, cwd=ROOT, env=os.environ | environment, start_new_session=True)
-    try:
-        code = run.wait(RECIPE_SECONDS)
-    except subprocess.TimeoutExpired:
-        run.terminate()  # the script ends its training
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            run.wait(ENDING_SECONDS)
-        return f"the launch script has not ended in {RECIPE_SECONDS} s"
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(run.pid, signal.SIGKILL)  # nothing of it may hold memory that the next part needs
-    return f"the launch script ended with code {code}" if code else ""
-
-
-def run_tests(dry_run: bool) -> str:
-    """The kernel against float64 arithmetic; a dry run takes the tests of one variant."""
-    files = [str(ROOT / file) for file in TESTS] + ["-k", "parity and lengths"] * dry_run
-    # Not the configuration of the other tests, which need the whole stack.
-    options = ["-q", "-c", os.devnull, "--rootdir", str(ROOT / "tests/kernels"), "-p", "no:cacheprovider"]
-    path = os.pathsep.join([str(ROOT), str(ROOT / "eval"), *filter(None, [os.environ.get("PYTHONPATH")])])
-    command = [sys.executable, "-m", "pytest", *options, "--confcutdir", str(ROOT / "tests/kernels"), *files]
-    code = subprocess.run(command, env=os.environ | {"PYTHONPATH": path}).returncode
-    return "the kernel's tests fail: it is not timed" if code else ""
-
-
-def run_step(benchmark: ModuleType, folder: Path, dry_run: bool) -> str:
-    """A module's step in its ways; the table is written if their gradients are the same."""
-    import torch
-    from lib.tables import show
-
-    device, shape = ("cpu", benchmark.CPU) if dry_run else ("cuda", benchmark.GPU)
-    table = benchmark.measure(device, shape, repeats=1 if dry_run else 3)
-    name = "a CPU, in small" if dry_run else torch.cuda.get_device_name()
-    show(f"{benchmark.TITLE}, on {name}: difference of the gradient, and seconds", table)
-    if not (table.difference < shape.tolerance).all():
-        return f"the gradient differs by more than {shape.tolerance}: the table is not written"
-    if not dry_run:
-        folder.mkdir(parents=True, exist_ok=True)
-        table.to_csv(folder / f"{name.replace(' ', '-')}.csv", index=False, float_format="%.6g")
-    return ""
-
-
-def run_packed(results: Path, dry_run: bool) -> str:
-    from lib.benchmarks import packed
-
-    return run_step(packed, results / "packed", dry_run)
-
-
-def run_buckets(results: Path, dry_run: bool) -> str:
-    from lib.benchmarks import buckets
-
-    return run_step(buckets, results / "buckets", dry_run)
-
-
-def run_times(results: Path) -> str:
-    from lib.benchmarks import gpu
-    from lib.tables import show
-
-    gpu.run(results / "group_advantage", show)
-    return ""
-
-
-def tried(title: str, part: Callable[[], str]) -> str:
-    """Run a part and say what became of it; what is wrong with it, whatever it raises."""
-    print(f"\neval/on_gpu.py: {title}", flush=True)
-    start = time.monotonic()
-    try:
-        wrong = part()
-    except (Exception, SystemExit) as error:  # the next part may have more to say
-        wrong = f"{type(error).__name__}: {error}"
-    print(f"eval/on_gpu.py: {title}: {wrong or 'done'}, {time.monotonic() - start:.0f} s", flush=True)
-    return wrong and f"{title}: {wrong}"
+from lib.gpu_checks.outcomes import FAIL, Node  # noqa: E402
+from lib.gpu_checks.report import all_pass, line_of, write  # noqa: E402
+from lib.gpu_checks.table import CHECKS, run_all, run_here, run_in_a_process, with_needs  # noqa: E402
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    names = [check.name for check in CHECKS]
+    parser.add_argument("--checks", nargs="+", choices=names, default=[], metavar="NAME", help="some of the checks")
     parser.add_argument("--dry-run", action="store_true", help="in small, on a CPU")
-    parser.add_argument("--results", type=Path, default=ROOT / "eval/studies/overhead", help="folder of the tables")
+    parser.add_argument("--output", type=Path, default=ROOT / "build/on_gpu", help="folder of the report")
+    parser.add_argument("--child", choices=names, help=argparse.SUPPRESS)  # in a check's own process
     arguments = parser.parse_args()
-    results, dry_run = arguments.results, arguments.dry_run
-    if dry_run:
-        os.environ |= {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}  # before Triton and torch are imported
-    import torch
-
-    if not dry_run and not torch.cuda.is_available():
-        sys.exit("eval/on_gpu.py: PyTorch sees no GPU here: --dry-run tries the script on a CPU")
-    sys.path.insert(0, str(ROOT))
-    wrong = [tried("a launch script in small", lambda: run_recipe(dry_run))]
-    kernel = tried("the kernel's tests", lambda: run_tests(dry_run))
-    wrong += [kernel, tried("a step of packed samples", lambda: run_packed(results, dry_run))]
-    if not kernel:
-        wrong += [tried("a step in buckets", lambda: run_buckets(results, dry_run))]
-        wrong += [tried("the kernel's times", lambda: run_times(results))]
-    if any(wrong):
-        sys.exit("\n".join(["", *(f"eval/on_gpu.py: {line}" for line in wrong if line)]))
+    arguments.output.mkdir(parents=True, exist_ok=True)
+    node = Node(arguments.output.resolve(), arguments.dry_run)
+    if arguments.child:
+        run_here(arguments.child, node)
+        return
+    found = []
+    for check, outcome in run_all(with_needs(arguments.checks), node, run_in_a_process):
+        print(line_of(check, outcome), flush=True)
+        if outcome.status == FAIL:
+            print(f"{'':7}    see {node.folder / check.name}.check.log", flush=True)
+        found.append((check, outcome))
+        write(node.folder / "report.json", found, node.dry_run)  # what there is, should the rest be interrupted
+    print(f"eval/on_gpu.py: the report is {node.folder / 'report.json'}; a new issue has a form for it")
+    if not all_pass(found):
+        sys.exit(1)
 
 
 if __name__ == "__main__":

@@ -26,9 +26,9 @@ from openrlhf_sagc.run.checkpoints import is_saved
 PAUSE = 2.0  # seconds between two looks at Ray's actors
 HEARD_OF = 5.0  # seconds in which Ray hears of a death, after others have met it
 NODE_LOST = 45.0  # seconds in which it hears of a lost node, which has to miss several health checks
-# In an error of who has met it: Ray's, gloo's, NCCL's and the system's.
+# In an error of who has met it: Ray's, gloo's, NCCL's, the system's, and that of vLLM's core, some seconds before its actor ends.
 LOST = re.compile(
-    "connection|socket|broken pipe|unavailable|unreachable|no route|timed out|raylet|nccl|remote process|died|lost",
+    "connection|socket|broken pipe|unavailable|unreachable|no route|timed out|raylet|nccl|remote process|died|lost|enginedead",
     re.IGNORECASE,
 )
 GRACE = 20.0  # seconds in which a run that has lost a process may end by itself, with an error of its own

@@ -1,120 +1,49 @@
-"""eval/on_gpu.py in its dry run, as a machine would start it that has PyTorch and Triton alone."""
+"""eval/on_gpu.py where there is PyTorch and Triton alone, and its parts besides the ten checks."""
 
+import json
 import os
 import subprocess
 import sys
-import time
-from pathlib import Path
+from types import SimpleNamespace
 
-import on_gpu
 import pandas as pd
 import pytest
 import torch
 from cpu_stack import ROOT
+from lib.gpu_checks import kernel
+from lib.gpu_checks.outcomes import FAIL, PASS, Node, NotHere
 
 
-def test_the_dry_run_passes_without_openrlhf_and_writes_no_figures(tmp_path):
+def on_gpu(folder, *words):
+    """The command, as a machine would start it on which nothing is set up; its report."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    command = [sys.executable, ROOT / "eval/on_gpu.py", "--dry-run", "--results", tmp_path]
-    run = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True)
-    assert run.returncode == 0, run.stdout[-3000:] + run.stderr[-3000:]
-    assert "1 passed" in run.stdout and "GPU: not measured" in run.stdout and "in buckets, on a CPU" in run.stdout
-    assert "bash train_scripts/smoke.sh dapo_qwen2.5_7b.sh" in run.stdout and run.stdout.count(": done, ") == 5
-    assert not list(tmp_path.rglob("*.csv"))
+    command = [sys.executable, ROOT / "eval/on_gpu.py", "--output", folder, *words]
+    run = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True)
+    return run, json.loads((folder / "report.json").read_text())
+
+
+def test_the_kernels_parts_run_without_openrlhf_and_write_no_figures(tmp_path):
+    before = subprocess.run(["git", "status", "--short", "eval"], cwd=ROOT, capture_output=True, text=True).stdout
+    run, report = on_gpu(tmp_path, "--dry-run", "--checks", "packed_step", "bucket_step", "kernel_times")
+    assert run.returncode == 0, run.stdout + "".join(log.read_text() for log in tmp_path.glob("*.log"))
+    checks = {check["check"]: check for check in report["checks"]}
+    assert list(checks) == ["driver", "kernel_tests", "packed_step", "bucket_step", "kernel_times"]
+    passed = {name for name, check in checks.items() if check["status"] == "pass"}
+    assert passed == {"kernel_tests", "packed_step", "bucket_step"} and report["dry_run"]
+    assert (
+        checks["kernel_tests"]["number"] == 1 and checks["kernel_times"]["reason"] == "there is no GPU: not measured"
+    )
+    after = subprocess.run(["git", "status", "--short", "eval"], cwd=ROOT, capture_output=True, text=True).stdout
+    assert before == after
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_without_a_gpu_it_says_so():
-    run = subprocess.run([sys.executable, ROOT / "eval/on_gpu.py"], capture_output=True, text=True)
-    assert run.returncode == 1 and "PyTorch sees no GPU here: --dry-run" in run.stderr
-
-
-@pytest.fixture
-def gpu(monkeypatch, tmp_path):
-    """gpu(vllm=bool, wrong=part) -> what is done on a GPU, in its order; the parts are stubs, and one of them is wrong."""
-    done = []
-
-    def run(*, vllm=True, wrong=""):
-        find = on_gpu.importlib.util.find_spec
-        monkeypatch.setattr(on_gpu.importlib.util, "find_spec", lambda name: name == "vllm" and vllm or find(name))
-
-        def part(name, result):
-            def stub(*inputs):
-                done.append(name)
-                return f"{name} is wrong" if name == wrong else result
-
-            return stub
-
-        for name in ("run_tests", "run_packed", "run_buckets", "run_times"):
-            monkeypatch.setattr(on_gpu, name, part(name, ""))
-        if wrong or not vllm:
-            monkeypatch.setattr(on_gpu, "run_recipe", part("run_recipe", ""))
-        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-        monkeypatch.setattr(sys, "argv", ["on_gpu.py", "--results", str(tmp_path)])
-        monkeypatch.setattr(sys, "path", [*sys.path])
-        on_gpu.main()
-        return done
-
-    run.done = done
-    return run
-
-
-ORDER = ["run_recipe", "run_tests", "run_packed", "run_buckets", "run_times"]
-
-
-def test_what_is_most_likely_wrong_comes_first(gpu):
-    assert gpu(vllm=False) == ORDER
-
-
-@pytest.mark.parametrize("wrong", ORDER)
-def test_a_part_that_is_wrong_ends_only_what_needs_it(gpu, wrong):
-    with pytest.raises(SystemExit, match=f"{wrong} is wrong"):
-        gpu(wrong=wrong)
-    assert gpu.done == (ORDER[:3] if wrong == "run_tests" else ORDER)
-
-
-def test_a_part_that_raises_is_named(capsys):
-    assert on_gpu.tried("a part", lambda: 1 / 0) == "a part: ZeroDivisionError: division by zero"
-    assert on_gpu.tried("a part", lambda: sys.exit("parity is red")) == "a part: SystemExit: parity is red"
-    assert on_gpu.tried("a part", lambda: "") == ""
-
-
-@pytest.fixture
-def recipe(monkeypatch, tmp_path):
-    """recipe(script, installed) -> what `run_recipe` says where the launch script is this bash; its words and variables."""
-
-    def run(script, *installed):
-        (tmp_path / "train_scripts").mkdir(exist_ok=True)
-        (tmp_path / "train_scripts/smoke.sh").write_text(script)
-        monkeypatch.setattr(on_gpu, "ROOT", tmp_path)
-        monkeypatch.setattr(on_gpu.importlib.util, "find_spec", lambda name: name in installed or None)
-        return on_gpu.run_recipe(dry_run=False)
-
-    return run
-
-
-def test_a_launch_script_runs_in_small_where_vllm_is(recipe, tmp_path, capfd):
-    shows = 'echo "$DEVICE $STEPS $OUTPUT ${PATH%%:*} $*"'
-    assert recipe(shows, "torch") == "" and "vLLM is not installed here" in capfd.readouterr().out
-    assert recipe(shows, "vllm", "flash_attn") == ""
-    line = f"gpu 4 {tmp_path}/build/on_gpu {os.path.dirname(sys.executable)} dapo_qwen2.5_7b.sh"
-    assert capfd.readouterr().out.splitlines()[-1] == line
-    assert recipe(shows, "vllm") == ""
-    assert capfd.readouterr().out.splitlines()[-1] == f"{line} --ds.attn_implementation sdpa"
-    assert recipe("exit 3", "vllm") == "the launch script ended with code 3"
-
-
-def test_a_launch_script_that_hangs_leaves_nothing_behind(recipe, tmp_path, monkeypatch):
-    monkeypatch.setattr(on_gpu, "RECIPE_SECONDS", 1)
-    monkeypatch.setattr(on_gpu, "ENDING_SECONDS", 1)
-    said = recipe(f"trap '' TERM; sleep 600 & echo $! >{tmp_path}/pid; wait; wait", "vllm")
-    assert said == "the launch script has not ended in 1 s"
-    status = Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}/stat")
-    for _ in range(100):
-        if not status.exists() or status.read_text().split()[2] == "Z":
-            return
-        time.sleep(0.1)
-    raise AssertionError("the training still runs")
+def test_without_a_gpu_it_says_so_and_skips_what_needs_one(tmp_path):
+    run, report = on_gpu(tmp_path)
+    assert run.returncode == 1 and "PyTorch sees no GPU here: --dry-run" in run.stdout
+    statuses = {check["check"]: check["status"] for check in report["checks"]}
+    assert statuses.pop("driver") == "fail" and statuses.pop("compiler") in ("pass", "fail")
+    assert set(statuses.values()) == {"skipped"}
 
 
 @pytest.mark.parametrize("name", ["buckets", "packed"])
@@ -159,6 +88,26 @@ def test_a_step_whose_gradient_differs_leaves_no_table(name, difference, monkeyp
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "A GPU")
     module = {"buckets": buckets, "packed": packed}[name]
     monkeypatch.setattr(module, "measure", lambda device, shape, repeats: table)
-    said = getattr(on_gpu, f"run_{name}")(tmp_path, False)
-    assert ("differs by more than" in said) == (difference != 0)
+    monkeypatch.setattr(kernel, "RESULTS", tmp_path)
+    outcome = getattr(kernel, name)(Node(tmp_path))
+    assert outcome.status == (PASS if difference == 0 else FAIL)
     assert (tmp_path / name / "A-GPU.csv").exists() == (difference == 0)
+
+
+@pytest.mark.parametrize("faster, status", [([1.0, 9.5, 1.0, 2.0], PASS), ([1.0, 0.9, 1.0, 2.0], FAIL)])
+def test_a_kernel_that_is_slower_than_torch_fails(faster, status, monkeypatch, tmp_path):
+    from lib.benchmarks import gpu
+
+    table = pd.DataFrame({"way": ["kernel", "eager torch"] * 2, "kernel_is_faster_by": faster})
+    monkeypatch.setattr(gpu, "run", lambda folder, show: table)
+    outcome = kernel.times(Node(tmp_path))
+    assert outcome.status == status and outcome.number == min(faster[1], faster[3])
+    monkeypatch.setattr(gpu, "run", lambda folder, show: None)
+    with pytest.raises(NotHere, match="not measured"):
+        kernel.times(Node(tmp_path))
+
+
+@pytest.mark.parametrize("said, code, status", [("3 passed in 1 s", 0, PASS), ("1 failed, 3 passed", 1, FAIL)])
+def test_the_kernels_tests_pass_or_end_what_needs_them(said, code, status, monkeypatch, tmp_path):
+    monkeypatch.setattr(kernel.subprocess, "run", lambda *_, **__: SimpleNamespace(returncode=code, stdout=said))
+    assert kernel.tests(Node(tmp_path)).status == status

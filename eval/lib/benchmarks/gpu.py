@@ -158,8 +158,8 @@ def measure(rows: int, tokens: int, variant: Variant, rate: float) -> list[dict]
     return [{**row, "kernel_is_faster_by": row["ms"] / found[0]["ms"]} for row in found]
 
 
-def run(results: Path, show: Callable[[str, pd.DataFrame], None]) -> None:
-    """Measure and write FOLDER/<GPU's name>.csv, or say that there is no GPU and print the model's bytes."""
+def run(results: Path, show: Callable[[str, pd.DataFrame], None]) -> pd.DataFrame | None:
+    """Measure and write FOLDER/<GPU's name>.csv, or say that there is no GPU, print the model's bytes and return None."""
     if not torch.cuda.is_available():
         rows = [
             {"rows": shape[0], "tokens": shape[1]}
@@ -167,7 +167,7 @@ def run(results: Path, show: Callable[[str, pd.DataFrame], None]) -> None:
             for shape in SHAPES
         ]
         show("Bytes that the kernel has to move (GPU: not measured)", pd.DataFrame(rows))
-        return
+        return None
     cases = [(*shape, variant) for shape in SHAPES for variant in VARIANTS]
     errors = {f"{rows} x {tokens}, {variant.name}": parity(rows, tokens, variant) for rows, tokens, variant in cases}
     red = [f"{case}: {error:.3g} times the tolerance" for case, error in errors.items() if not error <= 1]
@@ -179,3 +179,4 @@ def run(results: Path, show: Callable[[str, pd.DataFrame], None]) -> None:
     results.mkdir(parents=True, exist_ok=True)
     show(f"{name}: copies {rate / 1e9:.0f} GB/s", frame.drop(columns="copy_gb_s"))
     frame.to_csv(results / f"{name.replace(' ', '-')}.csv", index=False, float_format="%.6g")
+    return frame

@@ -200,6 +200,7 @@ def test_the_extra_gpu_has_openrlhfs_pins_and_neither_it_nor_flash_attn():
 def test_the_extra_reports_has_what_eval_imports_beside_the_training_stack():
     stack = {
         "datasets",
+        "deepspeed",
         "numpy",
         "openrlhf",
         "openrlhf_sagc",
@@ -211,7 +212,7 @@ def test_the_extra_reports_has_what_eval_imports_beside_the_training_stack():
         "vllm",
     }
     # The study of the floor installs trl for itself.
-    own = {path.stem for path in (ROOT / "eval").iterdir()} | {"trl"}
+    own = {path.stem for folder in ("eval", "train_scripts") for path in (ROOT / folder).iterdir()} | {"trl"}
     imported = set()
     for file in (ROOT / "eval").rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text())):

@@ -73,6 +73,7 @@ EVAL = {
     "simulation": set(),
     "evaluation": set(),
     "benchmarks": set(),
+    "gpu_checks": {"benchmarks", "run_logs"},
     "advice": {"simulation", "run_logs"},
 }
 

@@ -246,10 +246,11 @@ finally:
                 "RuntimeError: Timed out waiting 1800000ms for recv operation to complete",
                 "OSError: [Errno 113] No route to host",
                 "torch.distributed.DistBackendError: NCCL error: remote process exited or there was a network error",
+                "vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue. See stack trace (above)",
             )
         ),
     ],
-    ids=str.split("socket pipe timeout route nccl"),
+    ids=str.split("socket pipe timeout route nccl core"),
 )
 def test_a_lost_node_is_waited_for_and_the_users_own_interrupt_is_not(table, args, monkeypatch, met):
     monkeypatch.setattr(deaths, "HEARD_OF", 0.0)
