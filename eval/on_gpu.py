@@ -13,7 +13,7 @@
  7. two_ranks          Two GPUs: tensor parallelism of 2, and ranks with unequal numbers of samples.
  8. asynchronous, one_call   Two GPUs, one trains and one generates: weights that come while rollouts run, and in one call.
  9. stops              An engine whose rollouts are stopped again and again has nothing left, and decodes as before.
-10. sizes              The 7B script's sizes with weights of zeros: GPUs' memory against its header.
+10. sizes              The 7B script's sizes with weights of zeros: GPUs' memory against the prediction.
 
 With what is left of the time: the kernel's tests, a step of packed samples, a step in buckets and the kernel's times, for which torch,
 triton, numpy, pandas, rich and pytest will do. Their tables are written to eval/studies/overhead with the GPU's name.

@@ -7,7 +7,7 @@ import types
 from collections.abc import Callable
 from pathlib import Path
 
-from lib.gpu_checks.header import SCRIPT, figures
+from lib.gpu_checks.figures import SCRIPT, of_script
 from lib.gpu_checks.outcomes import FAIL, NotHere, Outcome, measured
 from lib.gpu_checks.processes import ROOT
 
@@ -19,21 +19,21 @@ ROUNDING = 1e-5
 
 def check(node) -> Outcome:
     """Bytes a logit at the peak, as OpenRLHF's actor makes logits and log-probabilities; with entropy besides."""
-    figure = figures()
+    config, sizes = of_script()
     module = _functions()
     log_probs, entropy = module["log_probs_from_logits"], module["compute_entropy"]
     if not (error := difference(log_probs, node.device)) <= ROUNDING:
         return Outcome(FAIL, error, "of the gradient, against float64", f"<= {ROUNDING:g}")
-    words = 512 if node.dry_run else figure.vocabulary
-    found = bytes_a_logit(log_probs, None, node.device, figure.tokens, words)
-    with_entropy = bytes_a_logit(log_probs, entropy, node.device, figure.tokens, words)
+    words = 512 if node.dry_run else config["vocab_size"]
+    found = bytes_a_logit(log_probs, None, node.device, sizes.tokens, words)
+    with_entropy = bytes_a_logit(log_probs, entropy, node.device, sizes.tokens, words)
     reason = (
-        f"{figure.tokens:,} tokens x {words:,}, {SCRIPT} counts {figure.logit_bytes}; with entropy {with_entropy:.1f}"
+        f"{sizes.tokens:,} tokens x {words:,}, {SCRIPT} counts {sizes.logit_bytes}; with entropy {with_entropy:.1f}"
     )
     return measured(
         found,
         "bytes a logit",
-        most=SLACK * figure.logit_bytes,
+        most=SLACK * sizes.logit_bytes,
         reason=reason,
         with_entropy=with_entropy,
         difference=error,

@@ -8,7 +8,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from lib.gpu_checks.header import SCRIPT
+from lib.gpu_checks.figures import SCRIPT
 from lib.gpu_checks.outcomes import FAIL, PASS, Outcome, measured
 from lib.gpu_checks.processes import ROOT
 from lib.gpu_checks.runs import CORRECTED, MOVING, STEADY, STEPS, Ended, model, need_stack, train
@@ -112,9 +112,9 @@ def _began(process: Path) -> int:
 def busy_gpus() -> int:
     """Of this node's GPUs those with more than a tenth of their memory in use."""
     sys.path.insert(0, str(ROOT / "train_scripts"))
-    from gpus import FREE_SHARE, memory_of_gpus
+    from gpus import memory_problems, visible_gpus
 
-    return sum(used > (1 - FREE_SHARE) * total for used, total in memory_of_gpus())
+    return len(list(memory_problems(visible_gpus())))
 
 
 def two_ranks(node) -> Outcome:

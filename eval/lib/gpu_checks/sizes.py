@@ -1,4 +1,4 @@
-"""Check 10: the memory of the 7B script's real sizes, with weights of zeros, against what its header says.
+"""Check 10: the memory of the 7B script's real sizes, with weights of zeros, against what train_scripts/memory.py predicts.
 
 Where there are fewer GPUs than the script is for, one of them takes a model of fewer layers, so that its states fit. A pack, its
 logits and the width of a layer are the script's. Weights of zeros are a file with a hole, and end no rollout.
@@ -7,10 +7,9 @@ logits and the width of a layer are the script's. Weights of zeros are a file wi
 import json
 import math
 import struct
-import sys
 from pathlib import Path
 
-from lib.gpu_checks.header import SCRIPT, Figures, figures
+from lib.gpu_checks.figures import SCRIPT, Sizes, of_script, predicted
 from lib.gpu_checks.outcomes import FAIL, NotHere, Outcome, measured
 from lib.gpu_checks.processes import ROOT
 from lib.gpu_checks.runs import Ended, model, need_stack, texts, train
@@ -21,13 +20,7 @@ NEW_TOKENS = 256  # the prompt fills the rest of a pack: to read it takes a seco
 SAMPLES = 4  # packs of each GPU in the step
 GB = 1e9
 PHASES = {"to fall asleep": "training", "to wake up tags": "generation"}  # that begin with these lines of vLLM
-SHAPE = {  # Qwen2.5-7B's, besides what the header says
-    "intermediate_size": 18944,
-    "num_attention_heads": 28,
-    "num_key_value_heads": 4,
-    "max_position_embeddings": 32768,
-    "tie_word_embeddings": False,
-}
+SHAPE = {"max_position_embeddings": 32768, "tie_word_embeddings": False}  # Qwen2.5-7B's, besides its sizes
 
 
 def check(node) -> Outcome:
@@ -35,28 +28,30 @@ def check(node) -> Outcome:
     need_stack(node)
     if node.dry_run:
         raise NotHere("a CPU has no GPU's memory to measure")
-    figure, cards_gb = figures(), [total for _, total in _memory_gb()]
-    gpus, card_gb = figure.gpus if len(cards_gb) >= figure.gpus else 1, min(cards_gb)
-    config = largest(figure, gpus, card_gb)
-    if not config:
+    whole, sizes = of_script()
+    cards_gb = [total for _, total in _memory_gb()]
+    gpus, card_gb = sizes.gpus if len(cards_gb) >= sizes.gpus else 1, min(cards_gb)
+    sizes = sizes if gpus > 1 else sizes._replace(gpus=1, ranks=1)
+    shape = largest(whole, sizes, card_gb)
+    if not shape:
         raise NotHere(f"a card of {card_gb:.0f} GB holds no layer of the script with a full pack")
     tokenizer = model(node, "words")  # whose prompts fill the packs
     folder = node.folder / "sizes_model"
-    write_zeros(folder, config, tokenizer)
+    write_zeros(folder, config_of(shape), tokenizer)
     data = node.folder / "long_prompts.jsonl"
-    write_prompts(data, texts(node), figure.tokens - NEW_TOKENS, 4 * gpus)
+    write_prompts(data, texts(node), sizes.tokens - NEW_TOKENS, 4 * gpus)
     peaks = Peaks(lambda: max(used for used, _ in _memory_gb()))
-    sizes = {"MODEL": folder, "DATA": data, "EVAL_DATA": "", "REWARD": ROOT / "train_scripts/smoke_reward.py"}
-    sizes |= {"PROMPTS": gpus, "SAMPLES": SAMPLES, "TRAIN_BATCH": SAMPLES * gpus, "ACTOR_GPUS": gpus}
-    sizes |= {
+    given = {"MODEL": folder, "DATA": data, "EVAL_DATA": "", "REWARD": ROOT / "train_scripts/smoke_reward.py"}
+    given |= {"PROMPTS": gpus, "SAMPLES": SAMPLES, "TRAIN_BATCH": SAMPLES * gpus, "ACTOR_GPUS": gpus}
+    given |= {
         "MAX_NEW_TOKENS": NEW_TOKENS,
-        "PROMPT_TOKENS": figure.tokens - NEW_TOKENS,
+        "PROMPT_TOKENS": sizes.tokens - NEW_TOKENS,
         "SAVE_HOURS": 1000,
         "DISK_GB": 1,
     }
-    sizes |= {"MEMORY_GB": 1} | ({"ENGINES": 1, "TENSOR_PARALLEL": 1} if gpus == 1 else {})
-    run = train(node, "sizes", SCRIPT, watch=peaks.watch, **sizes)
-    return compare(peaks.gb, run, predicted(figure, config, gpus, card_gb), config.num_hidden_layers, gpus)
+    given |= {"MEMORY_GB": 1} | ({"ENGINES": 1, "TENSOR_PARALLEL": 1} if gpus == 1 else {})
+    run = train(node, "sizes", SCRIPT, watch=peaks.watch, **given)
+    return compare(peaks.gb, run, predicted(shape, sizes, card_gb), shape["num_hidden_layers"], gpus)
 
 
 def compare(found: dict[str, float], run: Ended, expected: dict[str, float], layers: int, gpus: int) -> Outcome:
@@ -70,10 +65,9 @@ def compare(found: dict[str, float], run: Ended, expected: dict[str, float], lay
 
 def _memory_gb() -> list[tuple[float, float]]:
     """In use and in all, of each GPU."""
-    sys.path.insert(0, str(ROOT / "train_scripts"))
-    from gpus import memory_of_gpus
+    from gpus import visible_gpus
 
-    return [(used * 2**20 / GB, total * 2**20 / GB) for used, total in memory_of_gpus()]
+    return [(gpu.used * 2**20 / GB, gpu.total * 2**20 / GB) for gpu in visible_gpus()]
 
 
 class Peaks:
@@ -95,16 +89,10 @@ class Peaks:
         return "Global step 1: " in output
 
 
-def config_of(figure: Figures, layers: int):
+def config_of(shape: dict[str, int]):
     from transformers import Qwen2Config
 
-    return Qwen2Config(
-        vocab_size=figure.vocabulary,
-        hidden_size=figure.hidden,
-        num_hidden_layers=layers,
-        torch_dtype="bfloat16",
-        **SHAPE,
-    )
+    return Qwen2Config(**shape | SHAPE, torch_dtype="bfloat16")
 
 
 def tensors_of(config) -> dict[str, list[int]]:
@@ -117,24 +105,12 @@ def tensors_of(config) -> dict[str, list[int]]:
     return {name: list(weight.shape) for name, weight in built.named_parameters()}
 
 
-def predicted(figure: Figures, config, gpus: int, card_gb: float) -> dict[str, float]:
-    """GB of a GPU in each phase, from the header's parts; of the states and sleeping weights by the model's parameters."""
-    parameters = sum(map(math.prod, tensors_of(config).values()))
-    share = config.num_hidden_layers / figure.layers
-    states = figure.parameter_bytes * parameters / gpus / GB
-    sleeping = 2 * parameters / gpus / GB
-    return {
-        "training": states + figure.logits_gb + share * figure.checkpoints_gb + figure.other_gb,
-        "generation": figure.engine_share * card_gb + sleeping + figure.contexts_gb,
-    }
-
-
-def largest(figure: Figures, gpus: int, card_gb: float):
-    """The config of the script's model, or of as many layers as fit; None if not even one does."""
-    for layers in range(figure.layers, 0, -1):
-        config = config_of(figure, layers)
-        if predicted(figure, config, gpus, card_gb)["training"] <= ROOM * card_gb:
-            return config
+def largest(whole: dict[str, int], sizes: Sizes, card_gb: float) -> dict[str, int] | None:
+    """The sizes of the script's model, or of one with as many layers as fit; None if not even one does."""
+    for layers in range(whole["num_hidden_layers"], 0, -1):
+        shape = whole | {"num_hidden_layers": layers}
+        if predicted(shape, sizes, card_gb)["training"] <= ROOM * card_gb:
+            return shape
     return None
 
 

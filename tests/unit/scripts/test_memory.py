@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 from cpu_stack import ROOT
 from launched import SCRIPTS, pairs
+from nvidia_smi import write_nvidia_smi
 
 RECIPES = SimpleNamespace(**runpy.run_path(str(SCRIPTS / "recipe_memory.py")))
 MEMORY = SimpleNamespace(**runpy.run_path(str(SCRIPTS / "memory.py")))
@@ -174,8 +175,8 @@ def test_preflight_asks_for_the_smallest_gpu(preflight, settings_of, monkeypatch
     flags = [word for flag, values in settings.items() for word in (flag, *values)]
     options = dict(ports=[], command=["openrlhf_sagc", *flags], disk_gb=0, memory_gb=0, cluster=None)
     options = SimpleNamespace(device="gpu", isolated_network=True, **options)
-    (tmp_path / "nvidia-smi").write_text("#!/bin/sh\necho '1, 81559'\necho '1, 46068'\n")
-    (tmp_path / "nvidia-smi").chmod(0o755)
+    write_nvidia_smi(tmp_path, (1, 81559), (1, 46068))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     found = [line for line in preflight.known_problems(options) if "of the card's" in line]
     assert [line[:40] for line in found] == ["--data.max_len 22528 takes 64 GB of the "] and "card's 48" in found[0]

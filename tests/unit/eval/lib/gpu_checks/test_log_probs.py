@@ -51,8 +51,9 @@ def test_wrong_values_and_gradients_are_found():
 
 @pytest.mark.parametrize("function, status", [(fused, PASS), (plain, FAIL)])
 def test_the_scripts_figure_is_the_bound(function, status, monkeypatch, tmp_path):
-    figure = log_probs.figures()._replace(tokens=TOKENS, logit_bytes=10)
-    monkeypatch.setattr(log_probs, "figures", lambda: figure)
+    config, sizes = log_probs.of_script()
+    small = config, sizes._replace(tokens=TOKENS, logit_bytes=10)
+    monkeypatch.setattr(log_probs, "of_script", lambda: small)
     entropy = lambda logits: -(logits.softmax(-1) * logits.log_softmax(-1)).sum(-1)  # noqa: E731
     monkeypatch.setattr(
         log_probs, "_functions", lambda: {"log_probs_from_logits": function, "compute_entropy": entropy}

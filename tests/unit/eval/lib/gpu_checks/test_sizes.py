@@ -4,34 +4,31 @@ import json
 
 import pytest
 from lib.gpu_checks import sizes
-from lib.gpu_checks.header import figures
+from lib.gpu_checks.figures import of_script
 from lib.gpu_checks.outcomes import FAIL, PASS, Node, NotHere
 from lib.gpu_checks.runs import Ended
 
-FIGURE = figures()
+WHOLE, SIZES = of_script()
+ONE = SIZES._replace(gpus=1, ranks=1)
+LAYERS = WHOLE["num_hidden_layers"]
 
 
 def test_the_whole_model_is_the_scripts_and_fits_its_gpus():
-    config = sizes.largest(FIGURE, FIGURE.gpus, 85.5)
-    assert config.num_hidden_layers == FIGURE.layers
-    parts = sizes.predicted(FIGURE, config, FIGURE.gpus, 80)
-    assert parts["training"] == pytest.approx(65, abs=1) and parts["generation"] == pytest.approx(70, abs=1)
+    assert sizes.largest(WHOLE, SIZES, 85.5) == WHOLE
 
 
 def test_one_gpu_gets_as_many_layers_as_fit():
-    layers = [
-        config and config.num_hidden_layers for config in (sizes.largest(FIGURE, 1, gb) for gb in (60, 85.5, 151))
-    ]
-    assert layers[0] is None and 0 < layers[1] < layers[2] < FIGURE.layers
+    shapes = [sizes.largest(WHOLE, ONE, gb) for gb in (45, 85.5, 151)]
+    layers = [shape and shape["num_hidden_layers"] for shape in shapes]
+    assert layers[0] is None and 0 < layers[1] < layers[2] < LAYERS
 
 
 def test_weights_of_zeros_load_and_take_no_disk(tmp_path, tokenizer):
     import torch
     from transformers import AutoModelForCausalLM
 
-    small = FIGURE._replace(vocabulary=50_000, hidden=56)
-    config = sizes.config_of(small, 2)
-    config.intermediate_size = 64
+    small = {"vocab_size": 50_000, "hidden_size": 56, "num_hidden_layers": 2, "intermediate_size": 64}
+    config = sizes.config_of(WHOLE | small)
     sizes.write_zeros(tmp_path / "model", config, tokenizer)
     file = tmp_path / "model/model.safetensors"
     assert file.stat().st_size > 10**7 > 1000 * file.stat().st_blocks
@@ -102,6 +99,6 @@ def test_the_script_gets_real_sizes(monkeypatch, tmp_path, tokenizer):
     monkeypatch.setattr(sizes, "texts", lambda node: ["one two"])
     monkeypatch.setattr(sizes, "train", train)
     assert sizes.check(Node(tmp_path)).status == FAIL
-    assert given["MAX_NEW_TOKENS"] + given["PROMPT_TOKENS"] == FIGURE.tokens and given["script"] == sizes.SCRIPT
+    assert given["MAX_NEW_TOKENS"] + given["PROMPT_TOKENS"] == SIZES.tokens and given["script"] == sizes.SCRIPT
     assert given["ACTOR_GPUS"] == given["ENGINES"] == given["TENSOR_PARALLEL"] == 1
-    assert json.loads((given["MODEL"] / "config.json").read_text())["vocab_size"] == FIGURE.vocabulary
+    assert json.loads((given["MODEL"] / "config.json").read_text())["vocab_size"] == WHOLE["vocab_size"]
