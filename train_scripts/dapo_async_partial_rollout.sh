@@ -12,6 +12,8 @@
 #   engines 72 = 15 weights + 5.0 at work, CUDA graphs + 52 KV cache
 # Disk: 430 GB for checkpoints (two, the best, a new one) + 15 GB for the HF weights beside each, which stay: 180 a day.
 # Time: 8 minutes a step of 2,048 samples, at most 132 steps an episode. The 10 EPISODES take up to 7.3 days, with 1,750 GB.
+#   Not in it: at each weight sync vLLM drops the KV cache of all that runs and reads it again, some 30 s where it is full (0.9 million
+#   tokens x 2 x 7.6e9 at half of an H100's 989 TFLOP/s).
 set -euo pipefail
 
 export MODEL=${MODEL:-Qwen/Qwen2.5-7B}
