@@ -24,6 +24,7 @@ Exit code: 0 if nothing fails, else 1.
 """
 
 import argparse
+import signal
 import sys
 from pathlib import Path
 
@@ -43,6 +44,8 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=ROOT / "build/on_gpu", help="folder of the report")
     parser.add_argument("--child", choices=names, help=argparse.SUPPRESS)  # in a check's own process
     arguments = parser.parse_args()
+    for number in (signal.SIGTERM, signal.SIGHUP):  # so that what was started ends as well
+        signal.signal(number, lambda *_: sys.exit(1))
     arguments.output.mkdir(parents=True, exist_ok=True)
     node = Node(arguments.output.resolve(), arguments.dry_run)
     if arguments.child:

@@ -4,6 +4,7 @@ preflight.py loads it as the training will, in a process of its own, before Ray 
 builds are for one torch and one CUDA each, and they are on the hub.
 """
 
+import argparse
 import os
 import runpy
 import subprocess
@@ -21,10 +22,13 @@ _package = runpy.run_path(str(Path(__file__).parent.parent / "openrlhf_sagc/conf
 FLAG, DEFAULT, RECIPES = _package["FLAG"], _package["DEFAULT"], _package["KERNEL"]
 KERNELS = "kernels>=0.16,<0.17"  # as transformers 5.15 takes it
 COMPILED = f"MAX_JOBS=4 pip install flash-attn==2.8.3 --no-build-isolation (needs nvcc) and {FLAG} {DEFAULT}"
-SLOWER = f"{FLAG} sdpa (time and memory grow with the square of a pack)"
-FETCHED = "bash install.sh where there is a network, and the folder HF_HOME copied from there"
+SLOWER = f"{FLAG} sdpa (its time grows with the square of a pack)"
+CACHE = "HF_HOME, else ~/.cache/huggingface"
+FETCHED = f"python3 train_scripts/attention.py --fetch where there is a network, and its cache ({CACHE}) copied here"
 OFFLINE = "HF_HUB_OFFLINE"
+EXPORT = f'export {OFFLINE}=1, or on a cluster RUNTIME_ENV_JSON=\'{{"env_vars": {{"{OFFLINE}": "1"}}}}\''
 SECONDS = 900  # to fetch some hundred MB, and to load them
+OF_TORCH = ("sdpa", "eager")
 RING = ("flash_attn", "ring_flash_attn")
 # The training's own way, in transformers: it asks the hub, chooses the build and loads it.
 LOAD = """
@@ -44,7 +48,9 @@ NO_HUB = (
     "verify publisher trust",
     "connect",
     "offline",
-    "resolve",
+    "could not resolve",
+    "name resolution",
+    "name or service",
     "timed out",
     "unreachable",
     "localentrynotfound",
@@ -64,7 +70,9 @@ def attention_of(settings: dict[str, list[str]]) -> tuple[str, str]:
         return f"{DEFAULT} in a ring", missing and f"--ds.ring_attn_size needs {' and '.join(missing)}" or ""
     if given == DEFAULT and find_spec("flash_attn") is None:
         given = RECIPES  # as the package does
-    if "/" not in given and not given.startswith("flash_attention"):
+    if "/" not in given and not given.startswith("flash_attention_"):
+        if given not in OF_TORCH:
+            return given, f"{FLAG} {given} is no attention: {RECIPES}, {DEFAULT}, {' or '.join(OF_TORCH)}"
         packed = "--ds.packing_samples" in settings or "--train.dynamic_batch_enable" in settings
         return given + (", which costs the square of a whole pack" if packed else ""), ""
     wrong = why_not(given)
@@ -74,21 +82,33 @@ def attention_of(settings: dict[str, list[str]]) -> tuple[str, str]:
 @cache
 def why_not(name: str) -> str:
     """Why an attention does not load here, in one line with what would work; empty if it does."""
-    given = f"{FLAG} {name}"
-    others = f"{COMPILED if name == RECIPES else f'{FLAG} {RECIPES}'}, or {SLOWER}"
+    given, others = f"{FLAG} {name}", _others(name)
     if "/" in name and find_spec("kernels") is None:
         return f"{given} needs the package kernels: pip install '{KERNELS}', or {others}"
     print(f"train_scripts/attention.py: loading {name}, for up to some minutes the first time", file=sys.stderr)
-    cause = _cause(name, {})
-    if not cause:
+    if not (cause := _cause(name, {})):
         return ""
+    if _hub_is_away(cause) and os.environ.get(OFFLINE) != "1" and not _cause(name, {OFFLINE: "1"}):
+        return f"{given} is in the cache of this node, but the hub does not answer: {EXPORT}"
+    return f"{given} {_explained(cause, name)}"
+
+
+def _others(name: str) -> str:
+    """What works where an attention does not."""
+    return f"{COMPILED if name == RECIPES else f'{FLAG} {RECIPES}'}, or {SLOWER}"
+
+
+def _hub_is_away(cause: str) -> bool:
+    return "build variant" not in cause and any(word in cause.lower() for word in NO_HUB)
+
+
+def _explained(cause: str, name: str) -> str:
+    """A cause in one line with what would work."""
     if "build variant" in cause:
-        return f"{given} has no build for this torch, of CUDA {torch_cuda()}: {others}"
-    if any(word in cause.lower() for word in NO_HUB):
-        if os.environ.get(OFFLINE) != "1" and not _cause(name, {OFFLINE: "1"}):
-            return f"{given} is in the cache of this node, but the hub does not answer: export {OFFLINE}=1"
-        return f"{given} is neither in the cache of this node nor can the hub be reached: {FETCHED}, or {others}"
-    return f"{given} does not load ({cause:.300}): {others}"
+        return f"has no build for this torch, of CUDA {torch_cuda()}: {_others(name)}"
+    if _hub_is_away(cause):
+        return f"is neither in the cache of this node nor can the hub be reached: {FETCHED}, or {_others(name)}"
+    return f"does not load ({cause:.200}): {_others(name)}"
 
 
 def _cause(name: str, environment: dict[str, str]) -> str:
@@ -124,9 +144,13 @@ def fetch(name: str) -> None:
 
 
 if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--fetch", action="store_true", help="bring the kernel into the hub's cache, and load nothing")
+    only_fetch = parser.parse_args().fetch
     try:
-        wrong = fetch(RECIPES) if sys.argv[1:] == ["--fetch"] else why_not(RECIPES)
+        wrong = fetch(RECIPES) if only_fetch else why_not(RECIPES)
     except Exception as error:
-        wrong = f"{RECIPES} was not fetched ({type(error).__name__}): {FETCHED}, or {COMPILED}, or {SLOWER}"
+        cause = " ".join([type(error).__name__, *str(error).split()])
+        wrong = f"{RECIPES} was not fetched: it {_explained(cause, RECIPES)}"
     print(f"train_scripts/attention.py: {without_secrets(wrong or RECIPES + ' is here')}")
     sys.exit(2 if wrong else 0)

@@ -20,7 +20,7 @@ HERE = Path(__file__).parent
 without_secrets = runpy.run_path(str(HERE.parent / "openrlhf_sagc/redaction.py"))["without_secrets"]
 BEGIN = "GPU nodes: "  # of the line that nodes.py prints
 COLUMNS = {"node": "node", "cards": "GPUs", "driver": "driver", "toolchain": "compilers", "attention": "attention"}
-LONGEST, MOST = 300, 20  # characters of a text, and lines of a node
+LONGEST, MOST = 1000, 20  # characters of a text, and lines of a node
 ASKED = (
     "--actor.",
     "--data.max_len",
@@ -120,8 +120,8 @@ def _runtime_env() -> dict[str, Any]:
         given = json.loads(os.environ.get("RUNTIME_ENV_JSON") or "{}")
     except ValueError:
         given = None
-    if not isinstance(given, dict):
-        raise ValueError("RUNTIME_ENV_JSON is no JSON object")
+    if not isinstance(given, dict) or not isinstance(given.get("env_vars") or {}, dict):
+        raise ValueError("RUNTIME_ENV_JSON is no JSON object, or its env_vars is none")
     return given
 
 
@@ -139,15 +139,19 @@ def _checked(answer: Any) -> dict[str, Any]:
 
 def _shown(text: Any) -> str:
     """One line of LONGEST characters at most, without secrets, also of RUNTIME_ENV_JSON."""
-    shown = without_secrets("".join(letter if letter.isprintable() else " " for letter in str(text)))
+    shown = _in_one_line(text)
     try:
         variables = _runtime_env().get("env_vars") or {}
     except ValueError:
         variables = {}
-    for value in variables.values():
-        if len(str(value)) >= SHORTEST:
-            shown = shown.replace(str(value), "***")
-    return " ".join(shown.split())[:LONGEST]
+    for value in map(_in_one_line, variables.values()):
+        if len(value) >= SHORTEST:
+            shown = shown.replace(value, "***")
+    return without_secrets(shown)[:LONGEST]
+
+
+def _in_one_line(text: Any) -> str:
+    return " ".join("".join(letter if letter.isprintable() else " " for letter in str(text)).split())
 
 
 def _table(answers: list[dict[str, Any]]) -> Iterator[str]:

@@ -69,9 +69,8 @@ def engine_flags(module: str, settings: dict[str, list[str]]) -> Iterator[str]:
         slots = slots_of(tokens, longest)
     except (ValueError, ArithmeticError) as error:  # also of a number that is 0 or has no end
         if ENGINE_ARGS not in settings:
-            _say(
-                f"{model}: {error}; an engine decodes 128 rollouts at a time, vLLM's default ({ENGINE_ARGS} sets more)"
-            )
+            more = "" if module == RELEASED else f" ({ENGINE_ARGS} sets more)"
+            _say(f"{model}: {error}; an engine decodes 128 rollouts at a time, vLLM's default{more}")
         return
     yield ENGINE_ARGS
     yield json.dumps({"max_num_seqs": slots, "max_num_batched_tokens": BATCHED_TOKENS})

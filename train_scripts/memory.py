@@ -44,7 +44,14 @@ RECKONED = {
     "--ds.grad_accum_dtype": " bf16",
     "--actor.optim": " adam",
 }
-SWITCHES = ("--ds.adam_offload", "--ds.load_in_4bit", "--ds.use_liger_kernel", "--ds.deepcompile")  # that change them
+OTHER_MODELS = ("--critic.model_name_or_path", "--ref.model_name_or_path", "--reward.model_name_or_path")
+SWITCHES = (
+    *OTHER_MODELS,
+    "--ds.adam_offload",
+    "--ds.load_in_4bit",
+    "--ds.use_liger_kernel",
+    "--ds.deepcompile",
+)  # that change them
 
 
 class Sizes(NamedTuple):
@@ -82,6 +89,8 @@ def sizes_of(module: str, settings: dict[str, list[str]]) -> Sizes:
     given = [(flag, value(settings, flag)) for flag in RECKONED]
     other = [f"{flag} {word}" for flag, word in given if word not in RECKONED[flag].split(" ")]
     other += [flag for flag in SWITCHES if flag in settings]
+    if float(value(settings, "--algo.kl.init_coef", "0")) > 0:
+        other.append("the reference model of --algo.kl.init_coef")
     if other:
         raise ValueError(f"the sums know nothing of {other[0].strip()}")
     if "--train.dynamic_batch_enable" not in settings:

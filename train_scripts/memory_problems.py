@@ -42,7 +42,7 @@ def memory_problems(module: str, settings: dict[str, list[str]], card: float | N
         if certain(training) > card:
             yield f"{training_line(config, sizes, card)}: {training_advice(config, sizes, card, settings)}"
         if why := engines_line(config, sizes, card):
-            yield f"{why}: {engines_advice(config, sizes, card)}"
+            yield f"{why}: {engines_advice(config, sizes, card, settings)}"
     except (ValueError, ArithmeticError):  # engine_flags.py has said it
         return
 
@@ -67,7 +67,8 @@ def training_advice(config: dict[str, Any], sizes: Sizes, card: float, settings:
         found.append(f"{name}={tokens - prompt} TOKENS_PER_GPU={tokens}")
     for gpus in (sizes.gpus * times for times in (2, 4, 8, 16)):
         if most_tokens(config, sizes._replace(gpus=gpus), card) >= sizes.tokens:
-            found.append(f"{gpus} GPUs that train (NODES, ACTOR_GPUS)")
+            engines = f" and ENGINES={gpus // sizes.ranks}" if sizes.colocated else ""
+            found.append(f"{gpus} GPUs that train (NODES, ACTOR_GPUS){engines}")
             break
     return ", or ".join(found) or "a smaller model, or GPUs with more memory"
 
@@ -95,17 +96,17 @@ def engines_line(config: dict[str, Any], sizes: Sizes, card: float) -> str:
     return ""
 
 
-def engines_advice(config: dict[str, Any], sizes: Sizes, card: float) -> str:
+def engines_advice(config: dict[str, Any], sizes: Sizes, card: float, settings: dict[str, list[str]]) -> str:
     """Variables of launch.sh with which an engine holds its weights, a rollout of full length and all that is guessed."""
     heads = count(config, "num_attention_heads")
     ranks = [ranks for ranks in (sizes.ranks * times for times in (1, 2, 4, 8)) if heads % ranks == 0]
-    ranks = [each for each in ranks if not sizes.colocated or sizes.gpus % each == 0]
+    gpus = sizes.gpus if sizes.colocated else sizes.ranks * int(value(settings, "--vllm.num_engines", "1"))
+    ranks = [each for each in ranks if gpus % each == 0]
     shares = sorted((part / 20 for part in range(6, 20)), key=lambda share: abs(share - sizes.share))
     for share in (sizes.share, *shares):
         for each in ranks:
             if engines_fit(config, sizes._replace(ranks=each, share=share), card):
-                engines = f" ENGINES={sizes.gpus // each}" if sizes.colocated else ""
-                tensor_parallel = [f"TENSOR_PARALLEL={each}{engines}"] if each != sizes.ranks else []
+                tensor_parallel = [f"TENSOR_PARALLEL={each} ENGINES={gpus // each}"] if each != sizes.ranks else []
                 return " ".join(tensor_parallel + ([f"GPU_MEMORY={share:g}"] if share != sizes.share else []))
     return "a smaller model, or GPUs with more memory"
 

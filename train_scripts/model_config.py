@@ -63,7 +63,8 @@ def layers_without_cache(config: dict[str, Any]) -> str:
     kinds = config.get("layer_types")
     others = sorted({str(kind) for kind in kinds} - ATTENTION) if isinstance(kinds, list) else []
     keys = sorted(key for key in config if key.startswith(STATES) and config[key])
-    return ", ".join((others + keys)[:3])
+    named = ("".join(letter for letter in name if letter.isprintable())[:40] for name in (others + keys)[:3])
+    return ", ".join(named)
 
 
 def bytes_a_token(config: dict[str, Any], ranks: int) -> float:

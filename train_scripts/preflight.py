@@ -58,7 +58,9 @@ def module_problems(module: str, settings: dict[str, list[str]]) -> Iterator[str
     """What cannot be imported. Only looked for, as importing it all takes a minute."""
     needed = dict.fromkeys(["ray", "vllm", "openrlhf_sagc"], "it with all else that a GPU node needs: bash install.sh")
     if module == RELEASED and os.environ.get("DS_ACCELERATOR") != "cpu":
-        needed["flash_attn"] = "flash-attn, which OpenRLHF as released imports, or compare with SAGC=off"
+        needed["flash_attn"] = (
+            "flash-attn, which OpenRLHF as released imports: MAX_JOBS=4 pip install flash-attn==2.8.3 --no-build-isolation, or compare with SAGC=off"
+        )
     if "--logger.wandb.key" in settings:
         needed["wandb"] = "W&B, which WANDB_API_KEY switches on: pip install wandb, or unset WANDB_API_KEY"
     for name, what in needed.items():

@@ -20,6 +20,7 @@ from gpus import torch_cuda  # noqa: E402
 
 OFFLOAD = "--ds.adam_offload"
 INSTEAD = "torch's fused AdamW takes the place of DeepSpeed's, with the same weights"
+SYSTEM = "/usr/lib/x86_64-linux-gnu"  # where the linker looks besides
 USUAL_NVCC = "/usr/local/cuda/bin/nvcc"
 LEFT_MINUTES = 10  # DeepSpeed's fused Adam compiles in one or two
 
@@ -33,14 +34,17 @@ def toolchain_of(settings: dict[str, list[str]], released: bool = False) -> tupl
     """
     python = f"python{sys.version_info.major}.{sys.version_info.minor}"
     problems = _torch_problems()
-    if not any(map(shutil.which, [os.environ.get("CC") or "gcc", "clang"])):
+    if compiler := os.environ.get("CC"):  # Triton takes nothing else
+        if not shutil.which(compiler):
+            problems.append(f"CC={compiler} is no program, with which Triton and vLLM compile at the start: unset CC")
+    elif not any(map(shutil.which, ["gcc", "clang"])):
         problems.append("no C compiler, with which Triton and vLLM compile at the start: apt-get install gcc g++")
     if not Path(sysconfig.get_paths()["include"], "Python.h").exists():
         problems.append(
             f"no Python.h of {python}, with which Triton compiles at the start: apt-get install {python}-dev, or "
             "a Python that brings it (uv, conda)"
         )
-    lacking = ["" if nvcc() else f"no nvcc of CUDA {torch_cuda() or '13.0'}"]
+    lacking = [_nvcc_missing()]
     lacking += ["" if shutil.which("ninja") else "no ninja in PATH", "" if _cxx() else "no g++"]
     lacking = [line for line in lacking if line] or [line for line in [_mismatch(OFFLOAD in settings)] if line]
     notes = []
@@ -52,7 +56,7 @@ def toolchain_of(settings: dict[str, list[str]], released: bool = False) -> tupl
         )
     elif lacking:
         notes.append(f"{', '.join(lacking)}: {INSTEAD}")
-    problems += _left_locks()
+    problems += [] if notes else _left_locks()  # for what is not compiled nobody waits
     return _nvcc_words(), problems, notes
 
 
@@ -76,6 +80,17 @@ def nvcc() -> str:
     home = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
     found = f"{home}/bin/nvcc" if home else shutil.which("nvcc") or USUAL_NVCC
     return found if os.access(found, os.X_OK) else ""
+
+
+def _nvcc_missing() -> str:
+    """Why there is nothing to compile with; empty if there is. torch links with the libraries beside nvcc, links not resolved."""
+    named = next((name for name in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(name)), "")
+    if not (path := nvcc()):
+        return f"no nvcc of CUDA {torch_cuda() or '13.0'}" + (f" in {named}={os.environ[named]}" if named else "")
+    home = Path(path).parents[1]
+    if any((folder / "libcudart.so").exists() for folder in (home / "lib64", home / "lib", Path(SYSTEM))):
+        return ""
+    return f"no libcudart.so beside {path}, so CUDA_HOME is to be the toolkit's folder"
 
 
 def _version(program: str) -> str:
@@ -104,12 +119,14 @@ def _nvcc_words() -> str:
 
 
 def _cxx() -> str | None:
-    return shutil.which(os.environ.get("CXX") or "g++") or shutil.which("c++")
+    compiler = os.environ.get("CXX")  # then torch takes nothing else
+    return shutil.which(compiler) if compiler else shutil.which("g++") or shutil.which("c++")
 
 
 def _left_locks() -> list[str]:
     """Locks of DeepSpeed's compilation that a killed start has left: every later start waits for them without a word."""
-    folder = Path(os.environ.get("TORCH_EXTENSIONS_DIR") or Path.home() / ".cache/torch_extensions")
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    folder = Path(os.environ.get("TORCH_EXTENSIONS_DIR") or Path(cache, "torch_extensions"))
     found = []
     for lock in [*folder.glob("*/lock"), *folder.glob("*/*/lock")]:
         with suppress(OSError):  # gone meanwhile

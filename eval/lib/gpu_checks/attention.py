@@ -3,7 +3,7 @@
 import importlib.util
 import sys
 
-from lib.gpu_checks.outcomes import NotHere, Outcome, measured
+from lib.gpu_checks.outcomes import FAIL, NotHere, Outcome, measured
 from lib.gpu_checks.processes import ROOT
 
 MOST = 2.0  # times the error of sdpa in the same type
@@ -17,8 +17,10 @@ def check(node) -> Outcome:
     if node.dry_run:
         return compare("eager", "cpu", "transformers' eager attention stands in for the kernel")
     sys.path.insert(0, str(ROOT / "train_scripts"))
-    from attention import RECIPES
+    from attention import RECIPES, why_not
 
+    if wrong := why_not(RECIPES):
+        return Outcome(FAIL, reason=wrong)
     return compare(RECIPES, "cuda", RECIPES)
 
 

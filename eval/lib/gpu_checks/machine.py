@@ -1,6 +1,5 @@
 """Check 1: the driver with PyTorch, and what compiles DeepSpeed's and Triton's code."""
 
-import re
 import shutil
 import subprocess
 import sys
@@ -44,28 +43,18 @@ def _driver() -> str:
 
 
 def compiler(node) -> Outcome:
-    """Of nvcc, g++, ninja and Python.h those that are missing; a dry run needs no nvcc."""
+    """What the start compiles with; without nvcc torch's AdamW is taken. A dry run asks for what DeepSpeed's ops for CPUs need."""
+    if not node.dry_run:
+        sys.path.insert(0, str(ROOT / "train_scripts"))
+        from toolchain import toolchain_of
+
+        words, problems, notes = toolchain_of({})
+        return measured(len(problems), "problems", most=0, reason="; ".join([*problems, *notes]) or words)
     found = {
         "g++": shutil.which("g++"),
         "ninja": shutil.which("ninja"),
         "Python.h": Path(sysconfig.get_paths()["include"], "Python.h").exists(),
     }
-    if not node.dry_run:
-        found["nvcc of torch's CUDA, by CUDA_HOME or in PATH"] = _nvcc_fits()
     missing = [name for name, there in found.items() if not there]
     reason = f"missing: {', '.join(missing)}" if missing else ""
     return measured(len(missing), f"of {len(found)} are missing", most=0, reason=reason)
-
-
-def _nvcc_fits() -> bool:
-    """Whether torch finds an nvcc, and its CUDA is that which torch was built for."""
-    import torch
-    from torch.utils.cpp_extension import CUDA_HOME
-
-    with suppress(OSError, subprocess.SubprocessError, TypeError):
-        said = subprocess.run(
-            [f"{CUDA_HOME}/bin/nvcc", "--version"], capture_output=True, text=True, timeout=60
-        ).stdout
-        release = re.search(r"release (\d+)\.", said)
-        return bool(release) and release[1] == torch.version.cuda.split(".")[0]
-    return False

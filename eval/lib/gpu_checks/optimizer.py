@@ -3,9 +3,11 @@
 import importlib.util
 import multiprocessing
 import os
+import sys
 from concurrent.futures import ProcessPoolExecutor
 
 from lib.gpu_checks.outcomes import FAIL, NotHere, Outcome, measured
+from lib.gpu_checks.processes import ROOT
 
 MOST = 1e-3  # of a step's largest update
 STEPS, RATE = 3, 1e-3
@@ -15,6 +17,12 @@ def check(node) -> Outcome:
     """The optimizer in two new processes, one after the other: the second one is to load what the first has compiled."""
     if importlib.util.find_spec("deepspeed") is None:
         raise NotHere("deepspeed is not installed: bash install.sh")
+    if not node.dry_run:
+        sys.path.insert(0, str(ROOT / "train_scripts"))
+        from toolchain import toolchain_of
+
+        if notes := toolchain_of({})[2]:
+            raise NotHere("; ".join(notes))
     differences, builds = zip(*[_in_a_new_process(node.device) for _ in range(2)])
     if builds[0] != builds[1]:
         return Outcome(FAIL, reason="the second start has compiled the optimizer again: see TORCH_EXTENSIONS_DIR")

@@ -16,6 +16,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[3]
 MARK = "OPENRLHF_SAGC_ON_GPU"  # a process that a marked one starts has the same mark, or one that begins with it
+# Variables of the shell that launch.sh or Ray would take; a check gives its own.
+OF_LAUNCHES = frozenset(
+    "AGENT ATTENTION GPU_MEMORY GROUP_SIZES ISOLATED_NETWORK LONG_SAMPLES PREFLIGHT RAY_ADDRESS RUNTIME_ENV_JSON SAGC SHAPE SUBMIT "
+    "TOKENS_PER_GPU WANDB_API_KEY".split()
+)
 ENDING = 10.0  # seconds in which a process may end by itself once it is told to
 
 
@@ -27,7 +32,11 @@ def started(command: Sequence[object], log: Path, environment: Mapping[str, str]
     """
     mark = f"{os.environ.get(MARK, '')}/{uuid.uuid4().hex}"
     ray = tempfile.mkdtemp(prefix="gpu.", dir="/tmp")  # short: Ray's socket paths are limited to 107 characters
-    given = {**os.environ, **environment, MARK: mark, "RAY_TMPDIR": ray}
+    ours = {name: value for name, value in os.environ.items() if name not in OF_LAUNCHES}
+    built = {
+        "TORCH_EXTENSIONS_DIR": str(ROOT / "build/on_gpu_extensions")
+    }  # a check that is ended leaves a lock there
+    given = {**built, **ours, **environment, MARK: mark, "RAY_TMPDIR": ray}
     with log.open("w") as sink:
         process = subprocess.Popen(
             list(map(str, command)), cwd=ROOT, env=given, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink,

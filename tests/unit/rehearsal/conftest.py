@@ -13,6 +13,8 @@ PROGRAMS = {"nvidia-smi": "", "nvcc": NVCC, "gcc": "", "g++": "", "ninja": ""}
 def node(tmp_path_factory):
     """node(without=(), driver="13.0", **variables): the environment of a process on it, where a program may be missing."""
     folder = tmp_path_factory.mktemp("node")
+    (folder / "lib64").mkdir()
+    (folder / "lib64/libcudart.so").touch()  # beside nvcc, as in a toolkit
     for name, text in PROGRAMS.items():
         (folder / name).mkdir()
         (folder / name / name).write_text(f"#!/bin/sh\n{text}\n")

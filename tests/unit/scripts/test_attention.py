@@ -67,6 +67,14 @@ def test_torchs_own_needs_nothing(attention, flags, words):
     assert attention(flags, cause="it does not load") == (words, "") and not attention.loaded
 
 
+@pytest.mark.parametrize("word", ["flash-attn", "flash_attention", "flash2"])
+def test_a_mistyped_attention_is_named(attention, word):
+    wrong = attention(f"{FLAG} {word}")[1]
+    assert (
+        wrong == f"{FLAG} {word} is no attention: {KERNEL}, flash_attention_2, sdpa or eager" and not attention.loaded
+    )
+
+
 NO_BUILD = "ValueError An error occurred: Cannot find a build variant for this system in kernels-community/flash-attn2 (revision: v1)"
 NO_NETWORK = "ValueError Kernel repository 'kernels-community/flash-attn2' could not verify publisher trust status."
 
@@ -81,12 +89,17 @@ NO_NETWORK = "ValueError Kernel repository 'kernels-community/flash-attn2' could
             f"has no build for this torch, of CUDA : {FLAG} {KERNEL}, or",
         ),
         ("", NO_BUILD, None, "MAX_JOBS=4 pip install flash-attn==2.8.3 --no-build-isolation (needs nvcc) and"),
-        ("", NO_NETWORK, "", "is in the cache of this node, but the hub does not answer: export HF_HUB_OFFLINE=1"),
+        (
+            "",
+            NO_NETWORK,
+            "",
+            "is in the cache of this node, but the hub does not answer: export HF_HUB_OFFLINE=1, or on a cluster RUNTIME_ENV_JSON=",
+        ),
         (
             "",
             NO_NETWORK,
             "nothing",
-            "neither in the cache of this node nor can the hub be reached: bash install.sh where there is",
+            "neither in the cache of this node nor can the hub be reached: python3 train_scripts/attention.py --fetch where",
         ),
         (
             "",
@@ -115,6 +128,10 @@ def test_a_process_that_dies_is_named_by_its_last_line(monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "train_scripts"))
     import attention as module
 
+    monkeypatch.setattr(module, "SECONDS", 0.1)
+    monkeypatch.setattr(module, "LOAD", "import time; time.sleep(60)")
+    assert module._cause("x", {}) == "it has not ended after 0.1 s"
+    monkeypatch.setattr(module, "SECONDS", 60)
     for code, said in (
         ("import sys; sys.exit('a library does not fit')", "a library does not fit"),
         ("import os; os._exit(9)", "exit code 9"),
@@ -144,7 +161,9 @@ def test_install_sh_says_that_it_cannot_fetch(tmp_path):
     node = str(ROOT / "tests/helpers/gpu_node")
     environment = {"PATH": "/usr/bin:/bin", "PYTHON": str(program), "PYTHONPATH": node, "HUB": "away"}
     run = subprocess.run(["bash", ROOT / "install.sh"], env=environment, capture_output=True, text=True, timeout=300)
-    assert run.returncode == 3 and run.stdout.startswith(f"train_scripts/attention.py: {KERNEL} was not fetched (")
+    assert run.returncode == 3 and run.stdout.startswith(
+        f"train_scripts/attention.py: {KERNEL} was not fetched: it is neither in the cache"
+    )
     run = subprocess.run(
         ["bash", ROOT / "install.sh"], env=environment | {"HUB": ""}, capture_output=True, text=True, timeout=300
     )

@@ -125,10 +125,12 @@ def test_a_job_that_does_not_end_is_stopped(asked):
     client.stop_job.assert_called_once_with("raysubmit_1")
 
 
-@pytest.mark.parametrize("given", ["{", "[]", "1"])
+@pytest.mark.parametrize("given", ["{", "[]", "1", '{"env_vars": ["A"]}'])
 def test_a_runtime_environment_that_is_none_is_named(asked, monkeypatch, given):
     monkeypatch.setenv("RUNTIME_ENV_JSON", given)
-    assert asked()[0][0].endswith("does not say what its nodes have: RUNTIME_ENV_JSON is no JSON object")
+    assert asked()[0][0].endswith(
+        "does not say what its nodes have: RUNTIME_ENV_JSON is no JSON object, or its env_vars is none"
+    )
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,8 @@ def toolchain(monkeypatch, tmp_path):
     monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path / "extensions"))
     (tmp_path / "include").mkdir()
     (tmp_path / "include/Python.h").touch()
+    (tmp_path / "lib64").mkdir()
+    (tmp_path / "lib64/libcudart.so").touch()
     monkeypatch.setattr(sysconfig, "get_paths", lambda: {"include": str(tmp_path / "include")})
 
     def found(*programs, nvcc=None, torch="13.0", settings=(), released=False):
@@ -33,6 +35,7 @@ def toolchain(monkeypatch, tmp_path):
         monkeypatch.setenv("PATH", str(folder))
         monkeypatch.setattr(module, "torch_cuda", lambda: torch)
         monkeypatch.setattr(module, "USUAL_NVCC", str(tmp_path / "none"))
+        monkeypatch.setattr(module, "SYSTEM", str(tmp_path / "none"))
         return module.toolchain_of(dict.fromkeys(settings, []), released)
 
     found.folder = tmp_path
@@ -58,9 +61,10 @@ def test_what_deepspeed_cannot_compile_torch_has(toolchain, programs, nvcc, torc
     assert toolchain(*programs, nvcc=nvcc, torch=torch) == (words, [], [note] if note else [])
 
 
-def test_cuda_home_comes_first_as_in_torch(toolchain, monkeypatch):
-    monkeypatch.setenv("CUDA_HOME", str(toolchain.folder / "runtime"))  # without a compiler
-    assert toolchain(*ALL, nvcc="13.0")[0] == "no nvcc"
+@pytest.mark.parametrize("name", ["CUDA_HOME", "CUDA_PATH"])
+def test_cuda_home_comes_first_as_in_torch(toolchain, monkeypatch, name):
+    monkeypatch.setenv(name, "/runtime")  # without a compiler
+    assert toolchain(*ALL, nvcc="13.0") == ("no nvcc", [], [f"no nvcc of CUDA 13.0 in {name}=/runtime: {FUSED}"])
 
 
 @pytest.mark.parametrize(
@@ -96,6 +100,28 @@ def test_what_triton_and_vllm_compile_with_has_to_be_there(toolchain):
     assert len(toolchain("clang")[1]) == 1
 
 
+def test_a_compiler_that_is_named_is_the_one_that_is_taken(toolchain, monkeypatch):
+    monkeypatch.setenv("CC", "ccache gcc")
+    assert toolchain(*ALL, nvcc="13.0")[1] == [
+        "CC=ccache gcc is no program, with which Triton and vLLM compile at the start: unset CC"
+    ]
+    monkeypatch.setenv("CC", "gcc")
+    monkeypatch.setenv("CXX", "missing++")
+    assert toolchain(*ALL, nvcc="13.0")[1:] == ([], [f"no g++: {FUSED}"])
+
+
+def test_an_nvcc_away_from_its_toolkit_cannot_link(toolchain):
+    """As a wrapper of it in /usr/local/bin."""
+    (toolchain.folder / "lib64/libcudart.so").unlink()
+    words, problems, (note,) = toolchain(*ALL, nvcc="13.0")
+    assert problems == [] and note.startswith(
+        f"no libcudart.so beside {toolchain.folder}/bin/nvcc, so CUDA_HOME is to be"
+    )
+    (toolchain.folder / "lib").mkdir()
+    (toolchain.folder / "lib/libcudart.so").touch()
+    assert toolchain(*ALL, nvcc="13.0")[2] == []
+
+
 def test_a_torch_for_cpus_is_named(toolchain):
     (problem,) = toolchain(*ALL, nvcc="13.0", torch="")[1]
     assert problem.startswith("the installed torch 2.13.0") and problem.endswith("--force-reinstall torch==2.13.0")
@@ -107,6 +133,9 @@ def test_a_lock_that_a_killed_start_left_is_named(toolchain):
         lock.parent.mkdir(parents=True, exist_ok=True)
         lock.touch()
     assert not toolchain(*ALL, nvcc="13.0")[1]  # somebody may compile right now
-    os.utime(locks[1], (time.time() - 3600,) * 2)
-    (problem,) = toolchain(*ALL, nvcc="13.0")[1]
-    assert problem.endswith(f": rm {locks[1]}")
+    for lock in locks:
+        os.utime(lock, (time.time() - 3600,) * 2)
+        (problem,) = toolchain(*ALL, nvcc="13.0")[1]
+        assert problem.endswith(f": rm {lock}")
+        lock.unlink()
+    assert toolchain(*ALL)[1] == []  # nothing is compiled, so nobody waits

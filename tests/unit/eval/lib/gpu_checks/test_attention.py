@@ -1,6 +1,9 @@
 """Attention that lets a sample of a pack see another one, or is wrong, is found."""
 
+import importlib
+
 import pytest
+from cpu_stack import ROOT
 from lib.gpu_checks import attention
 from lib.gpu_checks.outcomes import FAIL, PASS, Node, NotHere
 
@@ -32,6 +35,12 @@ def test_samples_that_see_each_other_are_found(monkeypatch):
 
 def test_on_a_gpu_it_is_the_launch_scripts(monkeypatch, tmp_path):
     monkeypatch.setattr(attention, "compare", lambda *given: given)
+    monkeypatch.syspath_prepend(str(ROOT / "train_scripts"))
+    launched = importlib.import_module("attention")
+    monkeypatch.setattr(launched, "why_not", lambda name: f"{name} does not load: what would")
+    outcome = attention.check(Node(tmp_path))
+    assert outcome.status == FAIL and outcome.reason.endswith("@v2 does not load: what would")
+    monkeypatch.setattr(launched, "why_not", lambda name: "")
     assert attention.check(Node(tmp_path))[:2] == ("kernels-community/flash-attn2@v2", "cuda")
     monkeypatch.setattr(attention.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(NotHere, match="transformers"):

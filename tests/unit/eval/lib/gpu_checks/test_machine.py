@@ -1,26 +1,26 @@
 """Compilers that are missing are named; a driver is asked on GPUs alone."""
 
 import pytest
+from cpu_stack import ROOT
 from lib.gpu_checks import machine
 from lib.gpu_checks.outcomes import FAIL, PASS, Node, NotHere
 
 
 @pytest.mark.parametrize(
-    "release, status", [("release 13.0, V13.0.1", PASS), ("release 12.8", FAIL), ("", FAIL), (None, FAIL)]
+    "found, status, said",
+    [
+        (("nvcc 13.0", [], []), PASS, "nvcc 13.0"),
+        (("no nvcc", [], ["torch's AdamW is taken"]), PASS, "torch's AdamW is taken"),  # nvcc is optional
+        (("no nvcc", ["no gcc"], ["torch's AdamW is taken"]), FAIL, "no gcc; torch's AdamW is taken"),
+    ],
 )
-def test_nvcc_has_to_be_of_torchs_cuda(tmp_path, monkeypatch, release, status):
-    import torch
-    from torch.utils import cpp_extension
+def test_the_launch_scripts_own_check_is_asked(tmp_path, monkeypatch, found, status, said):
+    monkeypatch.syspath_prepend(str(ROOT / "train_scripts"))
+    import toolchain
 
-    monkeypatch.setattr(torch.version, "cuda", "13.0")
-    monkeypatch.setattr(cpp_extension, "CUDA_HOME", release is not None and str(tmp_path) or None)
-    monkeypatch.setattr(machine.shutil, "which", lambda name: f"/usr/bin/{name}")
-    (tmp_path / "bin").mkdir()
-    (tmp_path / "bin/nvcc").write_text(f"#!/bin/sh\necho '{release}'\n")
-    (tmp_path / "bin/nvcc").chmod(0o755)
+    monkeypatch.setattr(toolchain, "toolchain_of", lambda settings: found)
     outcome = machine.compiler(Node(tmp_path))
-    assert outcome.status == status and ("nvcc" in outcome.reason) == (status == FAIL)
-    assert machine.compiler(Node(tmp_path, dry_run=True)).status == PASS
+    assert (outcome.status, outcome.reason) == (status, said)
 
 
 def test_what_is_missing_is_named(tmp_path, monkeypatch):

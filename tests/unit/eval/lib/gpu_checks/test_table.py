@@ -101,7 +101,7 @@ def test_what_is_left_of_the_time_passes_on_and_ends_after_fifteen_minutes(tmp_p
 
     hang = {"attention", "kernel_tests"}
     list(run_all(CHECKS, Node(tmp_path), outcome))
-    assert given["driver"] == 20 and given["compiler"] == 25 and given["attention"] == 60
+    assert given["driver"] == 40 and given["compiler"] == 65 and given["attention"] == 100
     assert given["adam"] == 100 and given["log_probs"] == 125  # the hanging one has used up what was left
     assert sum(given[name] for name in ("driver", "compiler")) < given["kernel_tests"] < 900
     assert clock[0] == pytest.approx(1000) and "packed_step" not in given  # no time is left for it
