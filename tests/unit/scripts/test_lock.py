@@ -46,6 +46,7 @@ def test_every_requirement_is_locked_at_a_version_that_it_allows(python):
     locked = locked_for(python)
     texts = re.findall(r"^[^ #\n]+", (ROOT / "requirements-cpu.txt").read_text(), re.M)
     texts += re.findall("pyseccomp==[0-9.]+", (ROOT / "pyproject.toml").read_text())
+    texts += re.findall("kernels>=[0-9.]+,<[0-9.]+", (ROOT / "pyproject.toml").read_text())
     for wanted in map(Requirement, texts):
         pins = locked.get(canonicalize_name(wanted.name), [])
         assert len(pins) == (2 if wanted.name == "torch" else 1), f"{wanted.name}: run train_scripts/lock.sh"
