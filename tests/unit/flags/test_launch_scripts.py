@@ -106,13 +106,14 @@ def test_settings(flags_of, start_trainer, many_prompts, script):
 @pytest.mark.parametrize("script", GPUS)
 def test_twin(flags_of, start_trainer, script, sagc):
     """SAGC=off and unpatched leave this package's flags out and nothing else; OpenRLHF as released takes the rest but one."""
+    same = {"RUN_NAME": "run", "ATTENTION": "flash_attention_2"}  # which OpenRLHF as released cannot do without
     parser = argparse.ArgumentParser()
     add_arguments(parser)
     package = {f"--{name}" for name in vars(parser.parse_args([]))}
-    flags, twin = (pairs(flags_of(script, SAGC=value, RUN_NAME="run")) for value in (sagc, "off"))
+    flags, twin = (pairs(flags_of(script, SAGC=value, **same)) for value in (sagc, "off"))
     assert twin == [pair for pair in flags if pair[0] not in package] and flags != twin
     twin = [pair for pair in twin if pair[0] != "--vllm.engine_args"]  # of a patch
-    assert twin == pairs(flags_of(script, SAGC="unpatched", RUN_NAME="run"))
+    assert twin == pairs(flags_of(script, SAGC="unpatched", **same))
     assert ("--algo.dynamic_filtering_enable",) in twin
     args = start_trainer([word for pair in twin for word in pair], unpatched="base").args
     assert not hasattr(args.rollout, "sagc") and args.rollout.n_samples_per_prompt > 1

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+import vllm.envs
 from cpu_stack import ROOT
 from openrlhf.trainer.ray import utils
 from torch.multiprocessing import reductions
@@ -68,7 +69,8 @@ def through_vllm(call: tuple) -> tuple:
 
 
 def test_the_handle_of_a_weight_comes_through_vllms_messages(worker_wrap, handle_of, opened, monkeypatch):
-    monkeypatch.setenv("VLLM_ALLOW_INSECURE_SERIALIZATION", "1")  # as OpenRLHF sets it
+    # As OpenRLHF sets it. vLLM may have kept its environment, in a test before this one.
+    monkeypatch.setitem(vars(vllm.envs), "VLLM_ALLOW_INSECURE_SERIALIZATION", True)
     weight = torch.randn(3, 4, generator=torch.Generator().manual_seed(0)).to(torch.bfloat16)
     handles = {"GPU-a": None, "GPU-b": handle_of(weight)}
     sent = ("update_weight_cuda_ipc", None, ("lm_head.weight", weight.dtype, weight.shape, handles, True), None)
