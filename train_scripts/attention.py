@@ -28,7 +28,7 @@ FETCHED = f"python3 train_scripts/attention.py --fetch where there is a network,
 OFFLINE = "HF_HUB_OFFLINE"
 EXPORT = f'export {OFFLINE}=1, or on a cluster RUNTIME_ENV_JSON=\'{{"env_vars": {{"{OFFLINE}": "1"}}}}\''
 SECONDS = 900  # to fetch some hundred MB, and to load them
-OF_TORCH = ("sdpa", "eager")
+OF_TORCH = ("sdpa", "eager", "flex_attention")
 RING = ("flash_attn", "ring_flash_attn")
 # The training's own way, in transformers: it asks the hub, chooses the build and loads it.
 LOAD = """
@@ -72,7 +72,7 @@ def attention_of(settings: dict[str, list[str]]) -> tuple[str, str]:
         given = RECIPES  # as the package does
     if "/" not in given and not given.startswith("flash_attention_"):
         if given not in OF_TORCH:
-            return given, f"{FLAG} {given} is no attention: {RECIPES}, {DEFAULT}, {' or '.join(OF_TORCH)}"
+            return given, f"{FLAG} {given} is no attention: {', '.join([RECIPES, DEFAULT, *OF_TORCH])}"
         packed = "--ds.packing_samples" in settings or "--train.dynamic_batch_enable" in settings
         return given + (", which costs the square of a whole pack" if packed else ""), ""
     wrong = why_not(given)

@@ -56,7 +56,7 @@ def toolchain_of(settings: dict[str, list[str]], released: bool = False) -> tupl
         )
     elif lacking:
         notes.append(f"{', '.join(lacking)}: {INSTEAD}")
-    problems += [] if notes else _left_locks()  # for what is not compiled nobody waits
+    problems += _left_locks()  # torch waits for one before it looks for nvcc
     return _nvcc_words(), problems, notes
 
 

@@ -59,6 +59,7 @@ def test_what_the_models_will_run_with_is_loaded(attention, flags, modules, load
     ("flags", "words"),
     [
         (f"{FLAG} sdpa", "sdpa"),
+        (f"{FLAG} flex_attention", "flex_attention"),
         (f"{FLAG} sdpa {PACKED}", "sdpa, which costs the square of a whole pack"),
         (f"{FLAG} eager --train.dynamic_batch_enable", "eager, which costs the square of a whole pack"),
     ],
@@ -71,7 +72,8 @@ def test_torchs_own_needs_nothing(attention, flags, words):
 def test_a_mistyped_attention_is_named(attention, word):
     wrong = attention(f"{FLAG} {word}")[1]
     assert (
-        wrong == f"{FLAG} {word} is no attention: {KERNEL}, flash_attention_2, sdpa or eager" and not attention.loaded
+        wrong == f"{FLAG} {word} is no attention: {KERNEL}, flash_attention_2, sdpa, eager, flex_attention"
+        and not attention.loaded
     )
 
 
