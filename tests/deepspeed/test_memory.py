@@ -36,29 +36,19 @@ print("\\nBYTES", sum(storages.values()) / (5 * 400 * 400))
 ENTROPY = """
 import runpy
 import torch
-from allocated import allocated
+from flash_loss import FlashCrossEntropy
+from lib.allocated import allocated
 
 entropy_of = runpy.run_path(UTILS)["compute_entropy"]
 hidden, weight = (torch.randn(size, 8, dtype=torch.bfloat16, requires_grad=True) for size in (2048, 1024))
 labels = torch.randint(0, 1024, (2048,))
 
 
-class Loss(torch.autograd.Function):  # as flash-attn's, a gradient of the logits and nothing else of their size
-    @staticmethod
-    def forward(ctx, logits):
-        ctx.save_for_backward(logits)
-        return logits[:, 0].clone()
-
-    @staticmethod
-    def backward(ctx, gradient):
-        return torch.empty_like(ctx.saved_tensors[0]).zero_()
-
-
 def train():
     output = {"logits": torch.nn.functional.linear(hidden, weight)[None]}
     output["logits"] = output["logits"].to(torch.float32)
     entropy = entropy_of(output["logits"])
-    (Loss.apply(output["logits"].reshape(-1, 1024)).sum() - 0.01 * entropy[:, :-1].sum()).backward()
+    (FlashCrossEntropy.apply(output["logits"].reshape(-1, 1024), labels).sum() - 0.01 * entropy[:, :-1].sum()).backward()
 
 
 train()  # compiles
@@ -74,7 +64,9 @@ def test_states_of_a_parameter(run_in_tree, tmp_path):
 
 def test_a_logit_with_the_compiled_entropy(tmp_path):
     """Compiled as on a GPU, where the tests else switch compilation off; beside a loss that takes 10 bytes by itself."""
-    environment = deepspeed_environment(ROOT / "tests/helpers") | {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}
+    environment = deepspeed_environment(ROOT / "tests/helpers", ROOT / "eval") | {
+        "TORCHINDUCTOR_CACHE_DIR": str(tmp_path)
+    }
     environment.pop("TORCHDYNAMO_DISABLE", None)
     script = f"UTILS = {str(ROOT / 'build/patched/openrlhf/models/utils.py')!r}\n" + ENTROPY
     ran = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)

@@ -81,15 +81,9 @@ def bytes_a_logit(log_probs: Callable, entropy: Callable | None, device: str, to
         before = torch.cuda.memory_allocated()
         _step(log_probs, entropy, hidden, head, labels)
         return (torch.cuda.max_memory_allocated() - before) / (tokens * words)
-    activities = [torch.profiler.ProfilerActivity.CPU]
-    with torch.profiler.profile(activities=activities, profile_memory=True) as profile:
-        _step(log_probs, entropy, hidden, head, labels)
-    now = peak = 0
-    events = [event for event in profile.profiler.kineto_results.events() if event.name() == "[memory]"]
-    for event in sorted(events, key=lambda event: event.start_ns()):
-        now += event.nbytes()
-        peak = max(peak, now)
-    return peak / (tokens * words)
+    from lib.allocated import allocated
+
+    return allocated(lambda: _step(log_probs, entropy, hidden, head, labels))[0] / (tokens * words)
 
 
 def difference(log_probs: Callable, device: str) -> float:

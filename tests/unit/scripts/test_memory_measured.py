@@ -7,9 +7,10 @@ from types import ModuleType, SimpleNamespace
 import pytest
 import torch
 import transformers
-from allocated import allocated
 from cpu_stack import ROOT
 from deepspeed.runtime.zero.config import DeepSpeedZeroConfig
+from flash_loss import FlashCrossEntropy
+from lib.allocated import allocated
 
 MEMORY = SimpleNamespace(**runpy.run_path(str(ROOT / "train_scripts/memory.py")))
 TOKENS, WORDS = 2048, 1024  # of the loss
@@ -104,25 +105,6 @@ def loss_of():
         return SimpleNamespace(**runpy.run_path(str(ROOT / "build" / tree / "openrlhf/models/utils.py")))
 
     return read
-
-
-class FlashCrossEntropy(torch.autograd.Function):
-    """Allocates what flash_attn.ops.triton.cross_entropy does: the gradient of the logits, and nothing else of their size."""
-
-    @staticmethod
-    def forward(ctx, logits, labels):
-        sums = torch.cat([rows.logsumexp(-1) for rows in logits.split(64)])
-        ctx.save_for_backward(logits, sums, labels)
-        return sums - logits.gather(1, labels[:, None])[:, 0]
-
-    @staticmethod
-    def backward(ctx, gradient):
-        logits, sums, _ = ctx.saved_tensors
-        made = torch.empty_like(logits)
-        for start in range(0, len(made), 64):
-            rows = slice(start, start + 64)
-            made[rows] = (logits[rows] - sums[rows, None]).exp_() * gradient[rows, None]
-        return made, None
 
 
 @pytest.fixture
