@@ -16,6 +16,7 @@ def copy(tmp_path):
     """A copy of the patch queue with the downloaded wheel; returns its folder."""
     shutil.copytree(ROOT / "patches", tmp_path / "patches")
     shutil.copytree(ROOT / "build" / "wheel", tmp_path / "build" / "wheel")
+    shutil.copy(ROOT / "requirements-cpu.txt", tmp_path)  # part of what check.lock is about
     return tmp_path
 
 
