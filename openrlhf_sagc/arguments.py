@@ -175,7 +175,10 @@ def _add_sampling(group: argparse._ArgumentGroup) -> None:
         help="roll out again (discard), or train a step later (keep), the groups that a step does not need",
     )
     group.add_argument(
-        REWARD + "timeout", type=float, default=180.0, help="seconds for one attempt at a sample's reward"
+        REWARD + "timeout",
+        type=float,
+        default=180.0,
+        help="seconds for a request to a reward server; seconds that a function's call may compute, or do nothing",
     )
     group.add_argument(REWARD + "retries", type=int, default=2, help="further attempts at a reward that failed")
     group.add_argument(

@@ -1,25 +1,20 @@
 """Rewards inside an engine's actor: asked for with a time limit, checked, and asked for again."""
 
 import asyncio
-import concurrent.futures
-import os
 import random
-import threading
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 from openrlhf_sagc.actors.answers import Failure, Missing, check_scores, describe
 from openrlhf_sagc.actors.attempts import own_copy
 from openrlhf_sagc.actors.extra_logs import LOGS, as_logs
 from openrlhf_sagc.actors.reward_server import ServerAway, own_error, post, shortened
+from openrlhf_sagc.actors.reward_threads import RewardThreads
 from openrlhf_sagc.redaction import without_secrets
 
 PAUSE = 0.5  # seconds before the second attempt; every later pause is twice the one before
 LONGEST_PAUSE = 30.0  # seconds
 PATIENCE = 60.0  # seconds in which a server that is away is asked again, which count as no attempt
-THREAD = "reward"  # name of the threads in which reward functions run
-MOST_HUNG = 96  # calls past their time; with those in time, at most 32, a process has at most 128 such threads
 
 
 class Rewards:
@@ -27,7 +22,7 @@ class Rewards:
 
     Args:
         executor: OpenRLHF's SingleTurnAgentExecutor.
-        timeout: seconds for one call; a function's wait for a thread is not part of it.
+        timeout: seconds for a request; for a call of a function see `RewardThreads`.
         retries: further attempts.
         jitter: spreads the pauses before them.
         note_failure: is called, in the task that asked, with the reason why there is no reward after all attempts.
@@ -46,11 +41,8 @@ class Rewards:
         self._retries = retries
         self._jitter = jitter
         self._note_failure = note_failure
-        self._slots = asyncio.Semaphore(min(32, (os.cpu_count() or 1) + 4))  # as many threads as asyncio.to_thread has
-        self._running: set[asyncio.Task] = set()  # calls of the function that are in time
-        self._holding: set[asyncio.Task] = set()  # those of them that have a slot
+        self._threads = RewardThreads(timeout)
         self._large = asyncio.Semaphore(1)  # see `post`
-        self._hung = 0
 
     async def fetch(self, queries_list: list, prompts_list: list, labels_list: list) -> list[dict]:
         """Instead of OpenRLHF's methods: one checked answer for each query, or one whose reward is `Missing`."""
@@ -76,7 +68,8 @@ class Rewards:
 
     async def _ask(self, sample: dict) -> dict:
         if self._executor.reward_func:
-            return await self._answer("the reward function", self._call_function(sample))
+            call = self._threads.call(self._executor.reward_func, *sample.values())
+            return await self._answer("the reward function", call)
         url = next(self._executor._reward_endpoint_cycle)
         call = asyncio.wait_for(post(url, sample, self._large), self._timeout)
         return await self._answer(f"the reward server {without_secrets(url)}", call)
@@ -103,59 +96,6 @@ class Rewards:
         answer[LOGS] = as_logs(answer.get(LOGS))
         return answer
 
-    async def _call_function(self, sample: dict) -> Any:
-        """What the function returns, from a thread. The call of a caller that is cancelled gives its slot to the next one.
-
-        It keeps the slot where as many calls run without one as may, so that threads do not pile up.
-        """
-        await self._slots.acquire()
-        if self._hung >= MOST_HUNG:
-            self._slots.release()
-            raise Failure(f"{MOST_HUNG} calls of the reward function hang, so that no more are made")
-        call = asyncio.create_task(self._in_time(sample))
-        self._running.add(call)
-        self._holding.add(call)
-        call.add_done_callback(self._running.remove)
-        call.add_done_callback(self._free_slot)
-        call.add_done_callback(_seen)
-        try:
-            return await asyncio.shield(call)
-        except asyncio.CancelledError:
-            if self._hung + len(self._running) - len(self._holding) < MOST_HUNG:
-                self._free_slot(call)
-            raise
-
-    def _free_slot(self, call: asyncio.Task) -> None:
-        """The slot of this call, if it still has one, is for another."""
-        if call in self._holding:
-            self._holding.remove(call)
-            self._slots.release()
-
-    async def _in_time(self, sample: dict) -> Any:
-        """One call, which counts as hung from the end of its time until it returns.
-
-        Raises:
-            TimeoutError: its time is over.
-        """
-        call = _in_thread(self._executor.reward_func, sample)
-        await asyncio.wait([call], timeout=self._timeout)
-        if call.done():
-            return call.result()
-        self._hung += 1
-        call.add_done_callback(self._has_returned)
-        raise asyncio.TimeoutError
-
-    def _has_returned(self, call: asyncio.Future) -> None:
-        """A call that hung is over."""
-        self._hung -= 1
-        _seen(call)
-
-
-def _seen(call: asyncio.Future) -> None:
-    """Whoever waited for the call may be gone; asyncio would report an error that nobody asked for."""
-    if not call.cancelled():
-        call.exception()
-
 
 async def pause_before(attempt: int, jitter: random.Random) -> None:
     """Wait before an attempt, counted from 0, unless it is the first.
@@ -165,18 +105,3 @@ async def pause_before(attempt: int, jitter: random.Random) -> None:
     if attempt:
         longest = min(PAUSE * 2.0 ** min(attempt - 1, 100), LONGEST_PAUSE)
         await asyncio.sleep(longest * jitter.uniform(0.5, 1.0))
-
-
-def _in_thread(function: Callable, sample: dict) -> asyncio.Future:
-    """What the function returns, from a daemon thread of its own: one that hangs blocks neither a pool nor the exit."""
-    outcome: concurrent.futures.Future = concurrent.futures.Future()
-    outcome.set_running_or_notify_cancel()  # nobody can cancel it any more, which `run` would trip over
-
-    def run() -> None:
-        try:
-            outcome.set_result(function(*sample.values()))
-        except BaseException as error:
-            outcome.set_exception(Failure(describe(error)))  # not as it is: futures cannot pass a StopIteration on
-
-    threading.Thread(target=run, name=THREAD, daemon=True).start()
-    return asyncio.wrap_future(outcome)

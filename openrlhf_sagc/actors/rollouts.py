@@ -37,7 +37,7 @@ def watch_rollouts(engine_actor, *, timeout: float, retries: int, agent_timeout:
 
     Args:
         engine_actor: OpenRLHF's RolloutRayActor.
-        timeout: seconds for one call of the reward function or server.
+        timeout: seconds of a reward, see `Rewards`.
         retries: further attempts at a reward, or at a whole sample of an agent.
         agent_timeout: seconds that an agent may take between two of its requests to the engine; None is no limit.
     """
