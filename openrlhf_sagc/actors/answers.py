@@ -26,6 +26,10 @@ class Failure(Exception):
         super().__init__(without_secrets(message))
 
 
+class NoReward(Failure):
+    """An answer that can be no reward, whatever stands in it: asked again, who gave it would say the same."""
+
+
 class Missing(float):
     """A reward that could not be fetched, and why; NaN, since for None OpenRLHF raises, which would cost the response."""
 
@@ -104,7 +108,7 @@ def _single(value: Any, who: str, name: str) -> Any:
         if not isinstance(value, (list, tuple)):
             break
         if len(value) != 1:
-            raise Failure(f"{who} returned {len(value)} {name}s for 1 sample")
+            raise NoReward(f"{who} returned {len(value)} {name}s for 1 sample")
         (value,) = value
     return value
 

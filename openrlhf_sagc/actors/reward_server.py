@@ -4,7 +4,10 @@ import asyncio
 import json
 import re
 import zlib
+from collections.abc import Mapping
 from contextlib import nullcontext
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from typing import Any
 
 import aiohttp
@@ -16,20 +19,38 @@ from openrlhf_sagc.redaction import without_secrets
 MOST_BYTES = 2**26  # of an answer, as sent and after decompression
 SMALL = 2**20  # bytes up to which answers are read at the same time
 MOST_OF_ERROR = 2**16  # bytes read of the answer that says what went wrong
-CONNECT = 10.0  # seconds for a connection; then the server counts as away
+CONNECT = 10.0  # seconds for a connection; then it is asked for anew, since the system itself asks ever more seldom
 MOST_REDIRECTS = 5
 REDIRECTS = {301: "GET", 302: "GET", 303: "GET", 307: "POST", 308: "POST"}  # the next method, as aiohttp has it
 AWAY = (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError)  # the latter: it went away in its answer
+REJECTED = (400, 401, 413, 422)  # what is wrong with the request will be wrong with it again
 LONGEST = 4000  # characters of its own error that are looked at
 ENCODINGS = ("gzip", "deflate")
+TRACEBACK = "Traceback (most recent call last)"
 
 
-class ServerAway(Failure):
+class NotAnswered(Failure):
+    """The server answered with a status that is no answer.
+
+    Args:
+        retry_after: seconds in which it wants not to be asked again.
+    """
+
+    def __init__(self, message: str, retry_after: float = 0.0):
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class ServerAway(NotAnswered):
     """The server cannot be reached, or says that it cannot answer now (5xx, 429): asking again may help."""
 
 
+class Rejected(NotAnswered):
+    """The server does not take the request (400, 401, 413, 422)."""
+
+
 async def post(url: str, sample: dict, large: asyncio.Semaphore) -> Any:
-    """The server's answer to `sample`, parsed. Apart from the connection it has no time limit of its own.
+    """The server's answer to `sample`, parsed. It has no time limit: a busy server may let a connection wait.
 
     Args:
         url: of the server. Redirects are followed to the same scheme, host and port alone, so that a sample goes to no other
@@ -37,17 +58,23 @@ async def post(url: str, sample: dict, large: asyncio.Semaphore) -> Any:
         large: lets through one answer of more than SMALL bytes at a time, so that many of them fit into memory.
 
     Raises:
-        ServerAway: it cannot be reached, or answers 5xx or 429.
+        NotAnswered: of the kind that its status says, or `ServerAway` where it cannot be reached.
         Failure: any other error, a redirect to another server, too many bytes, or no JSON. The line names the server
             without user, password and query, and has what the server says of its error.
     """
     where = without_secrets(url)
     # Compressed answers are not asked for, and what comes compressed all the same is decompressed here, up to a limit.
     headers = {"Accept-Encoding": "identity"}
-    timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT)
     try:
+        # A TLS handshake counts as connecting. It has its place in the server's queue, which it would lose.
+        connect = None if URL(url).scheme == "https" else CONNECT
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=connect)
         async with aiohttp.ClientSession(timeout=timeout, auto_decompress=False, headers=headers) as session:
-            return await _ask(session, URL(url), sample, where, large)
+            while True:
+                try:
+                    return await _ask(session, URL(url), sample, where, large)
+                except aiohttp.ServerTimeoutError:  # its backlog is full, or the network loses what is sent
+                    pass
     except Failure:
         raise
     except Exception as error:
@@ -93,8 +120,9 @@ async def _answer(response: aiohttp.ClientResponse, where: str, large: asyncio.S
     encoding, status = response.headers.get("Content-Encoding", ""), response.status
     if not 200 <= status < 300:
         away = status >= 500 or status == 429
+        kind = ServerAway if away else Rejected if status in REJECTED else NotAnswered
         said = await _what_it_says(response, encoding)
-        raise (ServerAway if away else Failure)(f"{where} answered {status} {_short(response.reason)}{said}")
+        raise kind(f"{where} answered {status} {_short(response.reason)}{said}", _retry_after(response.headers))
     body = bytearray()
     await _read(response, body, SMALL)
     is_large = len(body) > SMALL or bool(encoding)  # a small body may be large when it is decompressed
@@ -103,6 +131,18 @@ async def _answer(response: aiohttp.ClientResponse, where: str, large: asyncio.S
         if len(body) > MOST_BYTES:
             raise _too_much(where)
         return json.loads(_decompressed(bytes(body), encoding, where))
+
+
+def _retry_after(headers: Mapping[str, str]) -> float:
+    """Seconds that the header of this name asks for, as a number or as a time on the server's clock; 0 if it does not."""
+    value = headers.get("Retry-After", "")
+    try:
+        if value.strip().isdecimal():
+            return float(value)
+        now = parsedate_to_datetime(headers["Date"]) if "Date" in headers else datetime.now(UTC)
+        return max(0.0, (parsedate_to_datetime(value) - now).total_seconds())
+    except (ValueError, TypeError, OverflowError):  # no date, or one without its zone
+        return 0.0
 
 
 async def _read(response: aiohttp.ClientResponse, body: bytearray, most: int) -> None:
@@ -127,7 +167,7 @@ def _decompressed(body: bytes, encoding: str, where: str) -> bytes:
 
 
 async def _what_it_says(response: aiohttp.ClientResponse, encoding: str) -> str:
-    """The server's own words on its error, for the end of a line; "" if there are none, or none that can be read."""
+    """The server's own words on its error, for the end of a line, of a page its first; "" if there are none to be read."""
     body = bytearray()
     try:
         await _read(response, body, MOST_OF_ERROR)
@@ -139,7 +179,7 @@ async def _what_it_says(response: aiohttp.ClientResponse, encoding: str) -> str:
     try:
         said = own_error(json.loads(text))
     except (ValueError, RecursionError):
-        said = text
+        said = text if TRACEBACK in text else _first_line(text)
     return f": {shortened(said)}" if said.strip() else ""
 
 
@@ -157,10 +197,18 @@ def own_error(answer: Any) -> str:
 
 def shortened(said: str) -> str:
     """Words of a server in one short line: without secrets and tags, of a traceback the last line."""
-    if "Traceback (most recent call last)" in said:
+    if TRACEBACK in said:
         said = said.strip().rpartition("\n")[2]
-    said = re.sub("<[^>]*>", " ", without_secrets(said[:LONGEST]))
-    return " ".join(said.split())[:200]
+    return " ".join(_without_tags(without_secrets(said[:LONGEST])).split())[:200]
+
+
+def _first_line(page: str) -> str:
+    """The first line that has more than tags, with its tags."""
+    return next((line for line in page[:LONGEST].splitlines() if _without_tags(line).strip()), "")
+
+
+def _without_tags(text: str) -> str:
+    return re.sub("<[^>]*>", " ", text)
 
 
 def _short(said: str | None) -> str:

@@ -5,16 +5,18 @@ import random
 import time
 from collections.abc import Awaitable, Callable
 
-from openrlhf_sagc.actors.answers import Failure, Missing, check_scores, describe
+from openrlhf_sagc.actors.answers import Failure, Missing, NoReward, check_scores, describe
 from openrlhf_sagc.actors.attempts import own_copy
 from openrlhf_sagc.actors.extra_logs import LOGS, as_logs
-from openrlhf_sagc.actors.reward_server import ServerAway, own_error, post, shortened
+from openrlhf_sagc.actors.reward_server import Rejected, ServerAway, own_error, post, shortened
 from openrlhf_sagc.actors.reward_threads import RewardThreads
 from openrlhf_sagc.redaction import without_secrets
 
 PAUSE = 0.5  # seconds before the second attempt; every later pause is twice the one before
 LONGEST_PAUSE = 30.0  # seconds
 PATIENCE = 60.0  # seconds in which a server that is away is asked again, which count as no attempt
+LEAST = 4.0  # seconds in which any server is asked again, which count as none either: OpenRLHF asks five times,
+SECOND = 1.0  # second by second
 
 
 class Rewards:
@@ -49,20 +51,14 @@ class Rewards:
         return await asyncio.gather(*map(self._fetch_one, queries_list, prompts_list, labels_list))
 
     async def _fetch_one(self, query, prompt, label) -> dict:
-        attempts = again = 0
-        away_since = None  # seconds on the clock
-        while attempts <= self._retries:
-            await pause_before(attempts + again, self._jitter)  # without a slot
+        asking = _Asking(self._retries, self._jitter, self._timeout, is_server=not self._executor.reward_func)
+        pause: float | None = 0.0
+        while pause is not None:
+            await asyncio.sleep(pause)  # without a thread
             try:
                 return await self._ask({"query": [query], "prompts": [own_copy(prompt)], "labels": [own_copy(label)]})
             except Exception as error:
-                failure = describe(error)
-                now = time.monotonic()
-                away_since = (away_since or now) if isinstance(error, ServerAway) else None
-                if away_since is not None and now - away_since < PATIENCE:
-                    again += 1
-                else:
-                    attempts += 1
+                failure, pause = describe(error), asking.pause_after(error)
         self._note_failure(failure)
         return {"rewards": Missing(failure)}
 
@@ -86,7 +82,7 @@ class Rewards:
         if isinstance(answer, (list, tuple, int, float)) or hasattr(answer, "tolist"):
             answer = {"rewards": answer}
         if not isinstance(answer, dict):
-            raise Failure(f"{who} returned a {type(answer).__name__} instead of a number or a dict")
+            raise NoReward(f"{who} returned a {type(answer).__name__} instead of a number or a dict")
         if "rewards" not in answer:
             said = own_error(answer)
             but = shortened(said) if said else without_secrets(repr(list(answer)))[:100]
@@ -97,11 +93,46 @@ class Rewards:
         return answer
 
 
-async def pause_before(attempt: int, jitter: random.Random) -> None:
-    """Wait before an attempt, counted from 0, unless it is the first.
+class _Asking:
+    """When the reward of a sample is asked for again after an error, counted from now.
 
-    The pause doubles up to LONGEST_PAUSE. Samples that fail together ask again at different times.
+    Args:
+        retries: further attempts.
+        jitter: spreads the pauses: samples that fail together ask again at different times.
+        timeout: seconds for a request, the most that its server may put off the next one.
+        is_server: whether it is a server that is asked.
     """
-    if attempt:
-        longest = min(PAUSE * 2.0 ** min(attempt - 1, 100), LONGEST_PAUSE)
-        await asyncio.sleep(longest * jitter.uniform(0.5, 1.0))
+
+    def __init__(self, retries: int, jitter: random.Random, timeout: float, *, is_server: bool):
+        self._retries, self._jitter, self._timeout, self._is_server = retries, jitter, timeout, is_server
+        self._attempts = self._again = 0
+        self._start = time.monotonic()
+        self._away_since: float | None = None
+
+    def pause_after(self, error: Exception) -> float | None:
+        """Seconds until the reward is asked for again; None if it is not."""
+        if self._is_server and isinstance(error, NoReward):
+            return None
+        pause = self._pause_after(error, time.monotonic())
+        wait = min(getattr(error, "retry_after", 0.0), self._timeout)
+        return max(pause, wait + self._jitter.uniform(0.0, PAUSE)) if wait and pause is not None else pause
+
+    def _pause_after(self, error: Exception, now: float) -> float | None:
+        """The same where the server asks for no pause."""
+        self._away_since = (self._away_since or now) if isinstance(error, ServerAway) else None
+        if self._away_since is not None and now - self._away_since < PATIENCE:
+            self._again += 1
+        elif self._is_server and now - self._start < LEAST:
+            return SECOND * self._jitter.uniform(0.5, 1.0)
+        elif isinstance(error, Rejected) or self._attempts == self._retries:
+            return None
+        else:
+            self._attempts += 1
+        return pause_before(self._attempts + self._again, self._jitter)
+
+
+def pause_before(attempt: int, jitter: random.Random) -> float:
+    """Seconds before an attempt, counted from 0: none before the first, then twice as many each time, up to LONGEST_PAUSE."""
+    if not attempt:
+        return 0.0
+    return min(PAUSE * 2.0 ** min(attempt - 1, 100), LONGEST_PAUSE) * jitter.uniform(0.5, 1.0)

@@ -255,7 +255,7 @@ class RolloutExecutor:
             rollout.failure = str(refusal)
             return None
         for attempt in range(self._retries + 1):
-            await pause_before(attempt, self._jitter)
+            await asyncio.sleep(pause_before(attempt, self._jitter))
             rollout.tokens, rollout.failure = 0, None
             try:
                 own = for_one_attempt(kwargs, is_agent=not self._single_turn)

@@ -29,3 +29,4 @@ def reward_file(tmp_path):
 def short_pauses(monkeypatch):
     monkeypatch.setattr(rewards, "PAUSE", 0.01)
     monkeypatch.setattr(rewards, "PATIENCE", 0.0)  # tests of servers that come back set their own
+    monkeypatch.setattr(rewards, "LEAST", 0.0)
