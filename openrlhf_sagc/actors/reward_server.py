@@ -2,8 +2,10 @@
 
 import asyncio
 import json
+import math
 import re
 import zlib
+from collections import deque
 from collections.abc import Mapping
 from contextlib import nullcontext
 from datetime import UTC, datetime
@@ -19,7 +21,7 @@ from openrlhf_sagc.redaction import without_secrets
 MOST_BYTES = 2**26  # of an answer, as sent and after decompression
 SMALL = 2**20  # bytes up to which answers are read at the same time
 MOST_OF_ERROR = 2**16  # bytes read of the answer that says what went wrong
-CONNECT = 10.0  # seconds for a connection; then it is asked for anew, since the system itself asks ever more seldom
+CONNECT = 0.9  # seconds for a connection, see `Backlog`; the system asks for it again after 1, 3, 7, ... seconds
 MOST_REDIRECTS = 5
 REDIRECTS = {301: "GET", 302: "GET", 303: "GET", 307: "POST", 308: "POST"}  # the next method, as aiohttp has it
 AWAY = (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError)  # the latter: it went away in its answer
@@ -49,13 +51,55 @@ class Rejected(NotAnswered):
     """The server does not take the request (400, 401, 413, 422)."""
 
 
-async def post(url: str, sample: dict, large: asyncio.Semaphore) -> Any:
+class Backlog:
+    """How many requests a server of few threads has at a time. Where that is known, the others wait here, in their order.
+
+    A connection that is not there after CONNECT seconds finds the server's backlog full. From then on as many requests are
+    out as it holds, and one more with each that ends. Else connections would wait in the network, which asks for them ever more
+    seldom, and has a server read from some of them whose request it has lost.
+    """
+
+    def __init__(self) -> None:
+        self._most, self._out = math.inf, 0
+        self._waiting: deque[asyncio.Future] = deque()
+
+    async def enter(self) -> None:
+        """Wait until this request may go out."""
+        add = self._waiting.append
+        while self._out >= self._most:
+            add(turn := asyncio.get_running_loop().create_future())
+            add = self._waiting.appendleft  # once it was its turn
+            try:
+                await turn
+            except asyncio.CancelledError:
+                self._call()
+                raise
+        self._out += 1
+
+    def leave(self, *, full: bool) -> None:
+        """A request is over, or has found no room."""
+        self._out -= 1
+        self._most = max(1, self._out) if full else self._most + 1
+        self._call()
+
+    def _call(self) -> None:
+        """As many that wait as may go out now."""
+        free = self._most - self._out
+        while self._waiting and free > 0:
+            turn = self._waiting.popleft()
+            if not turn.done():  # nor cancelled
+                turn.set_result(None)
+                free -= 1
+
+
+async def post(url: str, sample: dict, large: asyncio.Semaphore, backlog: Backlog) -> Any:
     """The server's answer to `sample`, parsed. It has no time limit: a busy server may let a connection wait.
 
     Args:
         url: of the server. Redirects are followed to the same scheme, host and port alone, so that a sample goes to no other
             server than the one that was named.
         large: lets through one answer of more than SMALL bytes at a time, so that many of them fit into memory.
+        backlog: of this server.
 
     Raises:
         NotAnswered: of the kind that its status says, or `ServerAway` where it cannot be reached.
@@ -71,10 +115,14 @@ async def post(url: str, sample: dict, large: asyncio.Semaphore) -> Any:
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=connect)
         async with aiohttp.ClientSession(timeout=timeout, auto_decompress=False, headers=headers) as session:
             while True:
+                await backlog.enter()
+                full = False
                 try:
                     return await _ask(session, URL(url), sample, where, large)
-                except aiohttp.ServerTimeoutError:  # its backlog is full, or the network loses what is sent
-                    pass
+                except aiohttp.ServerTimeoutError:  # of the connection; the network may also lose what is sent
+                    full = True
+                finally:
+                    backlog.leave(full=full)
     except Failure:
         raise
     except Exception as error:

@@ -3,12 +3,13 @@
 import asyncio
 import random
 import time
+from collections import defaultdict
 from collections.abc import Awaitable, Callable
 
 from openrlhf_sagc.actors.answers import Failure, Missing, NoReward, check_scores, describe
 from openrlhf_sagc.actors.attempts import own_copy
 from openrlhf_sagc.actors.extra_logs import LOGS, as_logs
-from openrlhf_sagc.actors.reward_server import Rejected, ServerAway, own_error, post, shortened
+from openrlhf_sagc.actors.reward_server import Backlog, Rejected, ServerAway, own_error, post, shortened
 from openrlhf_sagc.actors.reward_threads import RewardThreads
 from openrlhf_sagc.redaction import without_secrets
 
@@ -45,6 +46,7 @@ class Rewards:
         self._note_failure = note_failure
         self._threads = RewardThreads(timeout)
         self._large = asyncio.Semaphore(1)  # see `post`
+        self._backlogs: defaultdict[str, Backlog] = defaultdict(Backlog)  # of servers, by their addresses
 
     async def fetch(self, queries_list: list, prompts_list: list, labels_list: list) -> list[dict]:
         """Instead of OpenRLHF's methods: one checked answer for each query, or one whose reward is `Missing`."""
@@ -67,7 +69,7 @@ class Rewards:
             call = self._threads.call(self._executor.reward_func, *sample.values())
             return await self._answer("the reward function", call)
         url = next(self._executor._reward_endpoint_cycle)
-        call = asyncio.wait_for(post(url, sample, self._large), self._timeout)
+        call = asyncio.wait_for(post(url, sample, self._large, self._backlogs[url]), self._timeout)
         return await self._answer(f"the reward server {without_secrets(url)}", call)
 
     async def _answer(self, who: str, call: Awaitable) -> dict:

@@ -143,6 +143,43 @@ def test_a_gateway_that_starts_costs_no_reward(serve, monkeypatch):
     assert [response["reward"] for response in run(rollouts())] == [0.5] * 32 and len(payloads) > 64
 
 
+def test_as_many_requests_are_out_as_a_server_holds():
+    """They wait in their order; one that is given up gives its turn to the next, and each answer lets one more out."""
+
+    async def check():
+        backlog, turns = reward_server.Backlog(), []
+
+        async def ask(number):
+            await backlog.enter()
+            turns.append(number)
+
+        async def turn():
+            for _ in range(5):
+                await asyncio.sleep(0)
+            return turns
+
+        for number in range(20):
+            await ask(number)
+        for _ in range(18):
+            backlog.leave(full=True)
+        asking = [asyncio.create_task(ask(number)) for number in range(20, 40)]
+        assert len(await turn()) == 20
+        asking[1].cancel()
+        backlog.leave(full=False)  # one of two has its answer: three may be out
+        assert (await turn())[20:] == [20, 22]
+        backlog.leave(full=True)
+        assert len(await turn()) == 22
+        backlog.leave(full=False)
+        asking[3].cancel()  # in its turn
+        assert turns[22:] == [] and (await turn())[22:] == [24, 25]
+        for _ in range(40):
+            backlog.leave(full=False)
+            await turn()
+        assert sorted(turns[20:]) == [number for number in range(20, 40) if number not in (21, 23)]
+
+    run(check())
+
+
 def test_a_full_backlog_is_waited_for(monkeypatch):
     """A server of one thread, which begins late: it is busy and not away, though it takes no connection for long."""
     monkeypatch.setattr(reward_server, "CONNECT", 0.3)
