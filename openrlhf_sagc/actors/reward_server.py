@@ -21,7 +21,10 @@ from openrlhf_sagc.redaction import without_secrets
 MOST_BYTES = 2**26  # of an answer, as sent and after decompression
 SMALL = 2**20  # bytes up to which answers are read at the same time
 MOST_OF_ERROR = 2**16  # bytes read of the answer that says what went wrong
-CONNECT = 0.9  # seconds for a connection, see `Backlog`; the system asks for it again after 1, 3, 7, ... seconds
+CONNECT = (
+    0.9  # seconds for the first try at a connection, see `Backlog`; the system asks again after 1, 3, 7, ... seconds
+)
+STALL = 10.0  # seconds that one of more than SMALL bytes may stop in the middle, since others wait for its end
 MOST_REDIRECTS = 5
 REDIRECTS = {301: "GET", 302: "GET", 303: "GET", 307: "POST", 308: "POST"}  # the next method, as aiohttp has it
 AWAY = (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError)  # the latter: it went away in its answer
@@ -112,17 +115,19 @@ async def post(url: str, sample: dict, large: asyncio.Semaphore, backlog: Backlo
     try:
         # A TLS handshake counts as connecting. It has its place in the server's queue, which it would lose.
         connect = None if URL(url).scheme == "https" else CONNECT
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=connect)
-        async with aiohttp.ClientSession(timeout=timeout, auto_decompress=False, headers=headers) as session:
-            while True:
-                await backlog.enter()
-                full = False
-                try:
+        while True:
+            await backlog.enter()
+            full = False
+            try:
+                timeout = aiohttp.ClientTimeout(total=None, sock_connect=connect)
+                async with aiohttp.ClientSession(timeout=timeout, auto_decompress=False, headers=headers) as session:
                     return await _ask(session, URL(url), sample, where, large)
-                except aiohttp.ServerTimeoutError:  # of the connection; the network may also lose what is sent
-                    full = True
-                finally:
-                    backlog.leave(full=full)
+            except (
+                aiohttp.ServerTimeoutError
+            ):  # of the connection; twice as long next time, as the way may just be slow
+                full, connect = True, 2 * (connect or CONNECT)
+            finally:
+                backlog.leave(full=full)
     except Failure:
         raise
     except Exception as error:
@@ -175,7 +180,10 @@ async def _answer(response: aiohttp.ClientResponse, where: str, large: asyncio.S
     await _read(response, body, SMALL)
     is_large = len(body) > SMALL or bool(encoding)  # a small body may be large when it is decompressed
     async with large if is_large else nullcontext():
-        await _read(response, body, MOST_BYTES)
+        try:
+            await _read(response, body, MOST_BYTES, STALL)
+        except asyncio.TimeoutError:
+            raise ServerAway(f"{where} stopped in the middle of its answer for {STALL:g} s") from None
         if len(body) > MOST_BYTES:
             raise _too_much(where)
         return json.loads(_decompressed(bytes(body), encoding, where))
@@ -193,10 +201,14 @@ def _retry_after(headers: Mapping[str, str]) -> float:
         return 0.0
 
 
-async def _read(response: aiohttp.ClientResponse, body: bytearray, most: int) -> None:
-    """Read on until the body's end, or until it has more than `most` bytes."""
+async def _read(response: aiohttp.ClientResponse, body: bytearray, most: int, stall: float | None = None) -> None:
+    """Read on until the body's end, or until it has more than `most` bytes.
+
+    Raises:
+        TimeoutError: nothing came for `stall` seconds.
+    """
     while len(body) <= most:
-        chunk = await response.content.readany()
+        chunk = await asyncio.wait_for(response.content.readany(), stall)
         if not chunk:
             return
         body += chunk

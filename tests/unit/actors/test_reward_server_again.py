@@ -1,11 +1,14 @@
 """How often and how long reward servers are asked again, real ones on this machine; without Ray or vLLM."""
 
 import asyncio
+import contextlib
 import itertools
+import socket
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from types import SimpleNamespace
 
+import aiohttp
 import pytest
 from engine_actor import Actor, run
 from openrlhf.utils.agent import SingleTurnAgentExecutor
@@ -178,6 +181,28 @@ def test_as_many_requests_are_out_as_a_server_holds():
         assert sorted(turns[20:]) == [number for number in range(20, 40) if number not in (21, 23)]
 
     run(check())
+
+
+def test_a_way_that_is_slow_gets_its_connection_in_the_end(monkeypatch):
+    """To a listener without room, so that no try succeeds: each takes twice as long as the one before."""
+    tries = []
+
+    def limits(total, sock_connect):
+        tries.append(sock_connect)
+        return aiohttp.ClientTimeout(total=total, sock_connect=sock_connect)
+
+    monkeypatch.setattr(reward_server, "CONNECT", 0.05)
+    monkeypatch.setattr(reward_server, "aiohttp", SimpleNamespace(**vars(aiohttp) | {"ClientTimeout": limits}))
+    with socket.socket() as listener, contextlib.ExitStack() as others:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        for _ in range(4):
+            other = others.enter_context(socket.socket())
+            other.setblocking(False)
+            other.connect_ex(listener.getsockname())
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        response = run(Actor(SingleTurnAgentExecutor(url), timeout=2.0).rollout())
+    assert "did not answer within 2 s" in response[ROLLOUT].failure and tries[:4] == [0.05, 0.1, 0.2, 0.4]
 
 
 def test_a_full_backlog_is_waited_for(monkeypatch):

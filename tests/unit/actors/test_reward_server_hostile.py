@@ -72,6 +72,30 @@ def test_a_hostile_server_costs_its_sample_and_little_memory(serve, monkeypatch,
     assert written[0] <= most_written and peak < 24 * MEGABYTE
 
 
+def test_a_large_answer_that_stops_in_the_middle_holds_up_no_other(serve, monkeypatch):
+    monkeypatch.setattr(reward_server, "STALL", 0.5)
+
+    def answer(handler, free):
+        payload = payloads[-1]["labels"]
+        begin(handler)
+        handler.wfile.write(b'{"rewards": 0.5, "text": "' + b"a" * 3 * MEGABYTE)
+        free.wait(30 if payload == ["stops"] else 0)
+        handler.wfile.write(b'"}')
+
+    url, payloads = serve(answer)
+
+    async def rollouts():
+        actor = Actor(SingleTurnAgentExecutor(url), timeout=20.0)
+        stops = asyncio.create_task(actor.rollout("stops"))
+        while not payloads:
+            await asyncio.sleep(0.01)
+        return [*[await actor.rollout("goes on") for _ in range(3)], await stops]
+
+    *others, stopped = run(rollouts())
+    assert [response["reward"] for response in others] == [0.5] * 3
+    assert stopped[ROLLOUT].failure == f"{url} stopped in the middle of its answer for 0.5 s"
+
+
 def test_a_slow_server_costs_the_samples_that_it_is_slow_for(serve):
     def answer(handler, free):
         free.wait(20 if payloads[-1]["labels"] == ["slow"] else 0)
