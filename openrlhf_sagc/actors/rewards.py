@@ -16,8 +16,8 @@ from openrlhf_sagc.redaction import without_secrets
 PAUSE = 0.5  # seconds before the second attempt; every later pause is twice the one before
 LONGEST_PAUSE = 30.0  # seconds
 PATIENCE = 60.0  # seconds in which a server that is away is asked again, which count as no attempt
-LEAST = 4.0  # seconds in which any server is asked again, which count as none either: OpenRLHF asks five times,
-SECOND = 1.0  # second by second
+LEAST = 4.0  # seconds in which any server is asked again, which count as none either: OpenRLHF does that once a second
+SOON = 0.5  # seconds between these attempts, at most
 
 
 class Rewards:
@@ -122,10 +122,10 @@ class _Asking:
     def _pause_after(self, error: Exception, now: float) -> float | None:
         """The same where the server asks for no pause."""
         self._away_since = (self._away_since or now) if isinstance(error, ServerAway) else None
+        if self._is_server and now - self._start < LEAST:
+            return SOON * self._jitter.uniform(0.5, 1.0)
         if self._away_since is not None and now - self._away_since < PATIENCE:
             self._again += 1
-        elif self._is_server and now - self._start < LEAST:
-            return SECOND * self._jitter.uniform(0.5, 1.0)
         elif isinstance(error, Rejected) or self._attempts == self._retries:
             return None
         else:

@@ -62,14 +62,15 @@ def asked(serve, monkeypatch):
 
 @pytest.mark.parametrize("answer", [(500, ""), (503, ""), (429, ""), (None, ""), (None, "cut")])
 def test_a_server_that_is_away_is_asked_again_for_a_minute_and_then_as_often_as_any(asked, answer):
-    response, times = asked(*[answer] * 6, REWARD, retries=0)  # back after 31.5 s
-    assert response["reward"] == 1.0 and times[-1] == 31.5
+    response, times = asked(*[answer] * 14, REWARD, retries=0)
+    assert response["reward"] == 1.0 and times[8:] == [4, 4.5, 5.5, 7.5, 11.5, 19.5, 35.5]
     response, times = asked(answer, retries=1)
     assert response["reward"] is None and "get_reward" in response[ROLLOUT].failure
-    assert len(times) == 9 and times[-2:] == [61.5, 91.5]  # and one attempt more
+    assert times[14:] == [35.5, 65.5, 95.5]  # and one attempt more
 
 
-def test_other_failures_are_attempts_and_begin_the_minute_anew(asked):
+def test_other_failures_are_attempts_and_begin_the_minute_anew(asked, monkeypatch):
+    monkeypatch.setattr(rewards, "LEAST", 0.0)
     answers = [(503, "")] * 6 + [(200, "{}"), (503, ""), (200, "{}")]
     assert asked(*answers, REWARD, retries=2)[0]["reward"] == 1.0
     assert asked(*answers, REWARD, retries=1)[0]["reward"] is None
@@ -79,8 +80,9 @@ def test_other_failures_are_attempts_and_begin_the_minute_anew(asked):
 @pytest.mark.parametrize("answer", [(404, ""), (403, "no"), (408, ""), (425, ""), (301, ""), (200, "{loading")])
 def test_any_error_of_a_server_is_asked_again_for_four_seconds(asked, answer, jitter):
     """OpenRLHF asks five times, a second apart; attempts come on top."""
-    response, times = asked(*[answer] * (7 if jitter else 4), retries=0, jitter=jitter)
-    assert response["reward"] is None and 4 <= times[-1] < 5 and len(times) >= 5
+    response, times = asked(answer, retries=0, jitter=jitter)
+    assert response["reward"] is None and times[-1] == 4 and len(times) == (9 if jitter else 17)
+    assert asked(*[answer] * (len(times) - 1), REWARD, retries=0, jitter=jitter)[0]["reward"] == 1.0
     response, more = asked(answer, retries=2, jitter=jitter)
     assert response["reward"] is None and len(more) == len(times) + 2
 
@@ -88,7 +90,7 @@ def test_any_error_of_a_server_is_asked_again_for_four_seconds(asked, answer, ji
 @pytest.mark.parametrize("status", [400, 401, 413, 422])
 def test_a_request_that_is_rejected_is_asked_again_for_no_longer(asked, status):
     response, times = asked((status, "first line\nsecond line"), retries=9)
-    assert times == [0, 1, 2, 3, 4] and response[ROLLOUT].failure.endswith(": first line")
+    assert times[-2:] == [3.5, 4] and response[ROLLOUT].failure.endswith(": first line")
     assert asked(*[(status, "")] * 4, REWARD, retries=0)[0]["reward"] == 1.0
 
 
@@ -128,7 +130,7 @@ def test_seconds_that_a_server_asks_for(value, date, seconds):
 def test_a_gateway_that_starts_costs_no_reward(serve, monkeypatch):
     """404 for a second, by the clock; every sample has its one attempt left."""
     monkeypatch.setattr(rewards, "LEAST", 30.0)
-    monkeypatch.setattr(rewards, "SECOND", 0.2)
+    monkeypatch.setattr(rewards, "SOON", 0.2)
     started = threading.Event()
 
     def answer(handler, free):
