@@ -9,6 +9,7 @@ import torch
 
 from openrlhf_sagc.actors.batches import Batch, Tokens
 from openrlhf_sagc.actors.extra_logs import LOGS
+from openrlhf_sagc.actors.responses import num_action_tokens
 from openrlhf_sagc.decisions.records import Group
 
 
@@ -23,7 +24,7 @@ class Sample:
         prompt, label, images, mm_train_inputs: as the response has them.
         reward, score: rounded to float32, in which they are trained; None if a reward model gives them later.
         truncated: whether the response was cut at its limit.
-        clipped: whether there was no room for more tokens.
+        clipped: whether the model wrote the last token that there was room for.
         logs: what the reward asks to be logged, by name.
     """
 
@@ -41,14 +42,9 @@ class Sample:
     logs: dict[str, float]
 
     @property
-    def num_trained(self) -> int:
-        """Tokens over which its loss is a mean."""
-        return sum(end - start for start, end in self.ranges)
-
-    @property
     def response_length(self) -> int:
-        """Tokens from the first that is trained to the last."""
-        return self.ranges[-1][1] - self.ranges[0][0] if self.ranges else 0
+        """Tokens that the model wrote, over which the loss is a mean; what a tool returned between them is no response."""
+        return num_action_tokens(self.ranges)
 
     @property
     def raw_score(self) -> float:
@@ -93,13 +89,13 @@ def sample_of(response: dict[str, Any], max_len: int) -> Sample:
         reward=_as_float32(response.get("reward")),
         score=_as_float32(response.get("scores")),
         truncated=response.get("truncated", False),
-        clipped=count >= max_len,
+        clipped=count >= max_len and any(start < count <= end for start, end in response["action_ranges"]),
         logs=response[LOGS],
     )
 
 
 def batch_of(samples: Sequence[Sample], places: list[int], pad_token_id: int) -> Batch:
-    """The batch that OpenRLHF makes of these samples, bit for bit.
+    """The batch that OpenRLHF makes of these samples, bit for bit where no tool has written a token.
 
     Args:
         samples: all of which have what one of them has: a reward, a score, log-probabilities.
@@ -135,7 +131,7 @@ def batch_of(samples: Sequence[Sample], places: list[int], pad_token_id: int) ->
 
 def loss_tokens(group: Group) -> int:
     """Tokens of a group that is trained, over which its loss is a mean."""
-    return sum(sample.num_trained for sample in group.samples)
+    return sum(sample.response_length for sample in group.samples)
 
 
 def _as_float32(value: float | None) -> float | None:

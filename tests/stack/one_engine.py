@@ -128,7 +128,7 @@ def take_step(scheduler, **settings):
     for size in group_sizes_of(samples):
         prompts.append(scheduler.numbers[samples[start].sample.prompt])
         start += size
-    lengths = [made.sample.num_trained for made in samples]
+    lengths = [made.sample.response_length for made in samples]
     metrics = {name.removeprefix("dynamic_filtering/"): value for name, value in scheduler.metrics.items()}
     return prompts, lengths, metrics, result
 

@@ -6,8 +6,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from openrlhf.trainer.ppo_utils.experience import Experience
+from openrlhf.trainer.ppo_utils.length_penalty import apply_overlong_penalty
 from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 
+from openrlhf_sagc.driver.evaluation import evaluation_metrics
 from openrlhf_sagc.driver.samples import batch_of, sample_of
 
 
@@ -48,11 +50,35 @@ def test_a_batch_is_openrlhfs_bit_for_bit(responses, max_len):
     theirs = Experience.concat_experiences(each, 7)
     samples = [sample_of(response, max_len) for response in responses]
     ours = batch_of(samples, list(range(len(samples))), 7)
+    # What a tool returned is a response's to OpenRLHF.
+    theirs.response_length = torch.stack([its.action_mask.sum() for its in each])
+    theirs.info["response_clip_ratio"] &= torch.stack([is_models(response, max_len) for response in responses])
     for name, value in vars(theirs).items():
         check(getattr(ours, name), value)
     for sample, its in zip(samples, each):
-        assert sample.num_trained == its.action_mask.sum()
+        assert sample.response_length == its.action_mask.sum()
         assert sample.raw_score == next((x.item() for x in (its.scores, its.rewards) if x is not None), 0.0)
+
+
+def is_models(response, max_len):
+    """Whether the model wrote the last token that there was room for."""
+    count = min(len(response["observation_tokens"]), max_len)
+    return torch.tensor(any(start < count <= end for start, end in response["action_ranges"]))
+
+
+def test_what_a_tool_returned_is_no_response():
+    """A tool's page of 400 tokens: no penalty for length, nothing in the log's lengths, and no response that is cut off."""
+    turns = [(10, 15), (415, 425)]
+    response = {"observation_tokens": np.arange(450, dtype=np.int32), "action_ranges": turns, "extra_logs": {}}
+    response |= {"rollout_log_probs": None, "prompt": "p", "label": "l", "reward": 1.0}
+    samples = [sample_of(response, 450), sample_of({**response, "action_ranges": [(10, 15), (400, 450)]}, 450)]
+    assert [sample.response_length for sample in samples] == [15, 55]
+    batch = batch_of(samples, [0, 1], 7)
+    assert batch.info["response_clip_ratio"].tolist() == [False, True]
+    apply_overlong_penalty([batch], max_new_tokens=60, overlong_buffer_len=20)
+    assert batch.rewards.tolist() == [1.0, 0.25]
+    lengths = evaluation_metrics(samples, [(["set"], ["p"], ["l"], [None])], 2)
+    assert lengths["eval_response_length_mean"] == 35
 
 
 def check(ours, theirs):
