@@ -1,11 +1,13 @@
-"""What an attempt at a rollout gets: a prompt that can be rolled out, and copies that nobody else changes."""
+"""What an attempt at a rollout gets: a prompt that can be rolled out, copies that nobody else changes, rewards of any kind."""
 
+from collections.abc import Mapping
 from copy import deepcopy
 from typing import Any
 
+import numpy as np
 from openrlhf.utils.agent import AgentInstanceBase, MultiTurnAgentExecutor, SingleTurnAgentExecutor
 
-from openrlhf_sagc.actors.answers import Failure
+from openrlhf_sagc.actors.answers import Failure, finite_number
 
 SHARED_BY_NOBODY = ("prompt", "label", "images", "sampling_params")  # of what an executor gets
 
@@ -35,6 +37,23 @@ def for_one_attempt(request: dict, *, is_agent: bool) -> dict:
     if is_agent:
         own["hf_tokenizer"] = own_tokenizer(request["hf_tokenizer"])
     return {**request, **own}
+
+
+def take_any_reward(executor: Any) -> None:
+    """Let the steps of OpenRLHF's multi-turn agents return any number under `rewards`; it asks for a tensor or an array."""
+    agent: Any = getattr(executor, "agent_instance_cls", None)
+    take_step = getattr(agent, "step", None)
+    if not isinstance(executor, MultiTurnAgentExecutor) or take_step is None:
+        return
+
+    async def step(self, *args, **kwargs):
+        result = await take_step(self, *args, **kwargs)
+        reward = result.get("rewards") if isinstance(result, Mapping) else None
+        if reward is None or hasattr(reward, "item"):
+            return result
+        return {**result, "rewards": np.float64(finite_number(reward, "the agent", "reward"))}
+
+    executor.agent_instance_cls = type(agent.__name__, (agent,), {"step": step, "__module__": agent.__module__})
 
 
 def check_prompt(executor, request: dict) -> None:

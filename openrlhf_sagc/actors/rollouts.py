@@ -14,7 +14,7 @@ from vllm.envs import enable_envs_cache
 from vllm.v1.engine.exceptions import EngineDeadError
 
 from openrlhf_sagc.actors.answers import Failure, Missing, check_scores, describe, is_missing
-from openrlhf_sagc.actors.attempts import check_prompt, for_one_attempt
+from openrlhf_sagc.actors.attempts import check_prompt, for_one_attempt, take_any_reward
 from openrlhf_sagc.actors.contained_exits import contain_exits
 from openrlhf_sagc.actors.responses import num_action_tokens, plain_response
 from openrlhf_sagc.actors.rewards import Rewards, pause_before
@@ -111,6 +111,7 @@ class RolloutExecutor:
         self._ended: asyncio.Queue[tuple[int, int, asyncio.Task]] = asyncio.Queue()  # dispatched and not collected yet
         self._tasks: set[asyncio.Task] = set()  # of the rollouts that were dispatched and run
         self._single_turn = type(executor) is SingleTurnAgentExecutor
+        take_any_reward(executor)
         self._engine = EngineOfAgents(engine_actor, running=self._running)
         self._pickled_tokenizer = b""  # with an agent's first rollout
         self._agent_timeout = None if self._single_turn else agent_timeout

@@ -3,6 +3,7 @@
 import asyncio
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import tokenizers
 import torch
@@ -38,14 +39,15 @@ def test_rollouts_side_by_side_have_their_own_seconds():
     assert quick[ROLLOUT].queue_seconds == slow[ROLLOUT].queue_seconds == pytest.approx(0.6)
 
 
-def test_openrlhfs_multi_turn_executor_runs_as_it_is():
+@pytest.mark.parametrize("reward", [torch.tensor(0.5), np.array([0.5]), np.float32(0.5), 0.5, [0.5], (1,), True])
+def test_openrlhfs_multi_turn_executor_runs_as_it_is_whatever_kind_of_number_the_reward_is(reward):
     class Instance(AgentInstanceBase):
         def __init__(self):
             self.turn = 0
 
         async def step(self, states):
             self.turn += 1
-            return {"rewards": torch.tensor(0.5), "environment_feedback": "go on", "done": self.turn == 2}
+            return {"rewards": reward, "environment_feedback": "go on", "done": self.turn == 2}
 
     class FiveTokens(MultiTurnAgentExecutor):
         async def execute(self, *args, llm_engine, **kwargs):
@@ -56,8 +58,27 @@ def test_openrlhfs_multi_turn_executor_runs_as_it_is():
             return await super().execute(*args, llm_engine=SimpleNamespace(generate=generate), **kwargs)
 
     response = run(Actor(FiveTokens(Instance)).rollout())
-    assert response["reward"] == 1.0 and response[ROLLOUT].failure is None
+    assert response["reward"] == 2 * float(np.ravel(reward)[0]) and response[ROLLOUT].failure is None
     assert response[ROLLOUT].tokens == 10 and response["action_ranges"] == [(3, 8), (11, 16)]
+
+
+@pytest.mark.parametrize(
+    "result, failure",
+    [
+        ({"rewards": "0.5"}, "the agent returned reward '0.5'"),
+        ({"rewards": [0.5, 1.0]}, "the agent returned 2 rewards for 1 sample"),
+        ({"reward": 0.5}, "KeyError: 'rewards'"),
+        ([0.5], "TypeError: "),
+    ],
+)
+def test_a_step_of_an_agent_without_one_number_as_its_reward_is_a_failure(result, failure):
+    class Instance(Turns):
+        async def step(self, states):
+            return result
+
+    actor = Actor(MultiTurnAgentExecutor(Instance))
+    request = actor.request() | {"max_length": 30}
+    assert run(actor.executor.execute(**request))[ROLLOUT].failure.startswith(failure)
 
 
 def test_with_a_reward_model_the_engine_gives_no_reward():
