@@ -184,8 +184,8 @@ def _add_sampling(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         REWARD + "max_failure_share",
         type=float,
-        default=0.1,
-        help="end the run if more than this share of a step's groups, and more than one group, lacks a reward",
+        default=0.02,
+        help="end the run if more than this share of a step's samples, of several groups, lacks a reward",
     )
     group.add_argument(
         AGENT_TIMEOUT,

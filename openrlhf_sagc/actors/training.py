@@ -31,17 +31,19 @@ class StepShare:
 
     Attributes:
         progress: share of the run's prompts used by the steps before, 0 to 1.
-        num_samples: of the whole step.
+        num_samples: members of the whole step's groups.
         divisor: of the loss of every bucket, where the step is trained in buckets; a power of two, so that dividing rounds
             nothing. Else None.
         plain: what a round of tail batching is weighed by; None for a plain step, and for a bucket that ends no optimizer
             step.
+        lost: of the members those that a failed reward has cost, as far as it is known.
     """
 
     progress: float
     num_samples: int
     divisor: float | None = None
     plain: PlainSteps | None = None
+    lost: int = 0
 
 
 def receive_rollout(model_actor, step: StepShare, rewards: RolloutRewards) -> None:
@@ -96,7 +98,7 @@ class GroupActorTrainer(ActorPPOTrainer):
             check_loss_scale(self.actor.model.optimizer)
         self._step, self._rewards = step, rewards
         follow_schedule(self._model_actor, step.progress)
-        steps = keep_number_of_steps(self._model_actor, step.num_samples)
+        steps = keep_number_of_steps(self._model_actor, step.num_samples, step.lost)
         if isinstance(self.replay_buffer, LengthBuffer):
             self.replay_buffer.has_bucket = step.divisor is not None
         if self._buckets is None and (step.divisor is not None or steps > 1 and self._goes_one_by_one()):
@@ -232,27 +234,32 @@ def follow_schedule(model_actor, progress: float) -> None:
         scheduler.step()
 
 
-def keep_number_of_steps(model_actor, num_samples: int) -> int:
+def keep_number_of_steps(model_actor, num_samples: int, lost: int = 0) -> int:
     """Larger groups than n_samples_per_prompt are trained in larger optimizer steps, not in more of them.
 
     More steps would train the last ones on rollouts of a policy that is further behind. The steps of a rollout are about
-    equal, so that none of them has a few samples alone.
+    equal, so that none of them has a few samples alone. Samples that are `lost` make them smaller, and not fewer.
 
     Returns:
         The optimizer steps of the rollout, for each of which every rank has a sample.
     """
     strategy = model_actor.strategy
     rollout, train = strategy.args.rollout, strategy.args.train
-    usual = rollout.batch_size * rollout.n_samples_per_prompt
+    usual, left = rollout.batch_size * rollout.n_samples_per_prompt, num_samples - lost
     if train.dynamic_batch_enable:
         train.batch_size = math.ceil(num_samples / usual) * strategy.train_batch_size
-        return math.ceil(num_samples / train.batch_size)
+        steps = math.ceil(num_samples / train.batch_size)
+        if left <= train.batch_size * (steps - 1):
+            train.batch_size = math.ceil(left / steps)
+        return steps
     ranks = data_parallel_actors(strategy.args)
-    micro_batches = math.ceil(num_samples / (train.micro_batch_size * ranks))
+    at_once = train.micro_batch_size * ranks
+    micro_batches = math.ceil(num_samples / at_once)
     steps = min(math.ceil(num_samples / strategy.train_batch_size), usual // strategy.train_batch_size)
-    strategy.accumulated_gradient = math.ceil(micro_batches / steps)
+    steps = math.ceil(micro_batches / math.ceil(micro_batches / steps))
+    strategy.accumulated_gradient = math.ceil(math.ceil(left / at_once) / steps)
     engine = model_actor.actor.model
     engine.set_train_batch_size(
         strategy.accumulated_gradient * engine.dp_world_size * engine.train_micro_batch_size_per_gpu()
     )
-    return min(math.ceil(micro_batches / strategy.accumulated_gradient), num_samples // ranks)
+    return min(steps, left // ranks)

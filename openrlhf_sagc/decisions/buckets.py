@@ -2,7 +2,7 @@
 
 import math
 
-from openrlhf_sagc.decisions.records import Group
+from openrlhf_sagc.decisions.records import FEWEST, Group
 
 # Of the samples that are not sent yet. There are few buckets, since each has a price in the driver and in the actors, and the
 # last ones are small.
@@ -14,7 +14,7 @@ class BucketPlan:
 
     A bucket has LEAST_SHARE of the samples that are not sent yet, and a micro-batch for each rank.
 
-    The last groups are left for the end, a sample for each rank and optimizer step at least.
+    The last groups are left for the end, a sample for each rank and optimizer step at least, however many of their rewards fail.
 
     `sent` has the numbers of the groups in all buckets so far.
 
@@ -32,7 +32,8 @@ class BucketPlan:
         self._size = group_size
         self._groups = num_groups
         self._least = ranks * max(micro_batch_size, optimizer_steps)  # samples of a bucket
-        self._most = max(num_groups - math.ceil(ranks * optimizer_steps / group_size), 0)  # groups of all buckets
+        fewest = min(group_size, FEWEST)
+        self._most = max(num_groups - math.ceil(ranks * optimizer_steps / fewest), 0)  # groups of all buckets
         self._waiting: list[Group] = []
         self.sent: set[int] = set()
 
@@ -43,7 +44,7 @@ class BucketPlan:
         self._waiting += groups
         bucket = self._waiting[: self._most - len(self.sent)]
         left = (self._groups - len(self.sent)) * self._size
-        if not bucket or len(bucket) * self._size < max(self._least, left * LEAST_SHARE):
+        if not bucket or sum(len(group.samples) for group in bucket) < max(self._least, left * LEAST_SHARE):
             return []
         self._waiting = self._waiting[len(bucket) :]
         self.sent |= {group.number for group in bucket}

@@ -7,6 +7,8 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
+from openrlhf_sagc.decisions.records import FEWEST
+
 REASONS = ("all_right", "all_wrong", "constant", "out_of_range", "reward_missing")
 PRIOR_GROUPS = 8.0  # groups of a size that the model of the success rates weighs as much as
 NOISE = 8 * 2.0**-23  # of the largest score: 8 ulps of a float32, which its arithmetic leaves between equal ones
@@ -17,8 +19,9 @@ MARGIN = 1.0  # standard deviations of the number of kept groups by which a disp
 class Verdict(NamedTuple):
     """What became of a group.
 
-    `reason` is why it is dropped (one of REASONS), None if it is kept. `right` is its share of right samples, and
-    `right_pairs` that of pairs of samples which are both right; both are None where that is not known.
+    `group_size` counts its members. `reason` is why it is dropped (one of REASONS), None if it is kept. Of the members that
+    have a reward, `right` is the share of right ones, and `right_pairs` that of pairs which are both right; both are None
+    where that is not known.
     """
 
     group_size: int
@@ -75,14 +78,19 @@ class DynamicSampler:
         self._right_pairs = 0.0  # sum of their shares of right pairs
 
     def judge(self, scores_R: Sequence[float | None]) -> Verdict:
-        """The verdict on a group with these raw scores, before any shaping; None stands for a reward that failed."""
-        reason = self._reason_to_drop(scores_R)
-        size = len(scores_R)
-        if reason == "reward_missing" or size < 2:
+        """The verdict on a group with these raw scores, before any shaping; None stands for a reward that failed.
+
+        A group with such is judged by its other scores, if these are FEWEST at least.
+        """
+        scores, size = [score for score in scores_R if score is not None], len(scores_R)
+        if not scores or len(scores) < min(size, FEWEST):
+            return Verdict(size, "reward_missing")
+        reason, count = self._reason_to_drop(scores), len(scores)
+        if count < 2:
             return Verdict(size, reason)
         middle = sum(self.score_range) / 2
-        right = sum([score > middle for score in scores_R])  # type: ignore[operator]
-        return Verdict(size, reason, right / size, right * (right - 1) / (size * (size - 1)))
+        right = sum([score > middle for score in scores])
+        return Verdict(size, reason, right / count, right * (right - 1) / (count * (count - 1)))
 
     def observe(self, verdicts: Iterable[Verdict]) -> None:
         """Learn from all verdicts of one step."""
@@ -128,10 +136,7 @@ class DynamicSampler:
         self._kept = {size: kept for size, _, kept in state["seen"]}
         self._groups, self._right, self._right_pairs = state["groups"], state["right"], state["pairs"]
 
-    def _reason_to_drop(self, scores_R: Sequence[float | None]) -> str | None:
-        scores = [score for score in scores_R if score is not None]
-        if len(scores) < len(scores_R) or not scores:
-            return "reward_missing"
+    def _reason_to_drop(self, scores: Sequence[float]) -> str | None:
         if self.tolerance is None:
             return None
         low, high = self.score_range

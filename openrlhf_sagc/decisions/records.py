@@ -6,6 +6,7 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 ROLLOUT = "rollout"  # key by which a response of an engine carries its `Rollout`
+FEWEST = 2  # samples of a group that teach something
 HALF_A_STEP = 0.5  # a frame with fewer prompts than this share of a step needs is over
 
 
@@ -108,7 +109,7 @@ class Group(NamedTuple):
     `rollouts` are dispatched, and `size` of them are the group's members. `engines` has the engine of each rollout.
     `load` is what each rollout adds to its engine's: the tokens that are expected of it, or 1 where nothing is expected.
     It `began` so many seconds after its step, as far as the rollouts of others had told. `samples` are there once the group is
-    accepted.
+    accepted: those of its members that have a reward.
     """
 
     number: int

@@ -104,6 +104,7 @@ class Step:
     def __post_init__(self) -> None:
         running = [parts.group for parts in self.flight.running.values()]
         self.carried_accepted, self.carried_running = len(self.flight.accepted), len(running)
+        self._carried_samples = sum(group.size for group in running)
         self._places = Places(self.num_groups, running, self.flight.accepted)
         # Groups that run on though they have enough, and whose others nobody was told to stop yet.
         self._surplus = [parts for parts in self.flight.running.values() if parts.has_enough]
@@ -209,9 +210,9 @@ class Step:
     # --- what became of its groups --------------------------------------------------------------------------------
 
     @property
-    def groups_rolled_out(self) -> int:
-        """Groups in all, those carried over included; at least as many as a step without any drop has."""
-        return max(self.carried_running + self.dispatched, self.num_groups)
+    def samples_rolled_out(self) -> int:
+        """Members of all groups, those carried over included; at least as many as a step without any drop has."""
+        return max(self._carried_samples + self.dispatched * self.group_size, self.num_groups * self.group_size)
 
     @property
     def dropped(self) -> Counter[str]:
@@ -277,12 +278,12 @@ class Step:
         return Fate.GIVEN_UP
 
     def judge(self, back: Back, scores_R: Sequence[float | None], samples: Sequence[Any]) -> Fate:
-        """Keep the group with its samples for training, or drop it."""
+        """Keep the group with those of its samples that have a score for training, or drop it."""
         verdict = self.policies.sampler.judge(scores_R)
         self.verdicts.append(verdict)
         if verdict.reason is not None:
             return Fate.DROPPED
-        group = back.group._replace(samples=samples)
+        group = back.group._replace(samples=[x for x, score in zip(samples, scores_R) if score is not None])
         self.flight.accepted.append(group)
         self._places.accept(group)
         return Fate.KEPT

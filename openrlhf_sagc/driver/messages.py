@@ -1,22 +1,29 @@
 """What the scheduler tells its user: warnings of single events, and why a run ends whose step has too few groups."""
 
 from collections.abc import Sequence
-from types import SimpleNamespace
 
+from openrlhf_sagc.config.layout import fewest_samples
+from openrlhf_sagc.config.settings import Settings
 from openrlhf_sagc.decisions.records import Group
 from openrlhf_sagc.decisions.step import MOST_STOPS, Step
 from openrlhf_sagc.driver.prompt_excerpt import excerpt
 from openrlhf_sagc.driver.reward_failures import RewardFailures
 
 
-def shortfall(step: Step, algo: SimpleNamespace, failures: RewardFailures) -> str:
-    """Why a run ends whose step has too few groups when it may dispatch no more, and what would fill it.
+def shortfall(step: Step, settings: Settings, failures: RewardFailures) -> str:
+    """Why a run ends whose step has too few groups or samples to be trained, and what would fill it; "" if it has enough.
 
     Args:
-        step: that is short of groups.
-        algo: the settings of this name.
+        step: that may dispatch no more.
         failures: rewards that failed in it.
     """
+    algo, accepted, needed = settings.algo, step.flight.accepted, fewest_samples(settings)
+    samples = sum(len(group.samples) for group in accepted)
+    if samples >= needed and (algo.dynamic_filtering_at_cap == "keep" or len(accepted) >= step.num_groups):
+        return ""
+    if len(accepted) >= step.num_groups:
+        few = f"step {step.number + 1} has {samples} samples with a reward, and training takes {needed} at least"
+        return f"{few}: repair the reward, {failures.first}"
     keep = "" if algo.dynamic_filtering_at_cap == "keep" else ", or --algo.dynamic_filtering_at_cap keep"
     advice = f"use prompts that are solved sometimes{keep}"
     if step.dropped["reward_missing"] * 2 > step.dropped.total():

@@ -15,7 +15,7 @@ from tqdm import tqdm
 
 from openrlhf_sagc.actors.extra_logs import LEFT_OUT
 from openrlhf_sagc.actors.training import StepShare
-from openrlhf_sagc.config.layout import fewest_samples, longest_response
+from openrlhf_sagc.config.layout import longest_response
 from openrlhf_sagc.config.length_history import read_history
 from openrlhf_sagc.config.settings import Settings
 from openrlhf_sagc.decisions.loop import roll_out, stop
@@ -98,7 +98,8 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
             self._weights_at[step.number] = self.weights
         progress = min(self._prompts_consumed / self._prompts_of_run, 1.0)
         self._roll_out(step, groups, progress, **generate_kwargs)
-        self._check_shortfall(step)
+        if why := shortfall(step, self.settings, self.failures):
+            raise RuntimeError(why)
         step.close(keep=self._keep_surplus, tokens_of=loss_tokens)
         self.trace.write()
         self._log(step)
@@ -129,7 +130,8 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
     def _samples_to_train(self, step: Step, progress: float) -> StepSamples:
         """The samples of a closed step that `stream` has not sent to the actors."""
         stream = self.stream if self.stream and self.stream.has_sent else None
-        share = stream.share if stream else StepShare(progress, sum(group.size for group in step.trained))
+        lost = sum(group.size - len(group.samples) for group in step.trained)
+        share = stream.share if stream else StepShare(progress, sum(group.size for group in step.trained), lost=lost)
         share.plain = step.plain  # which the actors get with the last samples
         samples = stamped(stream.rest(step.trained) if stream else step.trained, share)
         return StepSamples(samples, self.metrics, stream, self.weights)
@@ -151,13 +153,12 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
             RuntimeError: too many rewards failed.
         """
         self.failures.begin()
-        size = generate_kwargs.get("n_samples_per_prompt", self.settings.rollout.n_samples_per_prompt)
         self._evaluated = itertools.count()
         self.engines.resume()
         with self.clock.left_out():
             samples = super().generate_eval_samples(**generate_kwargs)
         self.engines.pause()
-        self.failures.check(len(samples) // size)
+        self.failures.check(len(samples))
         return samples
 
     def _generate_vllm(self, dataloader_iter, num_prompts: int, dynamic_filtering: bool, **generate_kwargs):
@@ -176,7 +177,7 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
             for response in responses:
                 rollout = response[ROLLOUT]
                 if not rollout.finished or rollout.failure:
-                    self.failures.observe(rollout.failure or "the rollout was stopped", group)
+                    self.failures.observe(rollout.failure or "the rollout was stopped", group, rollout.tokens)
                 samples.append(self._sample_of(response, **generate_kwargs))
         return samples, len(prompts), exhausted
 
@@ -256,7 +257,8 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
         self.trace.add(step, back)
         for place, rollout in enumerate(back.rollouts):
             if rollout.failure:
-                self.failures.observe(rollout.failure, back.group.number if place in back.members else None)
+                group = back.group.number if place in back.members else None
+                self.failures.observe(rollout.failure, group, rollout.tokens)
         if back.fate is Fate.GIVEN_UP:
             logger.warning(given_up_warning(back.group))
         if back.fate is not None:
@@ -266,7 +268,7 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
             rewards = [sample.reward for sample in samples if sample is not None]
             self._first_rewards += [reward for reward in rewards if reward is not None]
         step.judge(back, [None if sample is None else sample.raw_score for sample in samples], samples)
-        self.failures.check(step.groups_rolled_out)
+        self.failures.check(step.samples_rolled_out)
 
     def _sample_of(self, response: dict, **generate_kwargs) -> Sample | None:
         """The sample of a response, or None if the reward failed."""
@@ -279,25 +281,17 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
             )
         return sample_of(response, generate_kwargs.get("max_len", 2048))  # OpenRLHF's default
 
-    def _check_shortfall(self, step: Step) -> None:
-        """End the run if the step has too few groups to be trained."""
-        settings, accepted = self.settings, self.flight.accepted
-        if len(accepted) >= step.num_groups:
-            return
-        enough = sum(group.size for group in accepted) >= fewest_samples(settings)
-        if settings.algo.dynamic_filtering_at_cap == "fail" or not enough:
-            raise RuntimeError(shortfall(step, settings.algo, self.failures))
-
     def _log(self, step: Step) -> None:
         """Make the step's metrics, and warn once of what keeps the controller from doing its work."""
         longest = longest_response(self.settings)
-        logs, warnings = step_logs(sample for group in step.trained for sample in group.samples)
+        samples = [sample for group in step.trained for sample in group.samples]
+        logs, warnings = step_logs(samples)
         self.metrics = {
             **logs,
             **control_metrics(self.planner, step),
             **sampling_metrics(step, self._ages(step)),
             **rollout_metrics(step.lengths, longest),
-            "rollout/reward_failures": float(len(self.failures)),
+            **self.failures.metrics(step.samples_rolled_out, [sample.response_length for sample in samples]),
             IDLE_TAIL: self.engines.idle_tail(self.flight.running.values()),
             **(self.stream.metrics() if self.stream else {}),
         }

@@ -24,6 +24,7 @@ import deepspeed  # isort: skip
 import torch  # isort: skip
 import torch.distributed as dist  # isort: skip
 from deepspeed.accelerator import get_accelerator  # isort: skip
+from made_up_prompts import is_lost  # isort: skip
 from openrlhf.trainer import ppo_trainer  # isort: skip
 from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator  # isort: skip
 
@@ -43,6 +44,7 @@ from tolerances import EPSILON  # isort: skip
 OWN = ("train.old_log_probs", "train.micro_batches", "train.stream")
 PLAIN_LENGTH = "train.plain_length"  # a flag of this script alone: mean tokens by which steps are weighed
 PADDED = "train.padded"  # and another: dynamic batches without the packing that they switch on
+LOST = "train.lost"  # and this: failed rewards cost some samples
 RAGGED = "train.ragged"  # another one: some samples have logs, with names of their own and of OpenRLHF's
 
 
@@ -52,6 +54,11 @@ SIZE = 4  # of every group
 def half_of(sample):
     """Which half of its group a sample is in."""
     return int(sample.info[SAMPLE]) % SIZE * 2 // SIZE
+
+
+def left_of(samples):
+    """Those of a group that have a reward."""
+    return [sample for number, sample in enumerate(samples) if not is_lost(sample.prompt, number)]
 
 
 def deal_in_turns(lengths_N, ranks):
@@ -105,11 +112,16 @@ class Trainer(GroupTraining, ppo_trainer.PPOTrainer):
                 )
                 for number in range(len(samples) // size)
             ]
+            share = StepShare(progress, len(samples))
+            if self.args.train.lost:
+                groups = [group._replace(samples=left_of(group.samples)) for group in groups]
+                share.lost = len(samples) - sum(len(group.samples) for group in groups)
             self.trained += len(groups)
             length = self.args.train.plain_length
             plain = PlainSteps(length, math.inf) if length else None
             if self.args.train.stream == "off" or not groups:
-                return StepSamples(stamped(groups, StepShare(progress, len(samples), plain=plain)), {}), *rest
+                share.plain = plain
+                return StepSamples(stamped(groups, share), {}), *rest
             stream = Stream(self.experience_maker, self.kl_ctl)
             stream.begin(SimpleNamespace(num_groups=len(groups), group_size=size), progress)
             draw = random.Random(
@@ -123,7 +135,8 @@ class Trainer(GroupTraining, ppo_trainer.PPOTrainer):
                 first += count
             stream.share.plain = plain
             samples = stamped(stream.rest(groups), stream.share)
-            return StepSamples(samples, {"streamed": 1 - len(samples) / (len(groups) * size)}, stream), *rest
+            count = sum(len(group.samples) for group in groups)
+            return StepSamples(samples, {"streamed": 1 - len(samples) / count}, stream), *rest
 
         self.samples_generator.generate_samples = generate
 
@@ -150,8 +163,9 @@ def roll_out(prompt, number, rewards):
 
 def parse(flags):
     ppo_loop.roll_out = roll_out if flags.get(RAGGED) else made_up
-    args = theirs({name: value for name, value in flags.items() if name not in (*OWN, PLAIN_LENGTH, PADDED, RAGGED)})
-    args.train.plain_length = flags.get(PLAIN_LENGTH)
+    own = (*OWN, PLAIN_LENGTH, PADDED, RAGGED, LOST)
+    args = theirs({name: value for name, value in flags.items() if name not in own})
+    args.train.plain_length, args.train.lost = flags.get(PLAIN_LENGTH), flags.get(LOST)
     if flags.get(PADDED):
         args.ds.packing_samples = False
     for name in OWN:

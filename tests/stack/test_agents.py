@@ -35,14 +35,14 @@ def test_the_first_rollouts_of_an_agents_prompt_are_its_group(make_scheduler, en
 
 
 def test_a_tool_that_hangs_costs_its_sample(make_scheduler):
-    """Its group is dropped and counted; the run goes on, and the reason is in the line that ends one with too many."""
+    """Its group is trained without it; the run goes on, and the reason is in the line that ends one with too many."""
     labels = ["8 hang"] + ["8 mixed"] * 47
     agent = ("--train.agent_func_path", KINDS["multi turn"])
     limits = ["--rollout.agent_timeout", 3, "--reward.max_failure_share", 0.1]
     scheduler = make_scheduler(labels, *limits, reward=agent)
     prompts, lengths, metrics, _ = take_step(scheduler)
-    assert len(prompts) == 4 and 0 not in prompts and len(lengths) == 16
-    assert (metrics["dropped_reward_missing"], metrics["rollout/reward_failures"]) == (1, 1)
+    assert len(prompts) == 4 and 0 in prompts and len(lengths) == 15
+    assert (metrics["dropped_reward_missing"], metrics["rollout/reward_failures"]) == (0, 1)
     scheduler = make_scheduler(["8 hang"] * 48, *limits, reward=agent)
     with pytest.raises(RuntimeError, match="the agent made no request to the engine for 3 s and did not return"):
         take_step(scheduler)

@@ -26,8 +26,8 @@ def test_failed_reward_ends_the_run_and_its_checkpoint_is_good(train, task, tmp_
     saved = int((tmp_path / "checkpoints" / "_actor" / "latest").read_text().removeprefix("global_step"))
     assert 1 <= saved <= 4
     (error,) = set(re.findall(r"RuntimeError: (--reward.*)", failed.output))
-    assert re.search(r"failing_reward.py: \d+ of \d+ groups lack a reward after at most 2 attempts, first: ", error)
-    assert "ConnectionError: verifier is gone (failing_reward.py:14); --reward.max_failure_share 0.1" in error
+    assert re.search(r"failing_reward.py: \d+ of \d+ samples lack a reward after at most 2 attempts, first: ", error)
+    assert "ConnectionError: verifier is gone (failing_reward.py:14); --reward.max_failure_share 0.02" in error
 
     monkeypatch.setenv("FAIL_AFTER", "100000")
     evaluation = {"eval__dataset": task / "prompts.jsonl", "eval__steps": 1, "eval__n_samples_per_prompt": 1}

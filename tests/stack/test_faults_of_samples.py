@@ -48,7 +48,7 @@ def test_every_fault_of_a_sample_costs_its_group(train, task, tmp_path):
     assert (run.scalars["rollout/num_samples"] == 32).all() and len(run.scalars) >= len(rows) * 4 // 32 - 2
     for reason in REASONS.values():
         assert reason in run.output, reason
-    assert "groups lack a reward after at most 1 attempts, first: " in run.output
+    assert "samples lack a reward after at most 1 attempts, first: " in run.output
     assert run.output.count("of extra_logs only finite numbers under names are logged; no reward is lost") == 1
     scalars = run.scalars.dropna(axis=1, how="all")
     assert (scalars["solved"].dropna() == 1).all() and (scalars["extra_logs/reward"].dropna() == 7).all()

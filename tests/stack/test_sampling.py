@@ -142,7 +142,7 @@ def test_agent_without_a_reward_costs_its_group_and_many_of_them_end_the_run(mak
     assert (metrics["dropped_reward_missing"], metrics["rollout/reward_failures"]) == (1, 4)
     scheduler = make_scheduler([f"8 {word}"] * 48)
     with pytest.raises(
-        RuntimeError, match="--train.agent_func_path .* groups lack a reward after at most 3 attempts"
+        RuntimeError, match="--train.agent_func_path .* samples lack a reward after at most 3 attempts"
     ) as error:
         take_step(scheduler)
     assert failure in str(error.value)
@@ -187,7 +187,7 @@ def test_reward_function_that_fails(make_scheduler, tmp_path, word, failure):
     assert prompts == [0, 2, 3, 4] and all(made.sample.reward == 1.0 for made in samples)
     assert (metrics["dropped_reward_missing"], metrics["rollout/reward_failures"]) == (1, 4)
     scheduler = make_scheduler([f"0 {word}"] * 48, *flags, reward=reward)
-    with pytest.raises(RuntimeError, match=r"of \d+ groups lack a reward after at most 2 attempts, first: ") as error:
+    with pytest.raises(RuntimeError, match=r"of \d+ samples lack a reward after at most 2 attempts, first: ") as error:
         take_step(scheduler, max_new_tokens=8)
     assert failure in str(error.value) and str(tmp_path / "reward.py") in str(error.value)
 
@@ -242,7 +242,7 @@ def test_reward_server_that_fails_hangs_or_goes_away_for_seconds(make_scheduler,
     assert (len(samples), metrics["rollout/reward_failures"]) == (16, 0)  # the 503 was asked again
     assert all(made.sample.reward == made.sample.score == 0.5 for made in samples)
     for word, timeout, failure in (("error", 30, "400"), ("hang", 0.5, "did not answer within 0.5 s")):
-        with pytest.raises(RuntimeError, match="groups lack a reward after at most 2 attempts, first: ") as error:
+        with pytest.raises(RuntimeError, match="samples lack a reward after at most 2 attempts, first: ") as error:
             take_step(make(word, timeout), max_new_tokens=8)
         assert failure in str(error.value) and url in str(error.value)
     server.shutdown()

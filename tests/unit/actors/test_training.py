@@ -88,6 +88,30 @@ def test_a_rollout_has_as_many_optimizer_steps_as_openrlhfs_buffer_makes_and_ran
     assert keep_number_of_steps(model_actor, samples) == steps
 
 
+@pytest.mark.parametrize("dynamic", [False, True], ids=["", "dynamic batches"])
+@pytest.mark.parametrize(
+    "lost, accumulated, batch_size", [(0, 2, 16), (15, 2, 16), (16, 2, 14), (40, 2, 11), (64, 1, 8)]
+)
+def test_samples_that_failed_rewards_have_cost_leave_as_many_optimizer_steps(dynamic, lost, accumulated, batch_size):
+    """8 prompts x 16 samples in steps of 16 on two actors in micro-batches of 4: eight steps of two micro-batches on each."""
+    engine = SimpleNamespace(
+        dp_world_size=2, train_micro_batch_size_per_gpu=lambda: 4, set_train_batch_size=lambda _: None
+    )
+    args = SimpleNamespace(
+        rollout=SimpleNamespace(batch_size=8, n_samples_per_prompt=16),
+        train=SimpleNamespace(batch_size=16, micro_batch_size=4, dynamic_batch_enable=dynamic),
+        actor=SimpleNamespace(num_nodes=1, num_gpus_per_node=2),
+        ds=SimpleNamespace(ring_attn_size=1, tensor_parallel_size=1),
+    )
+    strategy = SimpleNamespace(args=args, train_batch_size=16)
+    model_actor = SimpleNamespace(strategy=strategy, actor=SimpleNamespace(model=engine))
+    assert keep_number_of_steps(model_actor, 128, lost) == 8
+    if dynamic:
+        assert args.train.batch_size == batch_size and -(-(128 - lost) // batch_size) == 8
+    else:
+        assert strategy.accumulated_gradient == accumulated
+
+
 @pytest.mark.parametrize(
     "settings, module, found",
     [

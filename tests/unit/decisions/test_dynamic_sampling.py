@@ -25,7 +25,10 @@ from openrlhf_sagc.decisions.dynamic_sampling import REASONS, DynamicSampler, gr
         ([250.0, 250.0 + 2**-10], None),
         ([0.5, 0.51], None),
         ([-1, 1], None),  # a mean of 0, which OpenRLHF's default range would drop
-        ([1, None, 0], "reward_missing"),
+        ([1, None, 0], None),
+        ([1, None, 1], "all_right"),
+        ([None, 0], "reward_missing"),  # one sample teaches nothing
+        ([None, None], "reward_missing"),
         ([], "reward_missing"),
     ],
 )
@@ -43,17 +46,21 @@ def test_range_of_means_can_be_combined():
 def test_without_a_filter_only_rewards_that_failed_count():
     sampler = DynamicSampler(tolerance=None)
     assert sampler.judge([1.0] * 4).reason is None
-    assert sampler.judge([1.0, None, 1.0, 1.0]).reason == "reward_missing"
+    assert sampler.judge([1.0, None, 1.0, None]).reason is None
+    assert sampler.judge([1.0, None, None, None]).reason == "reward_missing"
+    assert sampler.judge([1.0]).reason is None and sampler.judge([None]).reason == "reward_missing"  # groups of one
     sampler.observe([sampler.judge([None] * 4)] * 9)
     assert sampler.acceptance_rate(4) == 1
 
 
-@given(st.lists(st.sampled_from([0.0, 0.5, 1.0]), min_size=2, max_size=16))
-def test_right_samples_and_pairs_are_counted(scores):
-    verdict = DynamicSampler().judge(scores)
+@given(st.lists(st.sampled_from([0.0, 0.5, 1.0]), min_size=2, max_size=16), st.integers(0, 5), st.randoms())
+def test_right_samples_and_pairs_are_counted_of_those_that_have_a_reward(scores, failed, rng):
+    all_scores = [*scores, *[None] * failed]
+    rng.shuffle(all_scores)
+    verdict = DynamicSampler().judge(all_scores)
     right = [score > 0.5 for score in scores]
     pairs = list(itertools.combinations(right, 2))
-    assert verdict.group_size == len(scores) and verdict.right == sum(right) / len(right)
+    assert verdict.group_size == len(all_scores) and verdict.right == sum(right) / len(right)
     assert verdict.right_pairs == pytest.approx(sum(map(all, pairs)) / len(pairs))
 
 

@@ -88,11 +88,10 @@ def test_every_verdict_is_counted_once(reasons):
     assert step.pass_rate == (pytest.approx(100 * accepted / len(reasons)) if reasons else None)
 
 
-def test_groups_rolled_out_are_at_least_those_of_a_step_without_a_drop():
-    assert step_of(16, 8, dispatched=3).groups_rolled_out == 16
-    step = step_of(16, 8, dispatched=20)
-    step.carried_running = 5
-    assert step.groups_rolled_out == 25
+def test_samples_rolled_out_are_at_least_those_of_a_step_without_a_drop():
+    assert step_of(16, 8, dispatched=3).samples_rolled_out == 16 * 8
+    running = {n: GroupParts(Group(n, 0, Prompt("a", "", None, 1), 4, 5)) for n in range(5)}  # of the step before
+    assert step_of(16, 8, dispatched=20, flight=InFlight(running=running)).samples_rolled_out == 20 * 8 + 5 * 4
 
 
 def test_a_shortfall_is_told_by_its_reasons():

@@ -22,9 +22,36 @@ SOLVED = "use prompts that are solved sometimes"
     ],
 )
 def test_the_advice_follows_what_most_groups_were_dropped_for(at_cap, dropped, advice):
-    step = SimpleNamespace(dropped=Counter(dropped), shortfall=lambda: "2 of 4 groups")
-    algo = SimpleNamespace(dynamic_filtering_at_cap=at_cap, dynamic_filtering_max_gen_batches=10)
-    assert shortfall(step, algo, FAILURES) == CAP + advice
+    accepted = [SimpleNamespace(samples=[None] * 4)] * (1 if at_cap == "keep" else 2)
+    step = SimpleNamespace(dropped=Counter(dropped), shortfall=lambda: "2 of 4 groups", num_groups=4, number=0)
+    step.flight = SimpleNamespace(accepted=accepted)
+    settings = settings_with(at_cap)
+    assert shortfall(step, settings, FAILURES) == CAP + advice
+    accepted += [SimpleNamespace(samples=[None] * 4)] * 2
+    step.num_groups = 4 if at_cap == "keep" else len(accepted)
+    assert shortfall(step, settings, FAILURES) == ""
+
+
+def test_a_step_whose_failed_rewards_leave_ranks_without_a_sample_names_the_reward():
+    accepted = [SimpleNamespace(samples=[None] * 2)] * 3
+    step = SimpleNamespace(num_groups=3, number=4, flight=SimpleNamespace(accepted=accepted))
+    line = f"step 5 has 6 samples with a reward, and training takes 8 at least: repair the reward, {FAILURES.first}"
+    assert shortfall(step, settings_with("fail"), FAILURES) == line
+
+
+def settings_with(at_cap):
+    """Of a run on eight ranks."""
+    return SimpleNamespace(
+        algo=SimpleNamespace(
+            dynamic_filtering_at_cap=at_cap,
+            dynamic_filtering_max_gen_batches=10,
+            kl=SimpleNamespace(init_coef=0),
+        ),
+        actor=SimpleNamespace(num_nodes=1, num_gpus_per_node=8),
+        ds=SimpleNamespace(ring_attn_size=1, tensor_parallel_size=1),
+        reward=SimpleNamespace(remote_url="reward.py"),
+        train=SimpleNamespace(agent_func_path=None),
+    )
 
 
 def test_prompts_that_do_not_come_back_are_named():

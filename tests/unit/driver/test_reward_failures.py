@@ -1,4 +1,6 @@
-"""Groups without a reward: counted, reported once, and the end of a run that has too many."""
+"""Samples without a reward: counted, reported once, and the end of a run that has too many."""
+
+from contextlib import nullcontext
 
 import pytest
 from fake_engines import MIXED, ONE_SIZE, WRONG, prompts_of
@@ -6,44 +8,109 @@ from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 
 import openrlhf_sagc.driver.rollout as rollout
 from openrlhf_sagc.decisions.records import ROLLOUT, Rollout
+from openrlhf_sagc.driver.experience import group_sizes_of
 from openrlhf_sagc.driver.reward_failures import MOST_REASONS
 
 
-def test_a_group_with_a_failed_reward_is_dropped_counted_and_replaced(make_generator, monkeypatch):
+def test_a_failed_reward_costs_its_sample_and_the_group_is_trained_without_it(make_generator, monkeypatch):
     warnings = []
     monkeypatch.setattr(rollout.logger, "warning", warnings.append)
-    failed = lambda prompt: "ValueError: no parse (reward.py:3)" if prompt == 1 else None  # noqa: E731
-    respond = lambda prompt, size: [(10, 1.0, 1.0, failed(prompt))] + [(10, float(prompt))] * (size - 1)  # noqa: E731
-    generator = make_generator(40, respond, **ONE_SIZE)
-    assert prompts_of(generator.generate_samples()[0]) == [0, 2, 3, 4]
+
+    def respond(prompt, size):
+        failure = "ValueError: no parse (reward.py:3)" if prompt == 1 else None
+        return [(10, 1.0, 1.0, failure)] + [(10, float(i)) for i in range(size - 1)]
+
+    generator = make_generator(40, respond, filtering=True, **ONE_SIZE)
+    samples, _, consumed, _ = generator.generate_samples()
+    assert group_sizes_of(samples) == [4, 3, 4, 4] and consumed == 4
+    assert [made.sample.reward for made in samples[4:7]] == [0.0, 1.0, 2.0]
+    assert {(made.step.num_samples, made.step.lost) for made in samples} == {(16, 1)}
     assert generator.metrics["rollout/reward_failures"] == 1
-    assert generator.metrics["dynamic_filtering/dropped_reward_missing"] == 1
+    assert generator.metrics["rollout/reward_failure_share"] == 1 / (4 * 9)  # groups that the filter lets it ask for
+    assert generator.metrics["dynamic_filtering/dropped_reward_missing"] == 0
     assert warnings == [
-        "--reward.remote_url reward.py: 1 of 4 groups lack a reward after at most 3 attempts, first: "
+        "--reward.remote_url reward.py: 1 of 36 samples lack a reward after at most 3 attempts, first: "
         "ValueError: no parse (reward.py:3)"
     ]
 
 
-@pytest.mark.parametrize("share, failures, groups", [(0.1, 2, 5), (0.0, 1, 4), (0.5, 4, 7)])
-def test_too_many_groups_without_a_reward_end_the_run(make_generator, share, failures, groups):
+@pytest.mark.parametrize("filtering", [False, True])
+def test_a_group_goes_that_has_one_sample_left_and_equal_rewards_are_the_filters_matter(make_generator, filtering):
+    """Prompt 0 has one reward, prompt 1 two equal ones, all others have some that differ."""
+    rewards = {0: [1.0, None, None, None], 1: [1.0, None, 1.0, None]}
+
+    def respond(prompt, size):
+        return [(10, r, 1.0, "E" if r is None else None) for r in rewards.get(prompt, MIXED)]
+
+    generator = make_generator(40, respond, filtering=filtering, reward__max_failure_share=0.5, **ONE_SIZE)
+    samples = generator.generate_samples()[0]
+    assert [int(made.sample.prompt) for made in samples] == (
+        [2] * 4 + [3] * 4 + [4] * 4 + [5] * 4 if filtering else [1] * 2 + [2] * 4 + [3] * 4 + [4] * 4
+    )
+    dropped = {n: generator.metrics[f"dynamic_filtering/dropped_{n}"] for n in ("reward_missing", "all_right")}
+    assert dropped == {"reward_missing": 1, "all_right": filtering}
+
+
+@pytest.mark.parametrize("share, failures, samples", [(0.1, 2, 16), (0.0, 1, 16), (0.2, 4, 16), (0.02, 2, 16)])
+def test_too_many_samples_without_a_reward_end_the_run(make_generator, share, failures, samples):
     respond = lambda prompt, size: [(10, 1.0, 1.0, f"E{prompt}")] + [(10, 1.0)] * (size - 1)  # noqa: E731
     generator = make_generator(40, respond, reward__max_failure_share=share, **ONE_SIZE)
     with pytest.raises(
-        RuntimeError, match=rf"{failures} of {groups} groups .* first: E0; --reward.max_failure_share {share:g}"
+        RuntimeError, match=rf"{failures} of {samples} samples .* first: E0; --reward.max_failure_share {share:g}"
     ):
         generator.generate_samples()
 
 
+def test_the_default_allows_two_samples_in_a_hundred(make_generator):
+    """128 samples: two may fail in different groups, three may not."""
+
+    def respond(prompt, size):
+        return [(10, 1.0, 1.0, "E" if prompt in failing else None)] + [(10, 0.0)] * (size - 1)
+
+    for failing, ends in (({3, 7}, False), ({3, 7, 9}, True)):
+        generator = make_generator(90, respond, rollout__batch_size=32, **ONE_SIZE)
+        with pytest.raises(RuntimeError, match="3 of 128 samples") if ends else nullcontext():
+            assert len(generator.generate_samples()[0]) == 126
+
+
+@pytest.mark.parametrize("tokens, told", [(40, True), (4, True), (13, False), (11, False)])
+def test_a_run_says_once_that_rewards_of_long_or_short_responses_fail(make_generator, monkeypatch, tokens, told):
+    """Timeouts hit long responses."""
+    warnings = []
+    monkeypatch.setattr(rollout.logger, "warning", warnings.append)
+
+    def respond(prompt, size):
+        return [(12, 1.0)] * (size - 1) + [(tokens, 1.0, 1.0, "E" if prompt % 4 == 0 else None)]
+
+    generator = make_generator(200, respond, reward__max_failure_share=1.0, **ONE_SIZE)
+    for _ in range(4):
+        generator.generate_samples()
+        mean = (12 * 12 + 3 * tokens) / 15
+        assert generator.metrics["rollout/failed_length_ratio"] == pytest.approx(tokens / mean)
+    said = [line for line in warnings if "tokens on average" in line]
+    assert len(said) == told
+    assert not told or ("--reward.timeout 9 may be too short" in said[0]) == (tokens == 40)
+
+
+def test_refused_prompts_have_no_length(make_generator):
+    def respond(prompt, size):
+        return [(0, 1.0, 1.0, "refused") if prompt == 1 else (10, 1.0)] * size
+
+    generator = make_generator(40, respond, **ONE_SIZE)
+    generator.generate_samples()
+    assert generator.metrics["rollout/reward_failures"] == 4 and "rollout/failed_length_ratio" not in generator.metrics
+
+
 def test_failed_rewards_are_a_share_of_all_that_the_step_dispatched(make_generator):
-    """A group of every eight fails, in a step that dispatches more than twice what it trains."""
+    """Two of its first 32 samples fail, in a step that dispatches more than twice what it trains."""
     scores = lambda prompt: MIXED if prompt % 4 == 0 else WRONG  # noqa: E731
     fails = lambda prompt, i: "E" if prompt in (1, 9) and i == 0 else None  # noqa: E731
     respond = lambda prompt, size: [  # noqa: E731
         (10, score, 1.0, fails(prompt, i)) for i, score in enumerate(scores(prompt))
     ]
-    generator = make_generator(40, respond, filtering=True, reward__max_failure_share=0.2, **ONE_SIZE)
+    generator = make_generator(40, respond, filtering=True, reward__max_failure_share=0.1, **ONE_SIZE)
     generator.generate_samples()
-    assert generator.metrics["rollout/reward_failures"] == 2 > 0.2 * 4
+    assert generator.metrics["rollout/reward_failures"] == 2 > 0.1 * 16
 
 
 def test_neither_the_line_that_ends_a_run_nor_its_state_has_the_secrets_of_a_reward_url(make_generator):
@@ -66,9 +133,9 @@ def test_one_prompt_whose_reward_always_fails_does_not_end_the_run(make_generato
     generator = make_generator(40, all_fail({2}), **ONE_SIZE)
     assert prompts_of(generator.generate_samples()[0]) == [0, 1, 3, 4]
     assert generator.metrics["rollout/reward_failures"] == 4
-    with pytest.raises(RuntimeError, match="2 of 5 groups lack a reward .* first: E2"):
+    with pytest.raises(RuntimeError, match="8 of 20 samples lack a reward .* first: E2"):
         make_generator(40, all_fail({2, 3}), **ONE_SIZE).generate_samples()
-    with pytest.raises(RuntimeError, match="1 of 4 groups"):
+    with pytest.raises(RuntimeError, match="4 of 16 samples"):
         make_generator(40, all_fail({2}), reward__max_failure_share=0.0, **ONE_SIZE).generate_samples()
 
 
@@ -85,7 +152,7 @@ def test_prompts_with_one_text_are_groups_of_their_own(make_generator):
     generator = make_generator(40, respond, **ONE_SIZE)
     answer = generator.ray.respond
     generator.ray.respond = lambda ref: [{**response, "prompt": "play"} for response in answer(ref)]
-    with pytest.raises(RuntimeError, match="2 of 5 groups lack a reward"):
+    with pytest.raises(RuntimeError, match="2 of 16 samples lack a reward"):
         generator.generate_samples()
 
 
@@ -111,7 +178,7 @@ def test_an_evaluation_counts_its_groups_too(make_generator, monkeypatch, failin
 
     monkeypatch.setattr(SamplesGenerator, "generate_eval_samples", evaluate)
     if ends:
-        with pytest.raises(RuntimeError, match="2 of 8 groups lack a reward"):
+        with pytest.raises(RuntimeError, match="8 of 32 samples lack a reward"):
             generator.generate_eval_samples(n_samples_per_prompt=4)
     else:
         assert generator.generate_eval_samples(n_samples_per_prompt=4).count(None) == 4
@@ -120,7 +187,7 @@ def test_an_evaluation_counts_its_groups_too(make_generator, monkeypatch, failin
 def test_a_refused_prompt_is_not_the_fault_of_a_reward_that_the_run_does_not_have(make_generator):
     respond = lambda prompt, size: [(10, 1.0, 1.0, "the prompt is empty")] * size  # noqa: E731
     with pytest.raises(
-        RuntimeError, match="^--data.prompt_dataset: 2 of 5 groups lack a reward .* the prompt is empty;"
+        RuntimeError, match="^--data.prompt_dataset: 8 of 20 samples lack a reward .* the prompt is empty;"
     ):
         make_generator(40, respond, reward__remote_url=None, **ONE_SIZE).generate_samples()
 
@@ -140,7 +207,7 @@ def test_every_reason_is_reported_once(make_generator, monkeypatch):
     for _ in range(3):
         generator.generate_samples()
     said = [line.split(": ", 1)[1] for line in warnings if "remote_url" in line]
-    first = "1 of 4 groups lack a reward after at most 3 attempts, first: the prompt is empty"
+    first = "4 of 16 samples lack a reward after at most 3 attempts, first: the prompt is empty"
     assert said == [first, "another reason: tokens [7, 8]", "another reason: TypeError: a"]
 
 
