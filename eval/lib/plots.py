@@ -13,6 +13,7 @@ plt.rcParams.update({"path.simplify_threshold": 1.0, "agg.path.chunksize": 10_00
 PARTS = {
     "decoding": "C0",
     "idle_tail": "C3",
+    "rewards": "C5",
     "experience": "C2",
     "training": "C1",
     "optimizer": "C4",

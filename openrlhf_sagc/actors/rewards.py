@@ -29,6 +29,7 @@ class Rewards:
         retries: further attempts.
         jitter: spreads the pauses before them.
         note_failure: is called, in the task that asked, with the reason why there is no reward after all attempts.
+        note_request: is called there after a request that failed: whether the server was away, and whether it is made again.
     """
 
     def __init__(
@@ -38,12 +39,13 @@ class Rewards:
         retries: int,
         jitter: random.Random,
         note_failure: Callable[[str], None],
+        note_request: Callable[[bool, bool], None] = lambda *_: None,
     ):
         self._executor = executor
         self._timeout = timeout
         self._retries = retries
         self._jitter = jitter
-        self._note_failure = note_failure
+        self._note_failure, self._note_request = note_failure, note_request
         self._threads = RewardThreads(timeout)
         self._large = asyncio.Semaphore(1)  # see `post`
         self._backlogs: defaultdict[str, Backlog] = defaultdict(Backlog)  # of servers, by their addresses
@@ -61,6 +63,7 @@ class Rewards:
                 return await self._ask({"query": [query], "prompts": [own_copy(prompt)], "labels": [own_copy(label)]})
             except Exception as error:
                 failure, pause = describe(error), asking.pause_after(error)
+                self._note_request(isinstance(error, ServerAway), pause is not None)
         self._note_failure(failure)
         return {"rewards": Missing(failure)}
 

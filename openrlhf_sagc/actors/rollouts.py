@@ -24,6 +24,8 @@ from openrlhf_sagc.actors.running_rollouts import (
     RunningRollout,
     current_rollout,
     note_failure,
+    note_request,
+    timed_reward,
 )
 from openrlhf_sagc.decisions.records import ROLLOUT, Collect, Dispatch, Ended, Rollout
 
@@ -116,10 +118,10 @@ class RolloutExecutor:
         self._pickled_tokenizer = b""  # with an agent's first rollout
         self._agent_timeout = None if self._single_turn else agent_timeout
         self._reward_model = self._single_turn and not executor.reward_endpoints
-        rewards = Rewards(executor, timeout, retries, self._jitter, note_failure)
+        rewards = Rewards(executor, timeout, retries, self._jitter, note_failure, note_request)
         for name in ("_fetch_rewards_via_func", "_fetch_rewards_via_http"):
             if getattr(type(executor), name, None) is getattr(SingleTurnAgentExecutor, name):
-                setattr(executor, name, rewards.fetch)
+                setattr(executor, name, partial(timed_reward, rewards.fetch))
 
     def execute(self, *args, llm_engine, **kwargs):
         """What the inner executor returns, reward and scores as floats, and a `Rollout` under the key ROLLOUT.
@@ -196,6 +198,9 @@ class RolloutExecutor:
             finished=response is not None,
             stopped=rollout.stopped,
             failure=None if rollout.stopped else rollout.failure,
+            reward_seconds=min(rollout.reward_seconds, seconds),
+            refused=rollout.refused,
+            retried=rollout.retried,
         )
         if response is None:
             response = {name: kwargs.get(name) for name in ("prompt", "label", "images")}

@@ -2,7 +2,8 @@
 
 import asyncio
 import time
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from copy import copy
 from dataclasses import dataclass, field
@@ -80,6 +81,8 @@ class RunningRollout:
         self.tokens = 0
         self.queue_seconds = 0.0
         self.failure: str | None = None
+        self.refused = self.retried = 0  # requests for its reward
+        self._reward_seconds, self._reward_since = 0.0, 0.0  # so far, and on the clock since when it waits, if it does
         self.stopped = False
         self.closed = False  # stopped or given up: no request is made any more, and what the agent returns is ignored
         self.task: asyncio.Task  # set right after this object is made
@@ -96,6 +99,20 @@ class RunningRollout:
             yield
         finally:
             self._set_deadline(False)
+
+    @contextmanager
+    def waits_for_its_reward(self):
+        """While this is entered, it has nothing to do but to wait."""
+        self._reward_since = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._reward_seconds, self._reward_since = self.reward_seconds, 0.0
+
+    @property
+    def reward_seconds(self) -> float:
+        """For which it has waited for its reward."""
+        return self._reward_seconds + (time.perf_counter() - self._reward_since if self._reward_since else 0.0)
 
     async def generate(self, call, request: str):
         """What `call`, the actor's `generate`, returns for this rollout."""
@@ -166,3 +183,17 @@ def note_failure(failure: str) -> None:
     rollout = current_rollout.get(None)
     if rollout and not rollout.closed:
         rollout.failure = failure
+
+
+def note_request(refused: bool, is_retried: bool) -> None:
+    """A request for the reward of the rollout that this runs for has failed."""
+    if rollout := current_rollout.get(None):
+        rollout.refused += refused
+        rollout.retried += is_retried
+
+
+async def timed_reward(fetch: Callable[..., Awaitable], *args, **kwargs) -> Any:
+    """What `fetch` returns, whose seconds are the reward's of the rollout that this runs for."""
+    rollout = current_rollout.get(None)
+    with rollout.waits_for_its_reward() if rollout else nullcontext():
+        return await fetch(*args, **kwargs)

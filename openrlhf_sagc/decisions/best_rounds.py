@@ -30,7 +30,7 @@ class BestRounds:
     """Takes what is forecast to be the fastest, see `RoundSeconds`; a frame, or short rounds and the long ones they fill,
     end before anything else begins.
 
-    What a kind of step takes over its forecast is measured, and corrects it; until it was tried for long, what all kinds
+    Waits for rewards are added to all forecasts alike. What a kind of step takes besides over its forecast is measured, and corrects it; until it was tried for long, what all kinds
     take does so as well. Where rollouts queue and a filter drops groups, a frame comes in the place of plain steps before
     anything is foreseen: it gathers what its steps leave over, which is slow. The first step has no forecast: it is a
     short round where every rollout has a slot, and else a plain step. Such rounds may end before their first long one.
@@ -85,7 +85,7 @@ class BestRounds:
             return PLAIN, ""
         if self._taken[1] and not self._forecasts.is_guess:
             self._learn(found)
-        seconds = {kind: getattr(found, kind) * self._correction(kind) for kind in WORDS}
+        seconds = {kind: getattr(found, kind) * self._correction(kind) + outlook.rewards for kind in WORDS}
         likely = {kind: x * (STAY if kind == self._kind else 1.0) for kind, x in seconds.items()}
         gathers = outlook.rate < 1 and self._forecasts.queues and found.sort == found.plain <= found.stop
         kind = self._fastest(likely, GATHER_GAIN if gathers else SORT_GAIN)
@@ -123,7 +123,7 @@ class BestRounds:
         """The round is over, and `waiting` prompts are left behind."""
         if step:
             self._forecasts.observe(step)
-            self._taken = [self._taken[0] + step.elapsed, self._taken[1] + 1]
+            self._taken = [self._taken[0] + step.generated, self._taken[1] + 1]
             self._over = {kind: [FADE * total, FADE * steps] for kind, (total, steps) in self._over.items()}
             self._was_long = step.round.long
         self._rules[self._kind].observe(waiting)

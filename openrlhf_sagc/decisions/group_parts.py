@@ -53,4 +53,4 @@ class GroupParts:
 
 
 def _order_of_finish(rollout: Rollout) -> tuple[bool, bool, float]:
-    return rollout.failure is not None, rollout.stopped, rollout.seconds
+    return rollout.failure is not None, rollout.stopped, rollout.generated

@@ -14,7 +14,7 @@ class RolloutEngines(Protocol):
         """Begin the rollouts of these groups, each on its engine."""
 
     def ended(self) -> Sequence[Ended]:
-        """Wait for rollouts to end; none if none does for a while."""
+        """Wait for rollouts to end, or to have nothing but rewards to come; none if none does for a while."""
         ...
 
     def stop_surplus(self, groups: dict[int, list[int]]) -> None:
@@ -66,3 +66,12 @@ def _dispatch(step: Step, groups: Sequence[Group], engines: RolloutEngines, trai
 def _take_back(step: Step, ended: Sequence[Ended], trainer: StepTrainer) -> None:
     for back in step.receive(ended):
         trainer.take_back(step, back)
+
+
+def shortfall(step: Step) -> str:
+    """What a step dispatched, and why it has not all its groups, for an error message."""
+    reasons = ", ".join(f"{count} {reason.replace('_', ' ')}" for reason, count in step.dropped.items())
+    return (
+        f"{step.dispatched} prompts of {step.group_size} samples gave {len(step.flight.accepted)} of the "
+        f"{step.num_groups} groups of step {step.number + 1} (dropped: {reasons})"
+    )

@@ -15,6 +15,8 @@ from openrlhf_sagc.decisions.step import Step
 from openrlhf_sagc.decisions.step_model import StepModel
 from openrlhf_sagc.decisions.token_weights import PlainSteps, TokenWeights, Trained
 
+WAITS_WEIGHT = 0.1  # of a step in the mean of what steps have waited for rewards
+
 
 class Batcher(Protocol):
     """A policy that says of every step how it is rolled out."""
@@ -83,6 +85,7 @@ class StepPlanner:
         self.num_engines = num_engines
         self.flight = InFlight()
         self.steps = 0
+        self._waits = [0.0, 0.0]  # for rewards at the ends of steps: seconds of the last step, and on average
 
     def begin(self, queue: PromptQueue) -> Step:
         """The next step, which goes on with what is in flight."""
@@ -96,7 +99,7 @@ class StepPlanner:
         drained = queue.left <= len(queue)  # before a draw that gets nothing
         # A step dispatches no more, so that a forecast draws no more.
         asked_rate = max(rate, 1 / self.sampler.max_gen_batches)
-        outlook = Outlook(waiting, drained, framed, explained, left, asked_rate)
+        outlook = Outlook(waiting, drained, framed, explained, left, asked_rate, self._waits[1])
         round = self.batcher.decide(num_groups, size, outlook)
         return Step(
             number=self.steps,
@@ -130,6 +133,9 @@ class StepPlanner:
 
         With the objective throughput the size stays until a step was timed.
         """
+        waited = step.elapsed - step.generated
+        mean = self._waits[1] if self.steps else waited
+        self._waits = [waited, mean + WAITS_WEIGHT * (waited - mean)]
         tokens = [[rollout.tokens for rollout in group] for group in step.lengths]
         running = [[not rollout.finished for rollout in group] for group in step.lengths]
         shown: Sequence[Sequence[float]] = tokens
@@ -143,7 +149,7 @@ class StepPlanner:
     def timed(self, seconds: float) -> None:
         """The step that is closed took so long, up to the beginning of the next one's rollouts; before that begins."""
         if self.step_model:
-            self.step_model.timed(seconds)
+            self.step_model.timed(max(seconds - self._waits[0], 0.0))
 
     def weigh(self, step: Step, groups: Sequence[Trained]) -> PlainSteps | None:
         """The step trains these groups: what the actors weigh it by, None for a plain step."""
@@ -170,6 +176,7 @@ class StepPlanner:
         return {
             **self.flight.state_dict(),
             "steps": self.steps,
+            "waits": self._waits,
             "controller": self.controller.state_dict(),
             "sampler": self.sampler.state_dict(),
             "batcher": self.batcher.state_dict(),
@@ -194,7 +201,7 @@ class StepPlanner:
             self.step_model.load_state_dict(state["step_model"])
         if self.token_weights and state.get("token_weights"):
             self.token_weights.load_state_dict(state["token_weights"])
-        self.steps = state["steps"]
+        self.steps, self._waits = state["steps"], state.get("waits", [0.0, 0.0])
 
     def _num_groups(self, size: int) -> int:
         """Groups that a step of this size trains."""
@@ -209,7 +216,9 @@ class StepPlanner:
         if not model.has_seen:
             return None
         ratio = getattr(self.batcher, "prompt_ratio", 1.0)
-        return [
+        forecasts = [
             model.forecast(size, self._num_groups(size), self.sampler.acceptance_rate(size), ratio)
             for size in self.controller.group_sizes
         ]
+        rewards = self._waits[1] if model.is_timed else 0.0  # before, forecasts are in units of the first step
+        return [forecast._replace(seconds=forecast.seconds + rewards) for forecast in forecasts]

@@ -16,7 +16,7 @@ class Outlook(NamedTuple):
     `waiting` prompts were put back, and `drained` says that the episode has no others. The prompts that are left in a frame
     are expected to fill `framed` steps, and all that the episode has left `left` ones. `explained` is the share of the
     spread of lengths between prompts that was foreseen, see `LengthPredictor`. Dynamic sampling keeps groups at this `rate`,
-    or at more if a step stops asking before.
+    or at more if a step stops asking before. `rewards` are the seconds for which steps have waited for nothing else.
     """
 
     waiting: int = 0
@@ -25,6 +25,7 @@ class Outlook(NamedTuple):
     explained: float = 0.0
     left: float = math.inf
     rate: float = 1.0
+    rewards: float = 0.0
 
     @property
     def is_frame_over(self) -> bool:
@@ -85,7 +86,8 @@ class Rollout(NamedTuple):
     """What an engine measured of one rollout; if the rollout did not finish, up to its end.
 
     `seconds` run from the dispatch inside the engine's actor. `queue_seconds` of them were spent waiting for vLLM's
-    scheduler. `finished` says that there is a whole response. `stopped` says that the scheduler, or the rollouts of the same
+    scheduler, and `reward_seconds`, the last ones, for a reward function or server, which `refused` some requests; some were
+    `retried`. `finished` says that there is a whole response. `stopped` says that the scheduler, or the rollouts of the same
     prompt that finished first, ended this one. `failure` says in one line why there is no reward after all attempts. A rollout that is neither finished nor stopped is one whose agent failed.
     """
 
@@ -95,11 +97,19 @@ class Rollout(NamedTuple):
     finished: bool
     stopped: bool
     failure: str | None
+    reward_seconds: float = 0.0
+    refused: int = 0
+    retried: int = 0
+
+    @property
+    def generated(self) -> float:
+        """Seconds from the dispatch until nothing but its reward was waited for."""
+        return max(self.seconds - self.reward_seconds, 0.0)
 
     @property
     def running_seconds(self) -> float:
-        """Seconds without the wait."""
-        return max(self.seconds - self.queue_seconds, 0.0)
+        """Seconds without the waits for vLLM's scheduler and for the reward; an agent's tools count."""
+        return max(self.generated - self.queue_seconds, 0.0)
 
 
 class Group(NamedTuple):

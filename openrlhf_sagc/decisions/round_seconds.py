@@ -46,7 +46,7 @@ class RoundSeconds:
     def observe(self, step: Step) -> None:
         """The step is closed."""
         ran = [
-            Ran(x.tokens, group.began, group.began + min(x.queue_seconds, x.seconds), group.began + x.seconds)
+            Ran(x.tokens, group.began, group.began + min(x.queue_seconds, x.generated), group.began + x.generated)
             for group, rollouts in step.ran
             for x in rollouts
         ]

@@ -75,6 +75,7 @@ class Step:
         trained, unused: its groups, once it is closed.
         plain: what the actors weigh it by, once it is closed; None for a plain step.
         elapsed: seconds from its first dispatch to the last end of a rollout so far, as the rollouts tell.
+        generated: the same without the last waits for rewards.
         ran: groups that came back, stopped ones too, with all their rollouts.
     """
 
@@ -99,6 +100,7 @@ class Step:
     plain: PlainSteps | None = None
     part: Part | None = None
     elapsed: float = 0.0
+    generated: float = 0.0
     ran: list[tuple[Group, list[Rollout]]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -237,6 +239,7 @@ class Step:
             had_enough = parts.has_enough
             parts.put(place, response)
             self.elapsed = max(self.elapsed, parts.group.began + response[ROLLOUT].seconds)
+            self.generated = max(self.generated, parts.group.began + response[ROLLOUT].generated)
             self.flight.loads[parts.group.engines[place]] -= parts.group.load
             if parts.is_whole:
                 whole.append(self._take_back(parts))
@@ -319,11 +322,3 @@ class Step:
             self, [Trained(tokens_of(group), len(group.samples)) for group in self.trained]
         )
         self.policies.finish(self)
-
-    def shortfall(self) -> str:
-        """What the step dispatched, and why it has not all its groups, for an error message."""
-        reasons = ", ".join(f"{count} {reason.replace('_', ' ')}" for reason, count in self.dropped.items())
-        return (
-            f"{self.dispatched} prompts of {self.group_size} samples gave {len(self.flight.accepted)} of the "
-            f"{self.num_groups} groups of step {self.number + 1} (dropped: {reasons})"
-        )

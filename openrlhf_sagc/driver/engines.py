@@ -19,7 +19,7 @@ from openrlhf_sagc.actors.engine_core import end_with_the_core
 from openrlhf_sagc.actors.rollouts import stop_left_over, stop_rollouts, watch_rollouts
 from openrlhf_sagc.config.settings import Settings
 from openrlhf_sagc.decisions.group_parts import GroupParts
-from openrlhf_sagc.decisions.idle_tail import idle_tail
+from openrlhf_sagc.decisions.idle_tail import idle_seconds
 from openrlhf_sagc.decisions.records import ROLLOUT, Collect, Dispatch, Ended, Group, Share
 
 logger = init_logger(__name__)
@@ -61,6 +61,7 @@ class Engines:
         self._sent: dict[int, float] = {}  # seconds on the clock at which groups were dispatched, by number
         self._began = 0.0  # seconds on the clock at `resume`
         self._spans: list[tuple[float, float]] = []  # when the rollouts ran that ended since then
+        self._rewarded: list[tuple[float, float]] = []  # and when they waited for their rewards
         self._generate_kwargs: dict[str, Any] | None = None  # from which `_sampling` follow
         self._sampling: dict[str, Any] = {}
         self._is_paused = False
@@ -80,7 +81,7 @@ class Engines:
         ray.get(self._ready)
         if generate_kwargs is not None and generate_kwargs != self._generate_kwargs:
             self._generate_kwargs, self._sampling = generate_kwargs, _sampling_of(self._strategy, generate_kwargs)
-        self._began, self._spans = time.perf_counter(), []
+        self._began, self._spans, self._rewarded = time.perf_counter(), [], []
         self.silent_waits = self.idle_waits = 0
         if self._is_paused:
             batch_vllm_engine_call(self._engines, "resume_generation")
@@ -146,8 +147,8 @@ class Engines:
                     raise RuntimeError(f"{message}; repair it and start again with --ckpt.load_enable")
                 logger.warning(message)
 
-    def idle_tail(self, running: Collection[GroupParts]) -> float:
-        """Seconds since the peak of this step in which fewer than half as many rollouts ran as at the peak.
+    def idle_seconds(self, running: Collection[GroupParts]) -> tuple[float, float, float]:
+        """Seconds of this step's idle tail, those in which it waited for rewards, see `idle_seconds`, and all of them.
 
         Args:
             running: the groups that run on; the times of others are let go.
@@ -155,7 +156,7 @@ class Engines:
         now, sent = time.perf_counter(), {parts.group.number: self._sent[parts.group.number] for parts in running}
         self._sent = sent
         still = [(sent[parts.group.number], now) for parts in running for _ in parts.left_on]
-        return idle_tail([*self._spans, *still], self._began, now)
+        return *idle_seconds([*self._spans, *still], self._rewarded, self._began, now), now - self._began
 
     def stop_surplus(self, groups: dict[int, list[int]]) -> None:
         """Stop what still runs of these groups, by number: the engine of each rollout; until it has ended."""
@@ -228,8 +229,9 @@ class Engines:
                 left[engine] -= 1
                 if not left.total():
                     del self._late[number]
-            end = self._sent[number] + response[ROLLOUT].seconds
-            self._spans.append((end - response[ROLLOUT].running_seconds, end))
+            generated = self._sent[number] + response[ROLLOUT].generated
+            self._spans.append((generated - response[ROLLOUT].running_seconds, generated))
+            self._rewarded.append((generated, generated + response[ROLLOUT].reward_seconds))
         return ended
 
     def _tell(self, late: dict[int, Counter[int]]) -> None:

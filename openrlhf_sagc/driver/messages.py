@@ -4,10 +4,14 @@ from collections.abc import Sequence
 
 from openrlhf_sagc.config.layout import fewest_samples
 from openrlhf_sagc.config.settings import Settings
+from openrlhf_sagc.decisions import loop
 from openrlhf_sagc.decisions.records import Group
 from openrlhf_sagc.decisions.step import MOST_STOPS, Step
 from openrlhf_sagc.driver.prompt_excerpt import excerpt
 from openrlhf_sagc.driver.reward_failures import RewardFailures
+from openrlhf_sagc.driver.step_seconds import REWARD_WAIT
+
+MUCH = 0.2  # of a step's generation, from which on a run is told that it waits for rewards
 
 
 def shortfall(step: Step, settings: Settings, failures: RewardFailures) -> str:
@@ -29,7 +33,27 @@ def shortfall(step: Step, settings: Settings, failures: RewardFailures) -> str:
     if step.dropped["reward_missing"] * 2 > step.dropped.total():
         advice = f"repair the reward, {failures.first}"
     most = f"--algo.dynamic_filtering_max_gen_batches {algo.dynamic_filtering_max_gen_batches}"
-    return f"{most} reached: {step.shortfall()}: {advice}"
+    return f"{most} reached: {loop.shortfall(step)}: {advice}"
+
+
+def reward_wait_warning(number: int, generation: float, metrics: dict[str, float]) -> dict[str, str]:
+    """Says, by kind, where rewards have taken more than a MUCH of a step's generation.
+
+    Args:
+        number: of the step, from 0.
+        generation: its seconds.
+        metrics: the step's.
+    """
+    seconds = metrics[REWARD_WAIT]
+    if seconds <= MUCH * generation:
+        return {}
+    refused, retried = (int(metrics[f"rollout/reward_requests_{name}"]) for name in ("refused", "retried"))
+    line = (
+        f"for {seconds:.3g} of the {generation:.3g} s of step {number + 1}'s rollouts no response was decoded and the run "
+        f"waited for rewards ({refused} requests refused, {retried} made again): a faster reward, or more of its servers in "
+        "--reward.remote_url, saves that; tail batching and group control do not"
+    )
+    return {"rewards": line}
 
 
 def silence_warning(step: Step, seconds: float) -> str:

@@ -2,7 +2,7 @@
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from openrlhf_sagc.decisions.controller import StragglerAwareGroupController
 from openrlhf_sagc.decisions.dynamic_sampling import REASONS
@@ -10,6 +10,7 @@ from openrlhf_sagc.decisions.planner import StepPlanner
 from openrlhf_sagc.decisions.records import Rollout
 from openrlhf_sagc.decisions.step import Step
 from openrlhf_sagc.driver.samples import loss_tokens
+from openrlhf_sagc.driver.step_seconds import IDLE_TAIL, REWARD_WAIT
 
 
 def control_metrics(planner: StepPlanner, step: Step) -> dict[str, float]:
@@ -96,6 +97,23 @@ def rollout_metrics(groups: Sequence[Sequence[Rollout]], longest: int) -> dict[s
         "rollout/seconds_median": statistics.median(seconds),
         "rollout/seconds_max": max(seconds),
         "rollout/queue_seconds": statistics.fmean(rollout.queue_seconds for rollout in finished),
+    }
+
+
+def wait_metrics(idle_tail: float, rewards: float, generation: float, rollouts: Iterable[Rollout]) -> dict[str, float]:
+    """Scalars of what a step has waited for, in seconds and as a share of its generation, and of requests for rewards.
+
+    Args:
+        idle_tail, rewards, generation: seconds, see `idle_seconds`.
+        rollouts: that came back.
+    """
+    refused, retried = map(sum, zip((0, 0), *((rollout.refused, rollout.retried) for rollout in rollouts)))
+    return {
+        IDLE_TAIL: idle_tail,
+        REWARD_WAIT: rewards,
+        "rollout/reward_wait_share": rewards / max(generation, 1e-9),
+        "rollout/reward_requests_refused": float(refused),
+        "rollout/reward_requests_retried": float(retried),
     }
 
 

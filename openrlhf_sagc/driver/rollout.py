@@ -22,17 +22,16 @@ from openrlhf_sagc.decisions.loop import roll_out, stop
 from openrlhf_sagc.decisions.prompt_queue import PromptQueue
 from openrlhf_sagc.decisions.records import ROLLOUT, Back, Fate, Group
 from openrlhf_sagc.decisions.step import Step
+from openrlhf_sagc.driver import messages, metrics
 from openrlhf_sagc.driver.engines import WAIT, Engines
 from openrlhf_sagc.driver.evaluation import evaluation_metrics
 from openrlhf_sagc.driver.experience import GroupSample, stamped
 from openrlhf_sagc.driver.extra_logs import step_logs
-from openrlhf_sagc.driver.messages import equal_rewards_warning, given_up_warning, shortfall, silence_warning
-from openrlhf_sagc.driver.metrics import control_metrics, control_warnings, rollout_metrics, sampling_metrics
 from openrlhf_sagc.driver.prompts import DataloaderPrompts
 from openrlhf_sagc.driver.reward_failures import RewardFailures
 from openrlhf_sagc.driver.samples import Sample, loss_tokens, sample_of
 from openrlhf_sagc.driver.saved_state import FORMAT, check_saved_state, resumed_state
-from openrlhf_sagc.driver.step_seconds import IDLE_TAIL, StepClock
+from openrlhf_sagc.driver.step_seconds import StepClock
 from openrlhf_sagc.driver.streaming import StepSamples, Stream
 from openrlhf_sagc.driver.trace import RunTrace
 from openrlhf_sagc.policies import build_planner
@@ -98,7 +97,7 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
             self._weights_at[step.number] = self.weights
         progress = min(self._prompts_consumed / self._prompts_of_run, 1.0)
         self._roll_out(step, groups, progress, **generate_kwargs)
-        if why := shortfall(step, self.settings, self.failures):
+        if why := messages.shortfall(step, self.settings, self.failures):
             raise RuntimeError(why)
         step.close(keep=self._keep_surplus, tokens_of=loss_tokens)
         self.trace.write()
@@ -247,7 +246,7 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
     def wait_on(self, step: Step) -> None:
         """Nothing has come back for WAIT seconds: warn, or stop what nobody decodes any more; called by the loop."""
         if self.engines.silent_waits == WAITS_BEFORE_WARNING:
-            logger.warning(silence_warning(step, WAIT * WAITS_BEFORE_WARNING))
+            logger.warning(messages.silence_warning(step, WAIT * WAITS_BEFORE_WARNING))
         if self.engines.idle_waits * WAIT > self._patience:
             stop(step, self.engines, self)
             self.engines.silent_waits = self.engines.idle_waits = 0
@@ -260,7 +259,7 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
                 group = back.group.number if place in back.members else None
                 self.failures.observe(rollout.failure, group, rollout.tokens)
         if back.fate is Fate.GIVEN_UP:
-            logger.warning(given_up_warning(back.group))
+            logger.warning(messages.given_up_warning(back.group))
         if back.fate is not None:
             return
         samples = [self._sample_of(back.responses[place], **self._generate_kwargs) for place in back.members]
@@ -284,20 +283,24 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
     def _log(self, step: Step) -> None:
         """Make the step's metrics, and warn once of what keeps the controller from doing its work."""
         longest = longest_response(self.settings)
+        idle_tail, rewards, generation = self.engines.idle_seconds(self.flight.running.values())
         samples = [sample for group in step.trained for sample in group.samples]
         logs, warnings = step_logs(samples)
         self.metrics = {
             **logs,
-            **control_metrics(self.planner, step),
-            **sampling_metrics(step, self._ages(step)),
-            **rollout_metrics(step.lengths, longest),
+            **metrics.control_metrics(self.planner, step),
+            **metrics.sampling_metrics(step, self._ages(step)),
+            **metrics.rollout_metrics(step.lengths, longest),
             **self.failures.metrics(step.samples_rolled_out, [sample.response_length for sample in samples]),
-            IDLE_TAIL: self.engines.idle_tail(self.flight.running.values()),
+            **metrics.wait_metrics(
+                idle_tail, rewards, generation, itertools.chain(*(rollouts for _, rollouts in step.ran))
+            ),
             **(self.stream.metrics() if self.stream else {}),
         }
         if self.settings.rollout.sagc.enable:
             signal = self.settings.rollout.sagc.signal
-            warnings |= control_warnings(self.planner.controller, signal, self.metrics, longest)
+            warnings |= metrics.control_warnings(self.planner.controller, signal, self.metrics, longest)
+        warnings |= messages.reward_wait_warning(step.number, generation, self.metrics)
         for kind, warning in warnings.items():
             self._warn_once(kind, warning)
 
@@ -317,4 +320,4 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
         """Once, after the first step: a reward that says the same of every response is mostly a mistake."""
         rewards, self._first_rewards = self._first_rewards, None
         if rewards and len(rewards) > 1 and min(rewards) == max(rewards):
-            logger.warning(equal_rewards_warning(rewards))
+            logger.warning(messages.equal_rewards_warning(rewards))

@@ -7,14 +7,15 @@ from contextlib import contextmanager
 from openrlhf_sagc.actors.optimizer_clock import OPTIMIZER_SECONDS
 
 IDLE_TAIL = "rollout/idle_tail_seconds"
+REWARD_WAIT = "rollout/reward_wait_seconds"
 OTHER = "timing/other"  # of OpenRLHF's training step: what its own timings leave out
 
 
 def step_seconds(scalars: Mapping[str, float]) -> dict[str, float]:
     """Parts of a step in seconds, `step_seconds/*`; their sum is `timing/step_total`.
 
-    `decoding` and `idle_tail` are generation that training did not hide. In a synchronous run that is all of it. An
-    asynchronous run rolls out while it trains, and waits at most for the end, so that the tail is what it sees first.
+    `decoding`, `idle_tail` and `rewards` are generation that training did not hide. In a synchronous run that is all of it. An
+    asynchronous run rolls out while it trains, and waits at most for the end, so that rewards and the tail are seen first.
 
     Args:
         scalars: a step's, as OpenRLHF logs them.
@@ -24,10 +25,12 @@ def step_seconds(scalars: Mapping[str, float]) -> dict[str, float]:
     optimizer = min(scalars.get(OPTIMIZER_SECONDS, 0.0), trained)  # missing while the actor is frozen
     left = max(total - trained - experience - sync, 0.0)
     generation = min(scalars["timing/generation"], max(left - scalars[OTHER], 0.0))
-    idle_tail = min(scalars[IDLE_TAIL], generation)
+    rewards = min(scalars[REWARD_WAIT], generation)
+    idle_tail = min(scalars[IDLE_TAIL], generation - rewards)
     parts = {
-        "decoding": generation - idle_tail,
+        "decoding": max(generation - idle_tail - rewards, 0.0),  # rounding
         "idle_tail": idle_tail,
+        "rewards": rewards,
         "experience": experience,
         "training": trained - optimizer,
         "optimizer": optimizer,

@@ -19,7 +19,7 @@ from lib.simulation.engine import Request
 from lib.simulation.lengths import LogNormal, Trace
 from lib.simulation.work import Work
 
-from openrlhf_sagc.decisions.loop import roll_out, stop
+from openrlhf_sagc.decisions.loop import roll_out, shortfall, stop
 from openrlhf_sagc.decisions.planner import StepPlanner
 from openrlhf_sagc.decisions.prompt_queue import PromptQueue
 from openrlhf_sagc.decisions.records import ROLLOUT, Back, Ended, Fate, Group, Rollout
@@ -166,7 +166,7 @@ class SimulatedTraining:
         stop(step, self.engines, self)
         step.end()
         if len(step.flight.accepted) < step.num_groups:
-            raise RuntimeError(step.shortfall())
+            raise RuntimeError(shortfall(step))
         step.close(keep=False, tokens_of=lambda group: sum(group.samples))
         self.queue.close_episode([])
         trained = step.trained

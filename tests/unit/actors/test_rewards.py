@@ -6,7 +6,7 @@ import threading
 
 import pytest
 import torch
-from engine_actor import UNFINISHED_FIELDS, Actor, Agent, answer_of, calls, run
+from engine_actor import UNFINISHED_FIELDS, Actor, Agent, answer_of, calls, run, until
 from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 from openrlhf.utils.agent import SingleTurnAgentExecutor
 
@@ -96,6 +96,34 @@ def test_the_failure_line_says_what_the_function_did(reward_file, body, failure)
 def test_a_function_that_recovers_gives_its_reward(reward_file):
     response = run(Actor(reward_file("return dict(rewards=[0.0] if len(calls) > 2 else 1 / 0)"), retries=2).rollout())
     assert response["reward"] == 0.0 and response[ROLLOUT].failure is None
+
+
+def test_a_rollout_tells_how_long_it_waited_for_its_reward_and_how_often_it_asked(reward_file):
+    """A function that fails once and then takes 0.2 s; the wait is no part of the running seconds."""
+    body = "if len(calls) == 1: raise OSError('once')\n    time.sleep(0.2)\n    return {'rewards': 1.0}"
+    response = run(Actor(reward_file(body), retries=1, statistics=False).rollout())
+    rollout = response[ROLLOUT]
+    assert response["reward"] == 1.0 and (rollout.refused, rollout.retried) == (0, 1)
+    assert 0.2 <= rollout.reward_seconds <= rollout.seconds
+    assert rollout.running_seconds == rollout.seconds - rollout.reward_seconds
+
+
+def test_requests_that_a_server_refuses_are_counted():
+    response = run(Actor(SingleTurnAgentExecutor("http://127.0.0.1:9/away"), retries=2).rollout())
+    rollout = response[ROLLOUT]
+    assert rollout.failure and (rollout.refused, rollout.retried) == (3, 2)
+
+
+def test_a_rollout_that_is_stopped_while_it_waits_tells_so_too(reward_file):
+    async def check():
+        executor = reward_file("free.wait()\n    return {'rewards': 1.0}")
+        actor = Actor(executor)
+        waits = until(lambda: calls(executor))
+        (response,) = await actor.stopped_when(waits, [actor.rollout()])
+        return response[ROLLOUT]
+
+    rollout = run(check())
+    assert 0 < rollout.reward_seconds <= rollout.seconds and rollout.tokens == 5
 
 
 def test_pauses_double_up_to_half_a_minute_and_differ_between_samples(monkeypatch):

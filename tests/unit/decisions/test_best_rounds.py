@@ -36,7 +36,7 @@ def batcher_of(seconds, **others):
 
 def closed(round, elapsed=1.0):
     """A step in which nothing ran that could be learned from."""
-    return SimpleNamespace(elapsed=elapsed, round=round, ran=[], trained=[], unused=[], num_groups=8)
+    return SimpleNamespace(generated=elapsed, round=round, ran=[], trained=[], unused=[], num_groups=8)
 
 
 def kinds(batcher, outlooks, elapsed=1.0):
@@ -71,6 +71,15 @@ def test_the_fastest_is_chosen_with_a_handicap_for_what_wastes_tokens(seconds, k
     batcher = batcher_of(seconds)
     batcher.decide(8, 4, Outlook())
     assert batcher._kind == kind and batcher.metrics()["plain_round"] == (kind == "plain")
+
+
+@pytest.mark.parametrize("rewards, kind", [(0, "sort"), (10, "sort"), (2000, "plain")])
+def test_waits_for_rewards_are_the_same_for_all_kinds(rewards, kind):
+    """What saves 40 of 2,100 seconds is not worth it; and no kind's forecast is corrected for them."""
+    batcher = batcher_of(Seconds(100, 60, 80))
+    for _ in range(3):
+        found = kinds(batcher, [Outlook(rewards=rewards)], elapsed=100.0)
+    assert batcher._kind == kind and found and batcher._correction("stop") == pytest.approx(1.0, rel=0.7)
 
 
 @pytest.mark.parametrize(

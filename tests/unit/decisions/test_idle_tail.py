@@ -1,10 +1,30 @@
-"""The idle tail of a step."""
+"""The idle tail of a step, and its waits for rewards."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openrlhf_sagc.decisions.idle_tail import idle_tail
+from openrlhf_sagc.decisions.idle_tail import idle_seconds
+
+
+def idle_tail(running, began, now):
+    tail, rewards = idle_seconds(running, [], began, now)
+    assert rewards == 0
+    return tail
+
+
+def test_waits_for_rewards_are_no_idle_tail():
+    """Four run until 102, 103, 104 and 106; each then waits for its reward, the last until 119, and a second wave does."""
+    ends = (102.0, 103.0, 104.0, 106.0)
+    running, rewarded = [(100.0, end) for end in ends], [(end, end + 13) for end in ends]
+    assert idle_seconds(running, rewarded, 100.0, 120.0) == pytest.approx((106 - 104 + 120 - 119, 119 - 106))
+    running += [(112.0, 114.0)] * 4
+    assert idle_seconds(running, rewarded, 100.0, 119.0) == pytest.approx((2, 119 - 106 - 2))
+
+
+def test_a_rollout_that_runs_is_the_tail_whatever_others_wait_for():
+    running, rewarded = [(0.0, 2.0)] * 7 + [(0.0, 10.0)], [(2.0, 9.0)] * 7 + [(10.0, 11.0)]
+    assert idle_seconds(running, rewarded, 0.0, 11.0) == pytest.approx((8, 1))
 
 
 def test_the_idle_tail_begins_when_fewer_than_half_of_the_peak_run():

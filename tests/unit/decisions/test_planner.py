@@ -1,5 +1,7 @@
 """What a step is planned to be, and which prompts it draws."""
 
+import json
+
 import pytest
 from random_runs import Source
 
@@ -10,6 +12,7 @@ from openrlhf_sagc.decisions.planner import StepPlanner
 from openrlhf_sagc.decisions.prompt_queue import PromptQueue
 from openrlhf_sagc.decisions.records import ROLLOUT, Ended, Part, Prompt, Rollout, Round
 from openrlhf_sagc.decisions.step import Step
+from openrlhf_sagc.decisions.step_model import StepModel
 from openrlhf_sagc.decisions.tail_batching import NoTailBatching, TailBatcher
 
 
@@ -117,6 +120,41 @@ def test_a_step_tells_when_its_groups_began_and_how_long_it_took():
     last = later[0][1]
     step.receive([Ended(last.number, place, {ROLLOUT: rollout._replace(seconds=99.0)}) for place in range(2)])
     assert step.elapsed == last.began + 99.0
+
+
+def test_waits_for_rewards_are_a_term_of_their_own_in_the_forecasts_of_all_sizes():
+    """Of two runs, one waits 90 s for rewards at the end of each step; all else is the same."""
+    forecasts, outlooks = {}, {}
+    for waited in (0.0, 90.0):
+
+        class Watches(NoTailBatching):
+            def decide(self, num_groups, group_size, outlook):
+                outlooks[waited] = outlook
+                return super().decide(num_groups, group_size, outlook)
+
+        controller = StragglerAwareGroupController([2, 4])
+        settings = dict(hold="samples", samples=8, prompts=4, signal="seconds", num_engines=1, step_model=StepModel(1))
+        planner = StepPlanner(controller, DynamicSampler(tolerance=None), Watches(), None, **settings)
+        observe, shown, queue = controller.observe, [], PromptQueue(Source(50))
+        controller.observe = lambda groups, *more: shown.append((groups, *more)) or observe(groups, *more)
+        for _ in range(3):
+            step = planner.begin(queue)
+            for group in step.dispatch():
+                rollout = Rollout(7, 10.0 + waited, 1.0, True, False, None, reward_seconds=waited)
+                ended = [Ended(group.number, place, {ROLLOUT: rollout}) for place in range(group.size)]
+                for back in step.receive(ended):
+                    step.judge(back, [0.0] * group.size, [7] * group.size)
+            step.end()
+            planner.timed(20.0 + waited)
+            step.close(keep=False, tokens_of=lambda group: 28)
+            assert (step.elapsed, step.generated) == (10.0 + waited, 10.0)
+        groups, _, found, _ = shown[-1]
+        assert {length for lengths in groups for length in lengths} == {9.0}
+        forecasts[waited] = [forecast.seconds for forecast in found]
+    assert [slow - quick for slow, quick in zip(forecasts[90.0], forecasts[0.0])] == pytest.approx([90.0, 90.0])
+    assert outlooks[0.0].rewards == 0.0 and outlooks[90.0].rewards == pytest.approx(90.0)
+    planner.load_state_dict(json.loads(json.dumps(planner.state_dict())))
+    assert planner.begin(queue) and outlooks[90.0].rewards == pytest.approx(90.0)
 
 
 def test_a_batcher_hears_that_no_prompt_is_left_before_a_draw_gets_none():

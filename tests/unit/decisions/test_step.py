@@ -94,13 +94,6 @@ def test_samples_rolled_out_are_at_least_those_of_a_step_without_a_drop():
     assert step_of(16, 8, dispatched=20, flight=InFlight(running=running)).samples_rolled_out == 20 * 8 + 5 * 4
 
 
-def test_a_shortfall_is_told_by_its_reasons():
-    step = step_of(4, 4, dispatched=40, verdicts=kept(2) + dropped(30) + [Verdict(4, "reward_missing")] * 8)
-    assert with_groups(step, 2, 0).shortfall() == (
-        "40 prompts of 4 samples gave 2 of the 4 groups of step 1 (dropped: 30 all wrong, 8 reward missing)"
-    )
-
-
 def filled(num_groups, expected, kept, seed):
     """Dispatches of a step, and its groups over those that it trains, where groups are kept by chance and come back in turn."""
     rng, step, dispatches = random.Random(seed), step_of(num_groups, rate=expected, cap=1000), 0

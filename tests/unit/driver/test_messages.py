@@ -9,7 +9,7 @@ from openrlhf_sagc.decisions.records import Group, Prompt
 from openrlhf_sagc.driver.messages import equal_rewards_warning, given_up_warning, shortfall, silence_warning
 
 FAILURES = SimpleNamespace(first="--reward.remote_url reward.py failed first with E0")
-CAP = "--algo.dynamic_filtering_max_gen_batches 10 reached: 2 of 4 groups: "
+CAP = "--algo.dynamic_filtering_max_gen_batches 10 reached: 40 prompts of 4 samples gave "
 SOLVED = "use prompts that are solved sometimes"
 
 
@@ -23,10 +23,12 @@ SOLVED = "use prompts that are solved sometimes"
 )
 def test_the_advice_follows_what_most_groups_were_dropped_for(at_cap, dropped, advice):
     accepted = [SimpleNamespace(samples=[None] * 4)] * (1 if at_cap == "keep" else 2)
-    step = SimpleNamespace(dropped=Counter(dropped), shortfall=lambda: "2 of 4 groups", num_groups=4, number=0)
+    step = SimpleNamespace(dropped=Counter(dropped), dispatched=40, group_size=4, num_groups=4, number=0)
     step.flight = SimpleNamespace(accepted=accepted)
     settings = settings_with(at_cap)
-    assert shortfall(step, settings, FAILURES) == CAP + advice
+    reasons = ", ".join(f"{count} {reason.replace('_', ' ')}" for reason, count in dropped.items())
+    gave = f"{len(accepted)} of the 4 groups of step 1 (dropped: {reasons}): "
+    assert shortfall(step, settings, FAILURES) == CAP + gave + advice
     accepted += [SimpleNamespace(samples=[None] * 4)] * 2
     step.num_groups = 4 if at_cap == "keep" else len(accepted)
     assert shortfall(step, settings, FAILURES) == ""

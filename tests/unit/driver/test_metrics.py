@@ -1,9 +1,12 @@
 """What the log says of a step, and the warnings about the controller."""
 
+from types import SimpleNamespace
+
 import pytest
 
+import openrlhf_sagc.driver.engines as engines
 import openrlhf_sagc.driver.rollout as rollout
-from openrlhf_sagc.decisions.records import Rollout
+from openrlhf_sagc.decisions.records import ROLLOUT, Rollout
 from openrlhf_sagc.driver.metrics import rollout_metrics
 
 
@@ -38,6 +41,35 @@ def test_signal_in_seconds_leaves_the_queue_out(make_generator):
         assert generator.metrics["sagc/straggler_rate"] == rate
         assert generator.metrics["rollout/seconds_max"] == pytest.approx(0.9)
         assert generator.metrics["rollout/queue_seconds"] == pytest.approx(0.5)
+
+
+def test_waits_for_rewards_are_logged_and_said_once(make_generator, monkeypatch):
+    """Every rollout runs for a second on the clock and waits for its reward for nine; the second step is quick."""
+    warnings, clock = [], iter(range(0, 10_000, 10))
+    monkeypatch.setattr(rollout.logger, "warning", warnings.append)
+    monkeypatch.setattr(engines, "time", SimpleNamespace(perf_counter=lambda: float(next(clock))))
+    generator = make_generator(40)
+    respond, waits = generator.ray.respond, True
+
+    def slow(ref):
+        (response,) = respond(ref)
+        waited = {"reward_seconds": 9.0, "refused": 2, "retried": 1} if waits else {}
+        return [{**response, ROLLOUT: response[ROLLOUT]._replace(seconds=10.0, queue_seconds=0.0, **waited)}]
+
+    generator.ray.respond = slow
+    generator.generate_samples()
+    logged = generator.metrics
+    assert logged["rollout/reward_wait_seconds"] >= 9 and logged["rollout/reward_wait_share"] > 0.2
+    assert logged["rollout/seconds_max"] == 1.0
+    assert (logged["rollout/reward_requests_refused"], logged["rollout/reward_requests_retried"]) == (32, 16)
+    generator.generate_samples()
+    waits = False
+    generator.generate_samples()
+    assert (
+        generator.metrics["rollout/reward_wait_seconds"] == 0 == generator.metrics["rollout/reward_requests_refused"]
+    )
+    (line,) = [line for line in warnings if "waited for rewards" in line]
+    assert "step 1's rollouts" in line and "(32 requests refused, 16 made again)" in line
 
 
 @pytest.mark.parametrize(

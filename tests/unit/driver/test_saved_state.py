@@ -23,6 +23,7 @@ def entries_of(state, prefix=""):
 # fmt: off
 ENTRIES = {
     "format", "drained", "drawn_episode", "taken", "episode", "returned", "dispatched", "accepted", "unobserved", "steps",
+    "waits",
     "controller", "sampler", "batcher", "predictor", "step_model", "prompts_consumed", "data",
     "controller.group_size", "controller.hazard_a", "controller.hazard_b", "controller.seen", "controller.stopped",
     "controller.stopped.entered", "controller.stopped.ended", "controller.virtual_queue", "controller.balance",
@@ -34,7 +35,17 @@ ENTRIES = {
 }
 # fmt: on
 PROMPT = ("text", "label", "images", "episode", "must_finish", "stops")
-ROLLOUT = ("tokens", "seconds", "queue_seconds", "finished", "stopped", "failure")
+ROLLOUT = (
+    "tokens",
+    "seconds",
+    "queue_seconds",
+    "finished",
+    "stopped",
+    "failure",
+    "reward_seconds",
+    "refused",
+    "retried",
+)
 
 
 def saved_state(make_generator):
@@ -51,7 +62,7 @@ def saved_state(make_generator):
 def test_the_number_stands_for_these_entries(make_generator):
     """If this fails, something that is saved has changed: add 1 to FORMAT, and write the new entries here."""
     saved = saved_state(make_generator)["samples_generator"]
-    assert (FORMAT, entries_of(saved), Prompt._fields, Rollout._fields) == (6, ENTRIES, PROMPT, ROLLOUT)
+    assert (FORMAT, entries_of(saved), Prompt._fields, Rollout._fields) == (7, ENTRIES, PROMPT, ROLLOUT)
     assert len(saved["returned"][0]) == len(PROMPT)
 
 

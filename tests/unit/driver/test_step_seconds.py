@@ -4,13 +4,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openrlhf_sagc.driver.step_seconds import IDLE_TAIL, StepClock, step_seconds
+from openrlhf_sagc.driver.step_seconds import IDLE_TAIL, REWARD_WAIT, StepClock, step_seconds
 
 
-def scalars(total, generation, experience=0.0, training=0.0, sync=0.0, other=0.0, idle_tail=0.0, **more):
+def scalars(total, generation, experience=0.0, training=0.0, sync=0.0, other=0.0, idle_tail=0.0, rewards=0.0, **more):
     timings = {"step_total": total, "generation": generation, "make_experience": experience}
     timings |= {"ppo_train": training, "broadcast": sync, "other": other}
-    return {f"timing/{name}": value for name, value in timings.items()} | {IDLE_TAIL: idle_tail, **more}
+    return {f"timing/{name}": value for name, value in timings.items()} | {
+        IDLE_TAIL: idle_tail,
+        REWARD_WAIT: rewards,
+        **more,
+    }
 
 
 def parts_of(logged):
@@ -18,8 +22,15 @@ def parts_of(logged):
 
 
 def test_parts_of_a_synchronous_step():
-    logged = scalars(10.0, 4.0, 1.0, 3.0, 0.5, 1.5, idle_tail=2.5, actor_optimizer_seconds=0.75)
-    expected = {"decoding": 1.5, "idle_tail": 2.5, "experience": 1.0, "training": 2.25, "optimizer": 0.75}
+    logged = scalars(10.0, 4.0, 1.0, 3.0, 0.5, 1.5, idle_tail=2.5, rewards=1.0, actor_optimizer_seconds=0.75)
+    expected = {
+        "decoding": 0.5,
+        "idle_tail": 2.5,
+        "rewards": 1.0,
+        "experience": 1.0,
+        "training": 2.25,
+        "optimizer": 0.75,
+    }
     assert parts_of(logged) == pytest.approx(expected | {"sync": 0.5, "other": 1.5})
 
 
@@ -41,11 +52,11 @@ def test_an_asynchronous_step_hides_the_beginning_of_its_generation(total, decod
 seconds = st.floats(0, 1e4)
 
 
-@given(seconds, seconds, seconds, seconds, seconds, seconds, seconds, seconds)
-def test_parts_sum_to_the_step(generation, experience, training, sync, other, idle_tail, optimizer, waited):
+@given(seconds, seconds, seconds, seconds, seconds, seconds, seconds, seconds, seconds)
+def test_parts_sum_to_the_step(generation, experience, training, sync, other, idle_tail, rewards, optimizer, waited):
     """`waited`: of an asynchronous step, for rollouts and for what is done between steps."""
     for total in (generation + experience + training + sync + other, experience + training + sync + other + waited):
-        logged = scalars(total, generation, experience, training, sync, other, idle_tail)
+        logged = scalars(total, generation, experience, training, sync, other, idle_tail, rewards)
         parts = parts_of({**logged, "actor_optimizer_seconds": optimizer})
         assert sum(parts.values()) == pytest.approx(total) and min(parts.values()) >= 0
 

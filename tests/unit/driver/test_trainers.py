@@ -20,7 +20,7 @@ from openrlhf_sagc.driver.rollout import StepSamples, StragglerAwareSamplesGener
 from openrlhf_sagc.driver.trainers import GroupGenerator, GroupTrainer, GroupTrainerAsync, GroupTrainingActor
 
 TIMINGS = {f"timing/{name}": 1.0 for name in ("generation", "make_experience", "ppo_train", "broadcast", "other")}
-TIMINGS |= {"timing/step_total": 5.0, "rollout/idle_tail_seconds": 0.5}
+TIMINGS |= {"timing/step_total": 5.0, "rollout/idle_tail_seconds": 0.5, "rollout/reward_wait_seconds": 0.0}
 
 
 @pytest.fixture
@@ -181,7 +181,7 @@ def logged(monkeypatch):
 
 def assert_parts_make_the_step(scalars):
     parts = {name: value for name, value in scalars.items() if name.startswith("step_seconds/")}
-    assert len(parts) == 7 and min(parts.values()) >= 0
+    assert len(parts) == 8 and min(parts.values()) >= 0
     assert sum(parts.values()) == pytest.approx(scalars["timing/step_total"])
     assert parts["step_seconds/training"] == pytest.approx(0.016)
     assert parts["step_seconds/optimizer"] == 0.004
@@ -193,7 +193,12 @@ def test_the_log_of_a_synchronous_step_has_parts_that_sum_to_its_seconds(start_r
 
     def generate_samples():
         time.sleep(0.03)
-        return StepSamples(["sample"], {"rollout/idle_tail_seconds": 0.01}), None, 8, True
+        return (
+            StepSamples(["sample"], {"rollout/idle_tail_seconds": 0.01, "rollout/reward_wait_seconds": 0.0}),
+            None,
+            8,
+            True,
+        )
 
     trainer.samples_generator.generate_samples = generate_samples
     trainer.args.train.num_episodes = 2
@@ -210,7 +215,14 @@ def test_an_asynchronous_step_has_the_generation_that_it_waited_for(start_run, m
     steps, shared = queue.Queue(), {"generator_actor": None, "vllm_lock": None, "rollout_slots": queue.Queue()}
     actor = make(GroupTrainingActor, args, "actor", None, None, "reference", [], rollout_queue=steps, **shared)
     for _ in range(2):
-        steps.put((StepSamples(["sample"], {"rollout/idle_tail_seconds": 0.01}), {}, None, 5.0))
+        steps.put(
+            (
+                StepSamples(["sample"], {"rollout/idle_tail_seconds": 0.01, "rollout/reward_wait_seconds": 0.0}),
+                {},
+                None,
+                5.0,
+            )
+        )
     steps.put("done")
     actor.fit()
     for scalars in logged:

@@ -8,7 +8,7 @@ from lib.plots import PARTS
 from lib.run_report import plots
 from report_runs import arm_of, noisy, run_of
 
-from openrlhf_sagc.driver.step_seconds import IDLE_TAIL, OTHER, step_seconds
+from openrlhf_sagc.driver.step_seconds import IDLE_TAIL, OTHER, REWARD_WAIT, step_seconds
 
 
 @pytest.fixture
@@ -28,14 +28,18 @@ def drawn(monkeypatch):
 
 def test_it_draws_every_part_that_the_log_has():
     scalars = dict.fromkeys(["step_total", "generation", "make_experience", "ppo_train", "broadcast"], 1.0)
-    logged = {f"timing/{name}": value for name, value in scalars.items()} | {OTHER: 0.0, IDLE_TAIL: 0.0}
+    logged = {f"timing/{name}": value for name, value in scalars.items()} | {
+        OTHER: 0.0,
+        IDLE_TAIL: 0.0,
+        REWARD_WAIT: 0.0,
+    }
     assert list(step_seconds(logged)) == [f"step_seconds/{name}" for name in PARTS]
 
 
 def test_the_parts_of_a_step_are_stacked(drawn):
     axis = drawn(3.0, 2.0, 4.0)
     assert [part.get_label() for part in axis.collections] == [name.replace("_", " ") for name in PARTS]
-    for part, height in ((axis.collections[0], 1 / 7), (axis.collections[-1], 1.0)):
+    for part, height in ((axis.collections[0], 1 / len(PARTS)), (axis.collections[-1], 1.0)):
         (path,) = part.get_paths()
         tops = [max(y for x, y in path.vertices if low < x + 1e-9 and x - 1e-9 < low + 1) for low in (0.5, 1.5, 2.5)]
         # Neighbours share an edge, where the higher one is seen.
