@@ -39,6 +39,7 @@ def main() -> None:
     from openrlhf_sagc.driver import trainers
     from openrlhf_sagc.driver.trace import held_trace
     from openrlhf_sagc.run.deaths import ended_by_deaths
+    from openrlhf_sagc.run.signals import ended_by_signals
 
     # In this order: nothing is moved before it is held, and no folder is held for flags that cannot work.
     with held_folders(settings) as held, held_trace(settings):
@@ -49,7 +50,7 @@ def main() -> None:
         keep_run("openrlhf_sagc", sys.argv[1:], settings, tree)
         trainer = trainers.GroupTrainerAsync if settings.train.async_enable else trainers.GroupTrainer
         bring_tree(tree, settings.vllm.enforce_eager)
-        with ended_by_deaths(settings):
+        with ended_by_deaths(settings), ended_by_signals(settings):
             train_ppo_ray.train(settings.openrlhf_args(), trainer)
 
 

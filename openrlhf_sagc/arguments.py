@@ -236,6 +236,12 @@ def _add_files(group: argparse._ArgumentGroup) -> None:
         help="end a resumed run (same), or begin its episode anew (anew), if its data have changed",
     )
     group.add_argument(
+        "--ckpt.grace_seconds",
+        type=float,
+        default=25.0,
+        help="seconds that a run may take at SIGTERM, SIGINT or SIGHUP to save its last finished step",
+    )
+    group.add_argument(
         CHECK_ROWS,
         type=_rows_to_check,
         default=DRAWN,

@@ -55,11 +55,14 @@ export RAY_TMPDIR
 . "$root/train_scripts/private_ray.sh"
 private_ray "$RAY_TMPDIR"
 
-"$@" &
+(trap - INT && exec "$@") & # which bash would have ignore it
 command=$!
-trap 'kill "$command" 2>/dev/null; wait "$command" || true' INT TERM
-# Ray's last processes may still write there.
-trap 'for _ in 1 2 3 4 5; do rm -rf "$RAY_TMPDIR" 2>/dev/null && break; sleep 0.5; done' EXIT
-code=0
-wait "$command" || code=$?
+for name in HUP INT TERM USR1; do
+    # shellcheck disable=SC2064
+    trap "caught=yes; kill -s $name $command 2>/dev/null || true" "$name"
+done
+# Whatever ends this script, the run ends first, which takes a while where it saves. Ray's last processes may still write there.
+trap 'kill "$command" 2>/dev/null || true; wait "$command" || true
+for _ in 1 2 3 4 5; do rm -rf "$RAY_TMPDIR" 2>/dev/null && break; sleep 0.5; done' EXIT
+until caught=''; wait "$command"; code=$?; [ -z "$caught" ]; do :; done # a signal ends the waiting, not the run
 exit $code

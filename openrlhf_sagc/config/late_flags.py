@@ -97,6 +97,7 @@ TABLE = DIVISORS | {
     "eval.temperature": (NOT_NEGATIVE, _evaluates),
     "eval.n_samples_per_prompt": (WHOLE, _evaluates),
     "ckpt.save_steps": (STEPS, _always),
+    "ckpt.grace_seconds": (NOT_NEGATIVE, _always),
     "ckpt.max_num": (WHOLE, lambda args: args.ckpt.save_steps > 0),
     "ckpt.max_mem": (Range(lambda value: value > 0, "use GB above 0"), lambda args: args.ckpt.save_steps > 0),
     "logger.logging_steps": (Range(lambda value: value != 0, "use 1 or more"), _always),

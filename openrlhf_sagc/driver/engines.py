@@ -21,6 +21,7 @@ from openrlhf_sagc.config.settings import Settings
 from openrlhf_sagc.decisions.group_parts import GroupParts
 from openrlhf_sagc.decisions.idle_tail import idle_seconds
 from openrlhf_sagc.decisions.records import ROLLOUT, Collect, Dispatch, Ended, Group, Share
+from openrlhf_sagc.run.wishes import GivenUp, wishes
 
 logger = init_logger(__name__)
 
@@ -55,7 +56,9 @@ class Engines:
         self._rollouts: Counter[int] = Counter()  # that run, by engine
         self._running = 0  # all of them
         self._asked: set[int] = set()  # engines that will say what has ended
-        self._back: SimpleQueue[tuple[int, Future]] = SimpleQueue()  # answers of engines
+        self._back: SimpleQueue[tuple[int, Future] | None] = (
+            SimpleQueue()
+        )  # answers of engines; None: to give the step up
         self._late: dict[int, Counter[int]] = {}  # groups that are to stop: rollouts that still run, by engine
         self._told = 0.0  # seconds on the clock at which all of these were last told so
         self._sent: dict[int, float] = {}  # seconds on the clock at which groups were dispatched, by number
@@ -70,6 +73,7 @@ class Engines:
         limits["agent_timeout"] = self._settings.rollout.agent_timeout
         self._ready = [*tokenizer_sent, *self._call(watch_rollouts, **limits)]
         self._call(end_with_the_core)
+        wishes().at_end(partial(self._back.put, None))
 
     def wake(self) -> None:
         """Bring engines back that sleep between steps."""
@@ -77,7 +81,14 @@ class Engines:
             batch_vllm_engine_call(self._engines, "wake_up")
 
     def resume(self, generate_kwargs: dict[str, Any] | None = None) -> None:
-        """Go on generating after `pause`; `generate_kwargs` are OpenRLHF's, for what is dispatched from now on."""
+        """Go on generating after `pause`; `generate_kwargs` are OpenRLHF's, for what is dispatched from now on.
+
+        From here on every wait for rollouts ends where the command wishes the end of the run.
+
+        Raises:
+            GivenUp: it does.
+        """
+        wishes().look()
         ray.get(self._ready)
         if generate_kwargs is not None and generate_kwargs != self._generate_kwargs:
             self._generate_kwargs, self._sampling = generate_kwargs, _sampling_of(self._strategy, generate_kwargs)
@@ -146,6 +157,13 @@ class Engines:
                 if silent == STOPS_BEFORE_END:
                     raise RuntimeError(f"{message}; repair it and start again with --ckpt.load_enable")
                 logger.warning(message)
+
+    def result(self, ref: ray.ObjectRef) -> Any:
+        """What a call of an engine returns."""
+        while True:
+            wishes().look()
+            with suppress(ray.exceptions.GetTimeoutError):
+                return ray.get(ref, timeout=STOP_WAIT)
 
     def idle_seconds(self, running: Collection[GroupParts]) -> tuple[float, float, float]:
         """Seconds of this step's idle tail, those in which it waited for rewards, see `idle_seconds`, and all of them.
@@ -216,9 +234,12 @@ class Engines:
     def _next(self, timeout: float) -> list[Ended]:
         """What the next answer of an engine says has ended; nothing if none answers within `timeout` seconds."""
         try:
-            engine, future = self._back.get(timeout=timeout)
+            answer = self._back.get(timeout=timeout)
         except Empty:
             return []
+        if answer is None:
+            raise GivenUp
+        engine, future = answer
         (ended,) = future.result()
         self._asked.remove(engine)
         self._rollouts[engine] -= len(ended)

@@ -7,7 +7,6 @@ others still run. It closes with exactly the groups that it needs. The rest is s
 import itertools
 from collections.abc import Iterator
 
-import ray
 import torch
 from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator, _collect_prompt_batch
 from openrlhf.utils.logging_utils import init_logger
@@ -171,7 +170,7 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
         samples = []
         refs = self._dispatch_prompts_to_vllm(prompts, labels, images=images, **generate_kwargs)
         for ref, prompt, label in zip(tqdm(refs, desc="Generate samples of the evaluation"), prompts, labels):
-            group, responses = next(self._evaluated), ray.get(ref)
+            group, responses = next(self._evaluated), self.engines.result(ref)
             self.planner.evaluated(prompt, label, [response[ROLLOUT] for response in responses])
             for response in responses:
                 rollout = response[ROLLOUT]
@@ -184,11 +183,8 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
         """What a resumed run needs, by its keys in a checkpoint; prompts of running groups are put back.
 
         All of it is plain data: numbers, strings, lists, dictionaries and tensors, and images if the prompts have them.
-        The trainers ask for it after every step. Nothing is made of a step whose checkpoint is not saved, since an
-        asynchronous run sends the state from process to process.
+        It stays as it is while the run goes on. The trainers ask for it after every step.
         """
-        if not self._is_saved(self.planner.steps):
-            return {}
         planner = self.planner.state_dict()
         planner["accepted"] = [
             [*group, [sample.state_dict() for sample in samples]] for *group, samples in planner["accepted"]
@@ -203,12 +199,6 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
         }
         dataloader = {} if state["drained"] else self.prompts_dataloader.state_dict()
         return {"samples_generator": state, "data_loader_state_dict": dataloader}
-
-    def _is_saved(self, step: int) -> bool:
-        """Whether a checkpoint of this step, counted from 1, may be saved: its own, or that of the best evaluation so far."""
-        if self.eval_dataloader is not None and step % self.args.eval.steps == 0:  # OpenRLHF's: -1 is infinite there
-            return True
-        return step % self.args.ckpt.save_steps == 0
 
     def load_state_dict(self, checkpoint_states: dict) -> None:
         """Go on from a checkpoint that holds what `state_dict()` gave.

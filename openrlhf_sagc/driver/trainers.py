@@ -2,8 +2,8 @@
 
 import gc
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import suppress
+from queue import Empty
 from typing import Any
 
 import ray
@@ -12,18 +12,17 @@ from openrlhf.trainer.ppo_trainer_async import GenerateSamplesActor, PPOTrainerA
 from openrlhf.trainer.ppo_utils.experience import Experience
 from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 from openrlhf.utils.logging_utils import init_logger
-from ray.exceptions import RayTaskError
 
 from openrlhf_sagc.actors.adapters import broadcast_merged
 from openrlhf_sagc.config.savings import why_not_streamed
 from openrlhf_sagc.config.settings import Settings
-from openrlhf_sagc.driver.evaluation import FAILED
+from openrlhf_sagc.driver.checkpointing import Checkpointing
 from openrlhf_sagc.driver.experience import GroupExperienceMaker
 from openrlhf_sagc.driver.metrics import aged
 from openrlhf_sagc.driver.rollout import StragglerAwareSamplesGenerator
-from openrlhf_sagc.driver.step_seconds import OTHER, step_seconds
+from openrlhf_sagc.driver.step_seconds import OTHER
 from openrlhf_sagc.driver.streaming import StepSamples, Stream
-from openrlhf_sagc.run.notes import write_notes
+from openrlhf_sagc.run.wishes import GivenUp, wishes
 
 logger = init_logger(__name__)
 
@@ -41,7 +40,8 @@ class GroupSampling:
         self.samples_generator = generator = StragglerAwareSamplesGenerator(
             theirs.strategy, theirs.prompts_dataloader, theirs.eval_dataloader, theirs.tokenizer, theirs.vllm_engines
         )
-        self.prompts_dataloader = _PromptsOfRun(generator)
+        settings = generator.settings.train
+        self.prompts_dataloader = _PromptsOfRun(generator, settings.async_enable and settings.async_queue_size + 1)
         collect_less_garbage()
 
 
@@ -49,16 +49,35 @@ class _PromptsOfRun:
     """What stands for the prompt dataloader in OpenRLHF's loops, which save its state alone: the scheduler's is with it.
 
     How far the dataloader is says nothing of the prompts that were drawn and not trained yet (#1322).
+
+    Args:
+        generator: whose state it is.
+        ahead: steps that are rolled out before they are trained. Then OpenRLHF sends the state from process to process, so
+            that of a step whose checkpoint is not due stays here; `kept` has those of the last steps, by number.
     """
 
-    def __init__(self, generator: StragglerAwareSamplesGenerator) -> None:
-        self._generator = generator
+    def __init__(self, generator: StragglerAwareSamplesGenerator, ahead: int = 0) -> None:
+        self._generator, self._ahead = generator, ahead
+        self.kept: dict[int, dict[str, Any]] = {}
 
     def __len__(self) -> int:
         return len(self._generator.prompts_dataloader)
 
     def state_dict(self) -> dict[str, Any]:
-        return self._generator.state_dict()
+        state, step = self._generator.state_dict(), self._generator.planner.steps
+        if not self._ahead:
+            return state
+        self.kept = {number: kept for number, kept in self.kept.items() if number >= step - self._ahead} | {
+            step: state
+        }
+        return state if self._is_due(step) else {}
+
+    def _is_due(self, step: int) -> bool:
+        """Whether a checkpoint of this step, counted from 1, may be saved: its own, or that of the best evaluation so far."""
+        args = self._generator.args
+        if self._generator.eval_dataloader is not None and step % args.eval.steps == 0:  # -1 is infinite there
+            return True
+        return step % args.ckpt.save_steps == 0
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._generator.load_state_dict(state)
@@ -74,7 +93,7 @@ def collect_less_garbage() -> None:
     gc.set_threshold(YOUNG_OBJECTS)
 
 
-class GroupTraining(BasePPOTrainer):
+class GroupTraining(Checkpointing):
     """What trains: groups may have any size, and the log has the scheduler's scalars."""
 
     syncs = 0  # of the weights, in an asynchronous run
@@ -103,7 +122,8 @@ class GroupTraining(BasePPOTrainer):
         self._streamed = step.stream.made if step.stream else []
         waited = step.stream.join() if step.stream else 0.0
         behind = 0 if step.weights is None else self.syncs - step.weights
-        status, global_step = super().train_step(step, global_step)
+        with self.trains():
+            status, global_step = super().train_step(step, global_step)
         if step.stream:
             status["timing/ppo_train"] += waited
         timed = sum(seconds for name, seconds in status.items() if name.startswith("timing/"))
@@ -114,56 +134,6 @@ class GroupTraining(BasePPOTrainer):
     def _compute_rollout_stats(self, experiences: list[Experience]) -> dict[str, float]:
         """OpenRLHF's scalars, of the samples too that were trained before."""
         return super()._compute_rollout_stats([*self._streamed, *experiences])
-
-    def init_checkpoint_states(self) -> dict[str, Any]:
-        """OpenRLHF's, where the scheduler's state is with the dataloader's, as `_PromptsOfRun` takes it."""
-        states = super().init_checkpoint_states()
-        if states["global_step"]:
-            names = ("samples_generator", "data_loader_state_dict")
-            states["data_loader_state_dict"] = {name: states[name] for name in names if name in states}
-        return states
-
-    def save_logs_and_checkpoints(self, global_step: int, status: dict, client_states: dict | None = None) -> None:
-        _complete(client_states)
-        with _named_failure(self.settings.ckpt.path, global_step):
-            super().save_logs_and_checkpoints(global_step, {**status, **step_seconds(status)}, client_states)
-        write_notes(self.settings.ckpt.path, global_step, self.settings.data.described)
-
-    def save_best_checkpoint(self, eval_metrics: dict, global_step: int, client_states: dict | None = None) -> None:
-        """OpenRLHF's, unless rewards of the evaluation failed: its metrics say too little of the weights."""
-        if failed := eval_metrics.get(FAILED):
-            logger.warning(
-                f"the evaluation of step {global_step} has {failed:.0f} samples without a reward, which count as its worst; "
-                "so its checkpoint cannot become the best"
-            )
-            return
-        _complete(client_states)
-        with _named_failure(self.settings.ckpt.path, global_step):
-            super().save_best_checkpoint(eval_metrics, global_step, client_states)
-        write_notes(self.settings.ckpt.path, global_step, self.settings.data.described)
-
-
-def _complete(client_states: dict[str, Any] | None) -> None:
-    """Give a checkpoint the scheduler's state under a key of its own, and the episode that a resumed run begins in.
-
-    OpenRLHF saves that of the step, which may have been the last one of its episode; a resumed run would repeat it.
-    """
-    saved = (client_states or {}).get("data_loader_state_dict", {})
-    if client_states and "samples_generator" in saved:
-        client_states.update(saved, episode=saved["samples_generator"]["episode"] - 1)
-
-
-@contextmanager
-def _named_failure(path: str, step: int) -> Iterator[None]:
-    """Say in one line that a checkpoint could not be saved, and how to go on."""
-    try:
-        yield
-    except RayTaskError as error:
-        reason = " ".join(f"{type(error.cause).__name__}: {error.cause}".split())
-        raise RuntimeError(
-            f"the checkpoint of step {step} could not be saved in --ckpt.path {path}: {reason:.300}; mend that, and start "
-            "again with --ckpt.load_enable"
-        ) from error
 
 
 class _PolicyActors:
@@ -191,6 +161,19 @@ class _PolicyActors:
         return self._group.async_run_method(method_name, *args, **kwargs)
 
 
+class _Interruptible:
+    """A queue of Ray's, whose `get` raises GivenUp where the command wishes the end."""
+
+    def __init__(self, queue) -> None:
+        self._queue, self.put = queue, queue.put
+
+    def get(self, block: bool = True) -> Any:
+        while True:
+            wishes().look()
+            with suppress(Empty):
+                return self._queue.get(block, timeout=1.0)
+
+
 class GroupTrainer(GroupSampling, GroupTraining, PPOTrainer):
     """Rolls out and trains in turn, or trains what is back while it still rolls out."""
 
@@ -203,7 +186,10 @@ class GroupTrainer(GroupSampling, GroupTraining, PPOTrainer):
         """Evaluate and log: OpenRLHF's, with the scheduler's metrics."""
         start = time.perf_counter()
         logger.info(f"⏰ Evaluation start time: {time.strftime('%Y-%m-%d %H:%M:%S')}")
-        metrics = self.samples_generator.evaluate(**generate_kwargs)
+        try:
+            metrics = self.samples_generator.evaluate(**generate_kwargs)
+        except GivenUp:  # the step is saved without
+            return {}
         for tracker in (self.wandb_logger, self.tensorboard_logger):
             if tracker:
                 tracker.log_eval(global_step, metrics)
@@ -215,18 +201,31 @@ class GroupTrainer(GroupSampling, GroupTraining, PPOTrainer):
 class GroupGenerator(GroupSampling, GenerateSamplesActor):
     """Rolls out beside the training."""
 
+    rollout_slots: Any
+
+    def fit(self, *args, **kwargs) -> None:
+        """OpenRLHF's, which ends early where the command wishes the end."""
+        self.rollout_slots = _Interruptible(self.rollout_slots)
+        with suppress(GivenUp):
+            super().fit(*args, **kwargs)
+
+    def state_of(self, step: int) -> dict[str, Any]:
+        """What a checkpoint of this step has of the scheduler; {} if that step was rolled out too long ago."""
+        return self.prompts_dataloader.kept.get(step, {})
+
     def note_sync(self) -> None:
         """The engines have other weights from now on."""
         self.samples_generator.weights += 1
 
     def evaluate(self) -> dict[str, float]:
-        """OpenRLHF's, with the scheduler's metrics, which the trainer logs; its fit waits meanwhile."""
+        """OpenRLHF's, with the scheduler's metrics, which the trainer logs; its fit waits meanwhile. None where it is given up."""
         settings = {
             "temperature": self.args.eval.temperature,
             "n_samples_per_prompt": self.args.eval.n_samples_per_prompt,
         }
-        with self._generation_lock:
+        with self._generation_lock, suppress(GivenUp):
             return self.samples_generator.evaluate(**{**self.generate_kwargs, **settings})
+        return {}
 
 
 class _CountedSyncs(BasePPOTrainer):
@@ -243,6 +242,18 @@ class _CountedSyncs(BasePPOTrainer):
 
 class GroupTrainingActor(GroupTraining, TrainingActor, _CountedSyncs):
     """Trains beside the rollouts."""
+
+    rollout_queue: Any
+
+    def fit(self, *args, **kwargs) -> None:
+        self.rollout_queue = _Interruptible(self.rollout_queue)
+        super().fit(*args, **kwargs)
+
+    def _complete(self, step: int, client_states: dict[str, Any] | None) -> None:
+        """The scheduler's state did not come with the samples where nobody knew that the step would be saved."""
+        if client_states and not client_states["data_loader_state_dict"]:
+            client_states["data_loader_state_dict"] = ray.get(self.generator_actor.state_of.remote(step))
+        super()._complete(step, client_states)
 
 
 class GroupTrainerAsync(PPOTrainerAsync):

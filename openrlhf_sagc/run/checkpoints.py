@@ -53,11 +53,9 @@ def choose_checkpoint(args: Settings) -> Path | None:
     if not saved:
         _begin_anew(f"no checkpoint in {folder} was saved to its end")
         return None
-    problems = {path: _problem(path, args) for path in saved}
-    whole = [path for path, found in problems.items() if not found]
-    newest = max(whole, key=lambda path: (_step(path), path.stat().st_mtime), default=None)
+    newest = _newest_whole(saved, args)
     if newest is None:
-        for path in sorted(saved, key=_step, reverse=True):
+        for path in sorted(saved, key=step_of, reverse=True):
             if not _problem(path, args, ranks=0):
                 _refuse_other_layout(path, args)
         raise SystemExit(
@@ -70,11 +68,27 @@ def choose_checkpoint(args: Settings) -> Path | None:
     return newest
 
 
+def last_whole(args: Settings) -> Path | None:
+    """The checkpoint from which a run that is resumed now would go on; None if there is none."""
+    folder = Path(args.ckpt.path, "_actor")
+    with contextlib.suppress(OSError):
+        named, problem = _named(folder / "latest")
+        if not (problem or _problem(folder / named, args)):
+            return folder / named
+        return _newest_whole([path for path in folder.iterdir() if os.path.exists(path / SAVED)], args)
+    return None
+
+
 def is_saved(args: Settings) -> bool:
     """Whether a checkpoint in --ckpt.path was saved to its end."""
     with contextlib.suppress(OSError):
         return any(os.path.exists(path / SAVED) for path in Path(args.ckpt.path, "_actor").iterdir())
     return False
+
+
+def _newest_whole(saved: Iterable[Path], args: Settings) -> Path | None:
+    whole = [path for path in saved if not _problem(path, args)]
+    return max(whole, key=lambda path: (step_of(path), path.stat().st_mtime), default=None)
 
 
 def _begin_anew(why: str) -> None:
@@ -123,8 +137,8 @@ def _write(latest: Path, name: str) -> None:
         ) from None
 
 
-def _step(checkpoint: Path) -> int:
-    """The step in the checkpoint's name."""
+def step_of(checkpoint: Path) -> int:
+    """The step in the checkpoint's name; -1 if it has none."""
     number = re.search(r"global_step(\d{1,18})$", checkpoint.name)
     return int(number[1]) if number else -1
 

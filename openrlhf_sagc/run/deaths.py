@@ -32,6 +32,7 @@ LOST = re.compile(
     re.IGNORECASE,
 )
 GRACE = 20.0  # seconds in which a run that has lost a process may end by itself, with an error of its own
+INTERRUPT = signal.SIGUSR2  # of the main thread; a user's own are others
 STUCK = 30.0  # seconds in which Python may act on an interrupt
 # What the run cannot do without. Other actors of the job are an agent's own.
 CLASSES = {
@@ -55,15 +56,11 @@ def ended_by_deaths(args: Settings) -> Iterator[None]:
         SystemExit: an actor has died; anything else is raised as it is.
     """
     over, interrupted = threading.Event(), threading.Event()
-    usual = signal.getsignal(signal.SIGINT)
 
     def hear(number: int, frame: Any) -> None:
-        if callable(usual) and not interrupted.is_set():
-            usual(number, frame)
-        elif usual is not signal.SIG_IGN or interrupted.is_set():  # a shell ignores it for a run in the background
-            raise KeyboardInterrupt
+        raise KeyboardInterrupt
 
-    signal.signal(signal.SIGINT, hear)
+    usual = signal.signal(INTERRUPT, hear)
     threading.Thread(
         target=_interrupt_after_a_death, args=(over, interrupted, args), name="deaths", daemon=True
     ).start()
@@ -78,7 +75,7 @@ def ended_by_deaths(args: Settings) -> Iterator[None]:
         raise SystemExit(_line(death, args)) from error
     finally:
         over.set()
-        signal.signal(signal.SIGINT, signal.SIG_DFL if usual is None else usual)  # None: not Python's own
+        signal.signal(INTERRUPT, signal.SIG_DFL if usual is None else usual)  # None: not Python's own
 
 
 def _interrupt_after_a_death(over: threading.Event, interrupted: threading.Event, args: Settings) -> None:
@@ -91,7 +88,7 @@ def _interrupt_after_a_death(over: threading.Event, interrupted: threading.Event
     main = threading.main_thread().ident
     assert main is not None
     interrupted.set()
-    signal.pthread_kill(main, signal.SIGINT)  # which a sleep in C hears of as well
+    signal.pthread_kill(main, INTERRUPT)  # which a sleep in C hears of as well
     if over.wait(STUCK) or (death := first_death()) is None:
         return
     print(_line(death, args), file=sys.stderr, flush=True)

@@ -39,7 +39,7 @@ def held_folders(args: Settings) -> Iterator[dict[str, str]]:
     with ExitStack() as stack:
         seen, names = set(), {}
         for flag, folder in folders.items():
-            if flag == "--ckpt.path" and not _saves(args) and not os.access(folder, os.W_OK):
+            if flag == "--ckpt.path" and not saves(args) and not os.access(folder, os.W_OK):
                 continue
             status = _made(flag, folder)
             if (status.st_dev, status.st_ino) not in seen:  # two flags may name one folder, in any words
@@ -52,14 +52,14 @@ def held_folders(args: Settings) -> Iterator[dict[str, str]]:
 def _output_folders(args: Settings) -> dict[str, str]:
     """Flag -> folder that the run writes to; without any checkpoints --ckpt.path may be shared."""
     folders = {"--ckpt.output_dir": args.ckpt.output_dir}
-    if _saves(args) or args.ckpt.load_enable:
+    if saves(args) or args.ckpt.load_enable:
         folders["--ckpt.path"] = args.ckpt.path
     if args.logger.tensorboard_dir:
         folders["--logger.tensorboard_dir"] = os.path.join(args.logger.tensorboard_dir, args.logger.wandb.run_name)
     return folders
 
 
-def _saves(args: Settings) -> bool:
+def saves(args: Settings) -> bool:
     """Whether the run saves checkpoints."""
     saves_best = args.eval.dataset and args.eval.steps > 0 and args.ckpt.best_metric_key != "none"
     return bool(args.ckpt.save_steps > 0 or saves_best)
@@ -67,7 +67,7 @@ def _saves(args: Settings) -> bool:
 
 def needs_checkpoints(args: Settings) -> bool:
     """Whether the run saves or loads checkpoints."""
-    return _saves(args) or args.ckpt.load_enable
+    return saves(args) or args.ckpt.load_enable
 
 
 def _refuse_clashes(args: Settings, folders: dict[str, str]) -> None:

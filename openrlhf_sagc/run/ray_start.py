@@ -1,6 +1,7 @@
 """The start of Ray, again where it gives up on its own processes."""
 
 import contextlib
+import signal
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -18,11 +19,16 @@ def started(init: Callable, *args: Any, **settings: Any) -> Any:
     """
     import psutil
 
-    said = ""
+    own, said = signal.getsignal(signal.SIGTERM), ""
     for start in range(1, STARTS + 1):
         others = psutil.Process().children()
         try:
-            return init(*args, **settings)
+            context = init(*args, **settings)
+            if (
+                own is not signal.SIG_DFL
+            ):  # Ray's own handler raises in the middle of Ray's calls, which end with abort()
+                signal.signal(signal.SIGTERM, own)
+            return context
         except Exception as error:
             if "timed out during startup" not in str(error):
                 raise

@@ -111,6 +111,8 @@ class Returns(SimpleQueue):
         self.asked = {}  # by engine: puts its answer into this queue
 
     def get(self, timeout):
+        if self.qsize():  # the wish to give the step up
+            return super().get()
         pending = [rollout for rollout in self.running if rollout.engine in self.asked]
         ready, _ = self.ray.wait(pending, num_returns=1, timeout=timeout) if pending else ([], [])
         if not ready:

@@ -56,7 +56,7 @@ def test_an_evaluation_is_in_the_order_of_its_prompts_whatever_comes_back_first(
         return fields | {"reward": reward, "scores": reward, ROLLOUT: rollout}
 
     generator._dispatch_prompts_to_vllm = dispatch
-    monkeypatch.setattr(rollout_module.ray, "get", lambda refs, timeout=None: refs)
+    monkeypatch.setattr("ray.get", lambda refs, timeout=None: refs)
     metrics = generator.evaluate(n_samples_per_prompt=2, max_len=200)
     assert (metrics["eval_first_pass1"], metrics["eval_second_pass1"], metrics[FAILED]) == (1.0, 0.0, 2.0)
 
@@ -66,7 +66,7 @@ def test_an_evaluation_with_failed_rewards_never_becomes_best(cls, monkeypatch):
     saved = []
     base = "openrlhf.trainer.ppo_trainer.BasePPOTrainer.save_best_checkpoint"
     monkeypatch.setattr(base, lambda self, metrics, step, *args: saved.append(step))
-    monkeypatch.setattr("openrlhf_sagc.driver.trainers.write_notes", lambda *args: None)
+    monkeypatch.setattr("openrlhf_sagc.driver.checkpointing.write_notes", lambda *args: None)
     trainer = cls.__new__(cls)
     trainer.settings = SimpleNamespace(ckpt=SimpleNamespace(path="ckpt"), data=SimpleNamespace(described={}))
     trainer.save_best_checkpoint({"eval_all_pass1": 1.0, FAILED: 1.0}, 4)
@@ -128,7 +128,7 @@ def test_both_trainers_evaluate_with_the_flags_of_an_evaluation():
 def test_a_rollout_that_was_stopped_counts_as_failed(make_generator, monkeypatch):
     stopped = {"prompt": "0", ROLLOUT: Rollout(4, 1.0, 0.0, finished=False, stopped=True, failure=None)}
     generator = make_generator(4)
-    monkeypatch.setattr(rollout_module.ray, "get", lambda ref: ref)
+    monkeypatch.setattr("ray.get", lambda ref, timeout: ref)
     monkeypatch.setattr(rollout_module, "_collect_prompt_batch", lambda *_: (["0"], [""], [None], True))
     generator._dispatch_prompts_to_vllm = lambda *_, **__: [[stopped] * 2]
     generator._evaluated = iter([0])

@@ -171,7 +171,7 @@ def test_an_evaluation_counts_its_groups_too(make_generator, monkeypatch, failin
             "reward": 1.0,
         }
         fields |= {"rollout_log_probs": None, "extra_logs": {}}
-        monkeypatch.setattr(rollout.ray, "get", lambda ref: [{**fields, ROLLOUT: ref}] * 4)
+        monkeypatch.setattr("ray.get", lambda ref, timeout: [{**fields, ROLLOUT: ref}] * 4)
         monkeypatch.setattr(rollout, "_collect_prompt_batch", lambda *_: (["play"] * 8, [""] * 8, [None] * 8, True))
         self._dispatch_prompts_to_vllm = lambda *_, **__: rollouts
         return self._generate_vllm(None, 8, False, **kwargs)[0]

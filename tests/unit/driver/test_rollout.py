@@ -3,7 +3,6 @@
 import io
 import itertools
 import json
-import math
 from contextlib import suppress
 from dataclasses import fields
 
@@ -197,21 +196,24 @@ def test_state_is_plain_data_that_is_read_without_this_package(make_generator):
             np.testing.assert_array_equal(getattr(loaded, field.name), getattr(saved, field.name))
 
 
-def test_state_is_made_of_those_steps_alone_that_are_saved(make_generator):
-    """The trainer saves every third step, or also the best one after an evaluation of every second."""
+@pytest.mark.parametrize("method", ["auto", "sort", "stop"])
+def test_state_stays_as_it_is_while_the_run_goes_on(make_generator, method):
+    """A run that gives a step up saves the state of the one before."""
 
-    def saved_steps(evaluation, eval_steps=2):
-        generator = make_generator(40, ckpt__save_steps=3, group_sizes=[4])
-        generator.eval_dataloader, generator.args.eval.steps = evaluation, eval_steps
-        states = []
-        for _ in range(6):
-            generator.generate_samples()
-            states.append(generator.state_dict())
-        assert all(not state or state["samples_generator"]["steps"] == n for n, state in enumerate(states, 1))
-        return [n for n, state in enumerate(states, 1) if state]
+    def respond(prompt, size):
+        signal = prompt % 3 != 0
+        return [(5 + prompt * 37 % 83, float(signal and i % 2)) for i in range(size)]
 
-    assert saved_steps(None) == saved_steps("prompts", math.inf) == [3, 6]
-    assert saved_steps("prompts") == [2, 3, 4, 6]
+    flags = {"algo__dynamic_filtering_surplus": "keep", "rollout__length_aware_dispatch": True}
+    tail = {"rollout__tail_batching__enable": True, "rollout__tail_batching__method": method}
+    generator = make_generator(64, respond, True, objective="throughput", **flags, **tail)
+    for _ in range(9):
+        generator.generate_samples()
+        state = generator.state_dict()
+        before = json.dumps(state, default=list)
+        generator.planner.timed(1.0)
+        generator.generate_samples()
+        assert json.dumps(state, default=list) == before
 
 
 def test_the_seconds_from_step_to_step_teach_the_model_but_not_those_of_the_first_or_of_evaluation(

@@ -13,6 +13,7 @@ from openrlhf.trainer import ppo_trainer, ppo_trainer_async
 from openrlhf.trainer.ppo_trainer import BasePPOTrainer
 from ray.exceptions import ActorDiedError, RayTaskError
 
+import openrlhf_sagc.driver.checkpointing as checkpointing
 import openrlhf_sagc.driver.trainers as trainers
 from openrlhf_sagc.actors.adapters import broadcast_merged
 from openrlhf_sagc.driver.experience import GroupExperienceMaker
@@ -88,8 +89,8 @@ def test_a_checkpoints_state_is_put_once_for_all_actors(start_run, make, monkeyp
     trainer.args.ckpt.save_steps = 7
     monkeypatch.setattr("ray.get", lambda refs: refs)
     monkeypatch.setattr("ray.put", lambda value: ("put", value))
-    monkeypatch.setattr(trainers, "write_notes", mock.Mock())
-    monkeypatch.setattr(trainers, "step_seconds", lambda status: {})
+    monkeypatch.setattr(checkpointing, "write_notes", mock.Mock())
+    monkeypatch.setattr(checkpointing, "step_seconds", lambda status: {})
     trainer.save_logs_and_checkpoints(7, {}, {"samples_generator": "large"})
     ((put, state),) = saved
     assert put == "put" and state["samples_generator"] == "large"
@@ -97,9 +98,9 @@ def test_a_checkpoints_state_is_put_once_for_all_actors(start_run, make, monkeyp
 
 @pytest.fixture
 def train(make_generator, monkeypatch):
-    """train(steps, checkpoint) -> (prompts that OpenRLHF's own loop trains, the last step's checkpoint)."""
-    monkeypatch.setattr(trainers, "step_seconds", lambda status: {})
-    monkeypatch.setattr(trainers, "write_notes", mock.Mock())
+    """train(steps, checkpoint, **hooks) -> (prompts that OpenRLHF's own loop trains, the last step's checkpoint)."""
+    monkeypatch.setattr(checkpointing, "step_seconds", lambda status: {})
+    monkeypatch.setattr(checkpointing, "write_notes", mock.Mock())
     monkeypatch.setattr(ppo_trainer, "tqdm", mock.Mock())
 
     def run(steps, checkpoint=None):
@@ -212,6 +213,7 @@ def test_the_log_of_a_synchronous_step_has_parts_that_sum_to_its_seconds(start_r
 
 def test_an_asynchronous_step_has_the_generation_that_it_waited_for(start_run, make, logged):
     args = start_run("--rollout.sagc.enable", "--train.async_enable").args
+    args.ckpt.save_steps = float("inf")  # as OpenRLHF's trainer of both has it
     steps, shared = queue.Queue(), {"generator_actor": None, "vllm_lock": None, "rollout_slots": queue.Queue()}
     actor = make(GroupTrainingActor, args, "actor", None, None, "reference", [], rollout_queue=steps, **shared)
     for _ in range(2):
@@ -237,7 +239,8 @@ def test_an_asynchronous_step_has_the_generation_that_it_waited_for(start_run, m
 )
 def test_a_checkpoint_that_cannot_be_saved_is_one_line(cls, method, arguments, monkeypatch):
     trainer = cls.__new__(cls)
-    trainer.settings = SimpleNamespace(ckpt=SimpleNamespace(path="/data/run"))
+    trainer.settings = trainer.args = SimpleNamespace(ckpt=SimpleNamespace(path="/data/run", save_steps=7))
+    monkeypatch.setattr(checkpointing, "step_seconds", lambda status: {})
     full = RayTaskError("save_checkpoint", "a long traceback", OSError(28, "No space left on device"))
     monkeypatch.setattr(BasePPOTrainer, method, mock.Mock(side_effect=full.as_instanceof_cause()))
     with pytest.raises(RuntimeError) as ended:

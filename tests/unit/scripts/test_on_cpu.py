@@ -1,5 +1,6 @@
 import os
 import shutil
+import signal
 import subprocess
 import time
 
@@ -25,7 +26,7 @@ def locks(tmp_path):
         subprocess.run(["bash", script, "cpu-patched", "bash", "-c", command], check=True, timeout=60)
         return {lock.parent.name for lock in extensions.glob("*/lock")}
 
-    run.folder = extensions
+    run.folder, run.script = extensions, tmp_path / "train_scripts" / "on_cpu.sh"
     return run
 
 
@@ -44,3 +45,30 @@ def test_without_compiled_extensions_a_command_runs(locks):
     shutil.rmtree(locks.folder)
     assert locks(": > $TORCH_EXTENSIONS_DIR.ran") == set()
     assert locks.folder.with_name("torch_extensions.ran").exists()
+
+
+@pytest.mark.parametrize("name", ["HUP", "INT", "TERM", "USR1"])
+def test_a_signal_reaches_the_run_which_keeps_its_folder_to_its_end(locks, name):
+    """Another one while it ends, too."""
+    shutil.rmtree(locks.folder)
+    ends = 'sleep 1; [ -d "$RAY_TMPDIR" ] && echo "there $RAY_TMPDIR"; exit 43'
+    command = f"trap '{ends}' {name}; echo ready; while :; do sleep 0.1; done"
+    program = ["bash", locks.script, "cpu-patched", "bash", "-c", command]
+    process = subprocess.Popen(program, stdout=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(signal.Signals[f"SIG{name}"])
+    time.sleep(0.3)
+    process.send_signal(signal.Signals[f"SIG{name}"])
+    word, folder = process.stdout.read().split()
+    assert (process.wait(timeout=60), word) == (43, "there") and not os.path.exists(folder)
+
+
+def test_whatever_else_ends_the_script_ends_the_run_first(locks):
+    shutil.rmtree(locks.folder)
+    command = "trap '[ -d \"$RAY_TMPDIR\" ] && echo there; exit' TERM; echo ready; while :; do sleep 0.1; done"
+    process = subprocess.Popen(
+        ["bash", locks.script, "cpu-patched", "bash", "-c", command], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(signal.SIGALRM)  # which bash has no trap for
+    assert process.stdout.read() == "there\n" and process.wait(timeout=60)
