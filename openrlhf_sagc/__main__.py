@@ -12,6 +12,7 @@ from openrlhf_sagc.redaction import redact_output
 from openrlhf_sagc.run.checkpoints import choose_checkpoint
 from openrlhf_sagc.run.data import check_data
 from openrlhf_sagc.run.earlier_outputs import set_earlier_outputs_aside
+from openrlhf_sagc.run.finished import is_done
 from openrlhf_sagc.run.kept import keep_run
 from openrlhf_sagc.run.output_folders import held_folders
 from openrlhf_sagc.run.trees import PATCHED, bring_tree, check_stack, use_tree
@@ -46,8 +47,12 @@ def main() -> None:
         checkpoint = choose_checkpoint(settings)
         found = {"ckpt.load_enable": checkpoint is not None, "data.described": check_data(settings, checkpoint)}
         settings = settings.with_values(found)
+        if is_done(settings, checkpoint):
+            return
         set_earlier_outputs_aside(settings, held)
-        keep_run("openrlhf_sagc", sys.argv[1:], settings, tree)
+        keep_run(
+            "openrlhf_sagc", sys.argv[1:], settings, tree, settings.data.described.get("held") if checkpoint else None
+        )
         trainer = trainers.GroupTrainerAsync if settings.train.async_enable else trainers.GroupTrainer
         bring_tree(tree, settings.vllm.enforce_eager)
         with ended_by_deaths(settings), ended_by_signals(settings):

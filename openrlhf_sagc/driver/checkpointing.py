@@ -96,7 +96,7 @@ class Checkpointing(BasePPOTrainer):
         finally:
             self.args.ckpt.save_steps = every
         if due:
-            write_notes(self.settings.ckpt.path, step, self.settings.data.described)
+            self._note(step, client_states)
             self._saved, self._save_seconds = step, time.time() - began
 
     def save_best_checkpoint(self, eval_metrics: dict, global_step: int, client_states: dict | None = None) -> None:
@@ -110,7 +110,12 @@ class Checkpointing(BasePPOTrainer):
         self._complete(global_step, client_states)
         with _named_failure(self.settings.ckpt.path, global_step):
             super().save_best_checkpoint(eval_metrics, global_step, client_states)
-        write_notes(self.settings.ckpt.path, global_step, self.settings.data.described)
+        self._note(global_step, client_states)
+
+    def _note(self, step: int, client_states: dict[str, Any] | None) -> None:
+        """Write the package's note into the checkpoints of a step; `episodes` of the run are over after it."""
+        episodes = (client_states or {}).get("episode")
+        write_notes(self.settings.ckpt.path, step, {**self.settings.data.described, "episodes": episodes})
 
     def _complete(self, step: int, client_states: dict[str, Any] | None) -> None:
         """Give a checkpoint the scheduler's state under a key of its own, and the episode that a resumed run begins in.

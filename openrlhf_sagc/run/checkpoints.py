@@ -20,6 +20,7 @@ SAVED = "metric.json"  # what OpenRLHF writes into a checkpoint once every rank 
 RANK = re.compile(r"(?<=_rank_)\d{1,6}(?!\d)")  # in the name of a shard
 ZERO = re.compile("(bf16_)?zero_pp_rank_")  # begin the names of what ZeRO has cut
 MODEL, OPTIMIZER = "model_states.pt", "optim_states.pt"  # ends of such names
+WEIGHTS = ("model*.safetensors", "pytorch_model*.bin", "adapter_model.*")  # of a model in --ckpt.output_dir
 LEGACY_PICKLE = b"\x80"  # first byte of what PyTorch saved before 1.6, whose end cannot be checked
 
 
@@ -36,7 +37,7 @@ def choose_checkpoint(args: Settings) -> Path | None:
     if not args.ckpt.load_enable:
         return None
     if not os.path.isdir(folder):
-        _begin_anew(f"--ckpt.load_enable finds no checkpoint in --ckpt.path {args.ckpt.path}")
+        _begin_anew(args, f"--ckpt.load_enable finds no checkpoint in --ckpt.path {args.ckpt.path}")
         return None
     if args.ds.use_universal_ckpt:
         return _universal(folder)
@@ -51,7 +52,7 @@ def choose_checkpoint(args: Settings) -> Path | None:
     except OSError as error:
         raise SystemExit(f"openrlhf_sagc: --ckpt.path {folder} cannot be read: {error.strerror}") from None
     if not saved:
-        _begin_anew(f"no checkpoint in {folder} was saved to its end")
+        _begin_anew(args, f"no checkpoint in {folder} was saved to its end")
         return None
     newest = _newest_whole(saved, args)
     if newest is None:
@@ -91,8 +92,19 @@ def _newest_whole(saved: Iterable[Path], args: Settings) -> Path | None:
     return max(whole, key=lambda path: (step_of(path), path.stat().st_mtime), default=None)
 
 
-def _begin_anew(why: str) -> None:
+def _begin_anew(args: Settings, why: str) -> None:
+    """Say so, unless a model is there that an earlier run has trained: whoever wants to go on from it does not want this."""
+    refuse(
+        has_weights(args.ckpt.output_dir),
+        f"{why}, and --ckpt.output_dir {args.ckpt.output_dir} has the model of an earlier run: give the --ckpt.path of "
+        "that run, or drop --ckpt.load_enable to begin anew, which moves the model aside",
+    )
     print(f"openrlhf_sagc: {why}: the run begins anew")
+
+
+def has_weights(folder: str) -> bool:
+    """Whether a model's weights, or a part of them, are in the folder."""
+    return any(next(Path(folder).glob(pattern), None) for pattern in WEIGHTS)
 
 
 def _universal(folder: Path) -> Path:
@@ -149,7 +161,7 @@ def _problem(checkpoint: Path, args: Settings, ranks: int | None = None) -> str:
     try:
         if not checkpoint.is_dir():
             return f"{name} is gone"
-        files = {path.name: _file_problem(path) for path in sorted(checkpoint.rglob("*.pt"))}
+        files = {path.name: file_problem(path) for path in sorted(checkpoint.rglob("*.pt"))}
         if missing := _missing(checkpoint, files, args, _ranks(args) if ranks is None else ranks):
             return f"{name} {missing}"
         for file, problem in files.items():
@@ -164,7 +176,7 @@ def _problem(checkpoint: Path, args: Settings, ranks: int | None = None) -> str:
     return ""
 
 
-def _file_problem(path: Path) -> str:
+def file_problem(path: Path) -> str:
     """Why PyTorch cannot load this file; empty if it can.
 
     Its files are zip archives, whose directory is at the end. One that was cut short has none.

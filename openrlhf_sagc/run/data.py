@@ -18,7 +18,16 @@ TEMPLATE = ("data.input_template", "data.apply_chat_template")
 # These may change, and the run says so.
 FLAGS = (
     *("rollout.batch_size", "rollout.n_samples_per_prompt", "rollout.sagc.group_sizes", "train.batch_size"),
-    *("train.num_episodes", "train.seed"),
+    *("train.num_episodes", "train.seed", "actor.lr_scheduler", "actor.lr_warmup_ratio", "actor.min_lr_ratio"),
+)
+# These are the optimizer's, which DeepSpeed loads from the checkpoint.
+HELD = (
+    "actor.adam.lr",
+    "actor.adam.betas",
+    "actor.adam.eps",
+    "actor.adam.weight_decay",
+    "actor.muon.lr",
+    "actor.muon.momentum",
 )
 
 
@@ -49,11 +58,22 @@ def check_data(args: Settings, checkpoint: Path | None) -> dict[str, Any]:
         print(f"openrlhf_sagc: {difference}: the episode begins anew with these")
     if changed := other_flags(note, described):
         print(f"openrlhf_sagc: {checkpoint.name} was saved with other flags, the run goes on with {changed}")
-    return described
+    held = note.get("held")
+    held = {name: held[name] for name in described["held"] if name in held} if isinstance(held, dict) else {}
+    if kept := [
+        f"--{name} {_words(value)} (not {_words(described['held'][name])})"
+        for name, value in held.items()
+        if value != described["held"][name]
+    ]:
+        print(
+            f"openrlhf_sagc: the optimizer of {checkpoint.name} goes on with {', '.join(kept)}: for the new values begin a run "
+            "from its model (--actor.model_name_or_path; --ckpt.save_hf saves one beside each checkpoint)"
+        )
+    return {**described, "held": described["held"] | held}
 
 
 def describe_data(args: Settings) -> dict[str, Any]:
-    """{"rows", "blended", "digest", "template", "flags"}: what a resumed run is compared with; plain data.
+    """{"rows", "blended", "digest", "template", "flags", "held"}: what a resumed run is compared with; plain data.
 
     The digest is of prompts and labels in their order, wherever they are read from. Images are not read.
     """
@@ -65,11 +85,13 @@ def describe_data(args: Settings) -> dict[str, Any]:
         "digest": _digest(rows, keys),
         "template": {name: _flag(args, name) for name in TEMPLATE},
         "flags": {name: _flag(args, name) for name in FLAGS},
+        "held": {name: _flag(args, name) for name in HELD},
     }
 
 
 def _flag(args: Settings, name: str) -> Any:
-    return operator.attrgetter(name)(args)
+    value = operator.attrgetter(name)(args)
+    return list(value) if isinstance(value, tuple) else value  # as a note has it
 
 
 def _digest(rows, keys: list[str]) -> str:

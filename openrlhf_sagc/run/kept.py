@@ -23,7 +23,13 @@ SECRETS = {"logger.wandb.key"}
 LAUNCHED = "OPENRLHF_SAGC_LAUNCHED"  # variables of launch.sh, as NAME=VALUE,NAME=VALUE
 
 
-def keep_run(module: str, words: Sequence[str], args: SimpleNamespace | argparse.Namespace, tree: Tree) -> None:
+def keep_run(
+    module: str,
+    words: Sequence[str],
+    args: SimpleNamespace | argparse.Namespace,
+    tree: Tree,
+    held: dict[str, Any] | None = None,
+) -> None:
     """Note this start, and from here on keep what this process prints. Where that cannot be written it is a warning.
 
     Args:
@@ -31,6 +37,7 @@ def keep_run(module: str, words: Sequence[str], args: SimpleNamespace | argparse
         words: its flags as they were given.
         args: the flags as they were parsed: nested by the dots in their names, or flat with dots.
         tree: that the command runs.
+        held: values of flags that hold, whatever was given, since the run goes on with a checkpoint's.
     """
     flags = {name: _shown(name, value) for name, value in _flat(vars(args))}
     folder = Path(dict(_flat(vars(args)))["ckpt.output_dir"])
@@ -40,6 +47,8 @@ def keep_run(module: str, words: Sequence[str], args: SimpleNamespace | argparse
         "flags": flags,
         "versions": _versions(tree),
     }
+    if held:
+        start["held"] = held
     if variables := os.environ.get(LAUNCHED):
         pairs = [word.partition("=") for word in variables.split(",")]
         start["launch"] = {name: _shown(name, value) for name, _, value in pairs}

@@ -1,16 +1,18 @@
 """The command: which trainer a run starts, by its flags, and of what."""
 
+import json
 import runpy
 import zipfile
 from unittest import mock
 
 import pytest
+import torch
 from train_command import FLAGS
 from up_to_ray import reward_file
 
 from openrlhf_sagc.driver.trace import HEADER, RunTrace
 from openrlhf_sagc.driver.trainers import GroupTrainer, GroupTrainerAsync
-from openrlhf_sagc.run.notes import write_notes
+from openrlhf_sagc.run.notes import NOTE, write_notes
 
 ASYNC = "--train.async_enable"
 
@@ -144,7 +146,60 @@ def test_a_run_that_is_refused_has_moved_nothing(run_main, tmp_path, saved, flag
     assert {path: path.read_bytes() for path in before} == before
 
 
+def test_a_mistyped_path_is_refused_where_a_model_is(run_main, tmp_path, saved):
+    """And where there is none the run begins anew, see below."""
+    with pytest.raises(SystemExit) as refused:
+        run_main(mock.Mock(), *SAVES, "--ckpt.load_enable", "--ckpt.path", str(tmp_path / "svaed"))
+    assert str(refused.value) == (
+        f"openrlhf_sagc: --ckpt.load_enable finds no checkpoint in --ckpt.path {tmp_path}/svaed, and --ckpt.output_dir {tmp_path} "
+        "has the model of an earlier run: give the --ckpt.path of that run, or drop --ckpt.load_enable to begin anew, which moves "
+        "the model aside"
+    )
+    assert (tmp_path / "model.safetensors").read_text() == "weights"
+
+
+@pytest.fixture
+def finished(saved, tmp_path):
+    """The checkpoint of a run's only episode, and the model that the run has saved."""
+    from safetensors.torch import save_file
+
+    save_file({"weight": torch.ones(3)}, tmp_path / "model.safetensors")
+    (tmp_path / "tokenizer_config.json").write_text("{}")
+    (saved / NOTE).write_text(json.dumps({"format": 1, "files": [], "episodes": 1}))
+    return (tmp_path / "model.safetensors").read_bytes()
+
+
+def test_a_finished_run_keeps_its_model_byte_for_byte(run_main, tmp_path, finished, capsys):
+    training = mock.Mock()
+    run_main(training, *SAVES, "--ckpt.load_enable")
+    assert not training.called and (tmp_path / "model.safetensors").read_bytes() == finished
+    assert capsys.readouterr().out.splitlines()[-1] == (
+        f"openrlhf_sagc: nothing is left to train after step 1, the last of 1 episode(s): the model in --ckpt.output_dir {tmp_path} "
+        "stays as it is; a higher --train.num_episodes trains on"
+    )
+
+
+@pytest.mark.parametrize(
+    "file, keep", [("model.safetensors", 0), ("model.safetensors", -1), ("tokenizer_config.json", 0)]
+)
+def test_a_finished_run_saves_a_model_that_is_missing_or_was_cut(run_main, tmp_path, finished, capsys, file, keep):
+    if keep:
+        (tmp_path / file).write_bytes((tmp_path / file).read_bytes()[:keep])
+    else:
+        (tmp_path / file).unlink()
+    training = mock.Mock()
+    run_main(training, *SAVES, "--ckpt.load_enable")
+    assert training.called and f"its model is saved in --ckpt.output_dir {tmp_path}\n" in capsys.readouterr().out
+
+
+def test_a_run_that_has_steps_left_moves_the_earlier_model_beside_its_own(run_main, tmp_path, finished):
+    training = mock.Mock()
+    run_main(training, *SAVES, "--ckpt.load_enable", "--train.num_episodes", "2")
+    assert training.called and (tmp_path / "earlier-1/model.safetensors").read_bytes() == finished
+
+
 def test_a_mistyped_path_says_that_the_run_begins_anew_and_cuts_no_trace(run_main, tmp_path, saved, capsys):
+    (tmp_path / "model.safetensors").unlink()
     flags = [*SAVES, "--ckpt.load_enable", "--ckpt.path", str(tmp_path / "svaed"), "--rollout.trace"]
 
     def train(args, _):
@@ -188,6 +243,24 @@ def test_a_resume_with_other_data_ends_before_ray_starts(run_main, tmp_path, sav
     run_main(training, *resume, "--data.max_samples", "150", "--rollout.resume_data", "anew", "--train.seed", "9")
     said = capsys.readouterr().out
     assert "has 150: the episode begins anew with these\n" in said and "goes on with --train.seed 9 (was 42)\n" in said
+
+
+def test_flags_that_the_checkpoint_overrides_are_named_and_kept(run_main, tmp_path, saved, capsys):
+    """The optimizer's, which DeepSpeed loads; OpenRLHF goes on with them without a word."""
+    resume = [*SAVES, "--ckpt.load_enable"]
+    run_main(lambda args, _: write_notes(args.ckpt.path, 1, args.data.described), *resume, "--actor.adam.lr", "1e-3")
+    other = ["--actor.adam.lr", "1e-5", "--actor.adam.betas", "0.9", "0.99", "--actor.lr_warmup_ratio", "0.5"]
+    described = []
+    run_main(lambda args, _: described.append(args.data.described), *resume, *other)
+    said = capsys.readouterr().out
+    assert "the run goes on with --actor.lr_warmup_ratio 0.5 (was 0.03)\n" in said
+    assert (
+        "the optimizer of global_step1 goes on with --actor.adam.lr 0.001 (not 1e-05), --actor.adam.betas 0.9 0.95 (not 0.9 0.99): "
+        "for the new values begin a run from its model" in said
+    )
+    starts = [json.loads(line) for line in (tmp_path / "run.jsonl").read_text().splitlines()]
+    assert starts[-1]["flags"]["actor.adam.lr"] == 1e-5
+    assert starts[-1]["held"] == described[0]["held"] and starts[-1]["held"]["actor.adam.lr"] == 1e-3
 
 
 @pytest.mark.parametrize("eager", [True, False])

@@ -36,6 +36,15 @@ def args_of(path, **changes):
         "ckpt.save_steps": 1,
         "ckpt.load_enable": True,
         "eval.dataset": None,
+        "actor.lr_scheduler": "constant",
+        "actor.lr_warmup_ratio": 0.03,
+        "actor.min_lr_ratio": 0.1,
+        "actor.adam.lr": 1e-6,
+        "actor.adam.betas": (0.9, 0.95),
+        "actor.adam.eps": 1e-8,
+        "actor.adam.weight_decay": 0.0,
+        "actor.muon.lr": 0.02,
+        "actor.muon.momentum": 0.95,
     }
     return arguments_with(flags | {name.replace("__", "."): value for name, value in changes.items()})
 
@@ -168,6 +177,12 @@ def test_other_flags_are_said(tmp_path, checkpoint, capsys):
         "openrlhf_sagc: global_step5 was saved with other flags, the run goes on with --rollout.batch_size 8 (was 4), "
         "--train.seed 3 (was 1)\n"
     )
+
+
+@pytest.mark.parametrize("held", [None, [1], {"actor.adam.lr": 1e-6, "of another version": 1}])
+def test_a_note_that_names_no_other_flags_of_the_optimizer_is_none(tmp_path, checkpoint, described, capsys, held):
+    (checkpoint / NOTE).write_text(json.dumps({"format": 1, **described, "held": held}))
+    assert check_data(args_of(tmp_path / "data.jsonl"), checkpoint) == described and not capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
