@@ -1,9 +1,8 @@
-"""Imports a reward's or agent's file as every engine will, in a process of its own, and says why OpenRLHF cannot use it.
+"""Makes the outline of a reward's or agent's file in a process of its own, and says why OpenRLHF cannot use the file.
 
 `python -m openrlhf_sagc.config.plug_in_import NAME FILE DESCRIPTOR` writes {"problem": "", "of_gpu": false} there.
 """
 
-import importlib.util
 import inspect
 import json
 import os
@@ -12,16 +11,21 @@ import traceback
 from types import ModuleType
 from typing import Any
 
+from openrlhf_sagc.config import plug_in_source
+from openrlhf_sagc.config.plug_in_outline import Unknown, outline
+
 REWARD, AGENT = "reward_func", "AgentExecutor"
 SAMPLE = ("queries", "prompts", "labels")  # what a reward function is called with, by place
 ROLLOUT = ("prompt", "label", "sampling_params", "max_length", "hf_tokenizer", "llm_engine", "images")  # by name
 
 
 def problem_of(name: str, module: ModuleType) -> str:
-    """Why the module's reward_func or AgentExecutor cannot be called as OpenRLHF does; empty if it can."""
+    """Why the module's reward_func or AgentExecutor cannot be called as OpenRLHF does; empty if it can, or is not known."""
     plug_in = getattr(module, name, None)
     if plug_in is None:
         return f"has no {name}"
+    if isinstance(plug_in, Unknown):
+        return ""
     return (
         _reward_problem(plug_in) if name == REWARD else _agent_problem(plug_in) or _instance_problem(plug_in, module)
     )
@@ -64,7 +68,8 @@ def _instance_problem(executor: Any, module: ModuleType) -> str:
     classes = [cls for cls in vars(module).values() if inspect.isclass(cls) and cls.__module__ == module.__name__]
     classes = [cls for cls in classes if issubclass(cls, AgentInstanceBase)]
     last = [cls for cls in classes if not any(cls in other.__mro__[1:] for other in classes)]
-    if not issubclass(executor, MultiTurnAgentExecutor) or len(last) != 1:
+    unknown = any(isinstance(value, Unknown) and value.may_be_class for value in vars(module).values())
+    if not issubclass(executor, MultiTurnAgentExecutor) or len(last) != 1 or unknown:
         return ""
     cls: Any = last[0]
     if problem := _class_problem(cls, f"a class {cls.__name__}", "define it", "reset"):
@@ -110,16 +115,12 @@ def _where(error: BaseException, path: str) -> str:
 
 def _looked_at(name: str, path: str) -> dict[str, Any]:
     try:
-        spec = importlib.util.spec_from_file_location("plug_in", path)
-        assert spec and spec.loader
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        return {"problem": problem_of(name, module), "of_gpu": False}
-    except BaseException as error:  # sys.exit in a file ends an engine too
+        module, has_more = outline(plug_in_source.parse(path), path)
+        problem = problem_of(name, module)
+        return {"problem": "" if has_more and not hasattr(module, name) else problem, "of_gpu": False}
+    except BaseException as error:  # sys.exit in a module ends an engine too
         text = _where(error, path)
         of_gpu = any(word in text.lower() for word in ("cuda", "nvidia", "gpu")) and not isinstance(error, ImportError)
-        if text.endswith("'NoneType' object has no attribute '__dict__'"):  # OpenRLHF loads it beside sys.modules too
-            text += ", of a dataclass in this file: drop `from __future__ import annotations`, or import the class"
         return {"problem": f"cannot be imported: {text}", "of_gpu": of_gpu}
 
 
@@ -129,4 +130,4 @@ if __name__ == "__main__":
         int(sys.argv[3]),
         result[:60_000].encode() if len(result) < 60_000 else b'{"problem": "cannot be imported", "of_gpu": false}',
     )
-    os._exit(0)  # threads that the file has started do not keep the process
+    os._exit(0)  # threads that a module has started do not keep the process

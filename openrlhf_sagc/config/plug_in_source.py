@@ -51,6 +51,20 @@ def timeouts_by_signals(tree: ast.Module) -> Iterator[tuple[int, str]]:
     yield from sorted(found)
 
 
+def dataclass_of_texts(tree: ast.Module) -> int:
+    """The line of a dataclass that cannot be made, as OpenRLHF loads the file beside sys.modules; 0 if there is none."""
+    origins = _origins(tree)
+    if "__future__.annotations" not in origins.values():
+        return 0
+    for node in tree.body:
+        decorators = getattr(node, "decorator_list", [])
+        made = [word.func if isinstance(word, ast.Call) else word for word in decorators]
+        if "dataclasses.dataclass" in {_origin(word, origins) for word in made}:
+            if any(isinstance(field, ast.AnnAssign) for field in getattr(node, "body", [])):
+                return node.lineno
+    return 0
+
+
 def _timeout(origin: str, call: ast.Call | None) -> str:
     """What a name stands for, if that is a timeout by signals; else empty."""
     if origin in SIGNALS:

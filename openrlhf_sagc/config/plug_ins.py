@@ -18,7 +18,7 @@ from openrlhf_sagc.config.refusal import refuse
 from openrlhf_sagc.config.settings import Settings
 from openrlhf_sagc.redaction import without_secrets
 
-TIMEOUT = 120  # seconds for an import; that of torch and vLLM alone takes 20 on a slow machine
+TIMEOUT = 120  # seconds for the imports; those of torch and vLLM alone take 20 on a slow machine
 OLD_AGENT = (
     "agents since OpenRLHF 0.9 are a class AgentExecutor(AgentExecutorBase) with async execute; for an AgentInstance it is a "
     "subclass of MultiTurnAgentExecutor whose __init__ calls super().__init__(AgentInstance)"
@@ -38,7 +38,7 @@ def plug_in_of(args: Settings) -> tuple[str, str, str] | None:
 
 @contextmanager
 def looked_at(flag: str, path: str, name: str) -> Iterator[None]:
-    """Look at the source, and import the file in a process of its own while the body runs.
+    """Look at the source, and make the file's outline in a process of its own while the body runs.
 
     Args:
         flag: that gives the file.
@@ -49,6 +49,11 @@ def looked_at(flag: str, path: str, name: str) -> Iterator[None]:
         SystemExit: OpenRLHF could not use the file; the message is one line. The body comes first.
     """
     tree = _parsed(flag, path)
+    refuse(
+        line := plug_in_source.dataclass_of_texts(tree),
+        f"{flag} {shown(path)} cannot be imported: line {line} makes a dataclass, which OpenRLHF cannot load here: drop `from "
+        "__future__ import annotations`, or import the class from another file",
+    )
     what = "rewards" if name == REWARD else "agents"
     if found := list(plug_in_source.timeouts_by_signals(tree)):
         line, timeout = found[0]

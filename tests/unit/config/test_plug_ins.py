@@ -1,7 +1,6 @@
 """The reward's or agent's file, looked at in a process of its own."""
 
 import os
-import re
 import time
 
 import pytest
@@ -49,10 +48,13 @@ def look(tmp_path, refused):
             "\nimport no_such_module",
             "cannot be imported: line 2: ModuleNotFoundError: No module named 'no_such_module'",
         ),
-        ("import sys\nsys.exit('no key')", "cannot be imported: line 2: SystemExit: no key"),
-        ("import os\nos.kill(os.getpid(), 11)", "cannot be imported: its process ended with -11"),
+        ("import os\nKEY = os.environ['NO_SUCH_KEY']", "cannot be imported: line 2: KeyError: 'NO_SUCH_KEY'"),
         ("def reward_func(q): ...", "has a reward_func(q), which is called as reward_func(queries, prompts, labels)"),
-        ("import json\nraise ValueError('a\\n b')", "cannot be imported: line 2: ValueError: a b"),
+        ("import json\nfrom json import none", "cannot be imported: line 2: ImportError: cannot import name 'none'"),
+        (
+            "from __future__ import annotations\nfrom dataclasses import dataclass\n@dataclass\nclass A:\n    x: int\n",
+            "line 4 makes a dataclass, which OpenRLHF cannot load here: drop `from __future__ import annotations`",
+        ),
     ],
 )
 def test_reward_files(look, source, line):
@@ -71,9 +73,20 @@ def test_a_name_that_is_no_python_file(look, tmp_path):
     assert "give the path of a .py file" in look(None, name="folder.py")
 
 
-def test_what_a_file_prints_and_starts_does_not_matter(look):
-    noisy = "import sys, threading, time\nprint('x' * 200_000)\nsys.stderr.write('y' * 200_000)\n"
-    assert not look(noisy + "threading.Thread(target=time.sleep, args=(600,)).start()\n" + GOOD)
+def test_what_a_file_starts_at_its_import_is_not_started_by_the_check(look, tmp_path):
+    """A server of its own, a folder that only one import can claim, an end: engines import the file, and the first succeeds."""
+    claims = (
+        "import os, subprocess, sys\n"
+        f"os.mkdir({str(tmp_path / 'claimed')!r})\n"
+        f"subprocess.Popen(['touch', {str(tmp_path / 'started')!r}], start_new_session=True)\n"
+        f"def claim(path=os.mkdir({str(tmp_path / 'default')!r})): ...\n"
+        f"class Tools:\n    folder = os.mkdir({str(tmp_path / 'of_class')!r})\n"
+        f"import side_effect\nif 'KEY' not in os.environ:\n    sys.exit('no key')\n"
+    )
+    (tmp_path / "side_effect.py").write_text(f"import os; os.mkdir({str(tmp_path / 'of_module')!r})")
+    before = set(tmp_path.iterdir())
+    assert not look("import sys\nsys.path.insert(0, '.')\n" + claims + GOOD)
+    assert set(tmp_path.iterdir()) - before == {tmp_path / "plug_in.py"}
 
 
 def test_modules_beside_the_command_are_found(look, tmp_path, monkeypatch):
@@ -83,27 +96,29 @@ def test_modules_beside_the_command_are_found(look, tmp_path, monkeypatch):
     assert not look("import helper_of_reward\n" + GOOD)
 
 
-def test_an_import_that_takes_too_long_is_said_and_ended(look, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(plug_ins, "TIMEOUT", 3)
+def test_an_import_that_takes_too_long_is_said_and_ended(look, monkeypatch, capsys):
+    monkeypatch.setattr(plug_ins, "TIMEOUT", 0)
+    assert not look("import torch\n" + GOOD)
+    assert "was not imported within 0 s, so it may not work" in capsys.readouterr().out
+
+
+def test_the_process_ends_with_the_first_other_problem(look, tmp_path, monkeypatch):
+    """Whatever an installed module starts: here the first module on the path waits for ever."""
     pids = tmp_path / "pids"
-    source = (
+    package = tmp_path / "site-packages"
+    package.mkdir()
+    (package / "waits.py").write_text(
         "import os, subprocess, time\nchild = subprocess.Popen(['sleep', '600'])\n"
         f"open({str(pids)!r}, 'w').write(f'{{os.getpid()}} {{child.pid}}')\ntime.sleep(600)"
     )
-    assert not look(source)
-    assert re.search("was not imported within 3 s, so it may not work", capsys.readouterr().out)
-    _assert_gone(pids)
+    monkeypatch.syspath_prepend(str(package))
 
-
-def test_the_process_ends_with_the_first_other_problem(look, tmp_path):
     def fails():
         while not pids.exists() or not pids.read_text():
             time.sleep(0.05)
         raise SystemExit("openrlhf_sagc: --reward.remote_url " + str(tmp_path / "plug_in.py") + " other")
 
-    pids = tmp_path / "pids"
-    source = f"import os, time\nopen({str(pids)!r}, 'w').write(str(os.getpid()))\ntime.sleep(600)"
-    assert look(source, body=fails).endswith("other")
+    assert look("import waits\n" + GOOD, body=fails).endswith("other")
     _assert_gone(pids)
 
 
@@ -122,8 +137,12 @@ def _assert_gone(pids):
             raise AssertionError(f"{pid} lives")
 
 
-def test_a_gpu_that_is_not_here_is_no_reason(look, capsys):
-    assert not look("raise RuntimeError('No CUDA GPUs are available')")
+def test_a_gpu_that_is_not_here_is_no_reason(look, tmp_path, monkeypatch, capsys):
+    package = tmp_path / "site-packages"
+    package.mkdir()
+    (package / "of_gpu.py").write_text("raise RuntimeError('No CUDA GPUs are available')")
+    monkeypatch.syspath_prepend(str(package))
+    assert not look("import of_gpu\n" + GOOD)
     assert "No CUDA GPUs are available: an engine with a GPU may import it" in capsys.readouterr().out
 
 
