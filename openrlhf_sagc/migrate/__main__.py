@@ -67,14 +67,15 @@ def migrate(script: Path, output: Path, overwrite: bool, parser: CommandParser) 
     else:
         write(conversion.script, script, output, overwrite)
         known = len(conversion.flags) - conversion.unknown
-        summary = f"{output} is written: {known} of {len(conversion.flags)} flags are those of {VERSION}"
+        flags = len(conversion.flags) + conversion.unseen
+        summary = f"{output} is written: {known} of {flags} flags are those of {VERSION}"
     old, new = (text.decode(errors="replace").splitlines(keepends=True) for text in (source, conversion.script))
     keys = [
         text
         for flag in conversion.flags
         if flag.name in KEYS
         for text in flag.texts
-        if not text.startswith(("$", '"$'))
+        if not text.lstrip("\\\"'").startswith("$")
     ]
 
     def shown(line: str) -> str:

@@ -10,7 +10,11 @@ from openrlhf_sagc.config.refusal import OFF
 from openrlhf_sagc.migrate.convert import ENABLES, FORKS_GRPO, GROUPS, Conversion
 
 DEFAULTS = Path(renamed_flags.__file__).with_name("changed_defaults.csv")
-ENTRY = re.compile(rb"openrlhf\.cli\.(\w+)")
+ENTRY = re.compile(rb"^(?!\s*#).*?openrlhf\.cli\.(\w+)", re.MULTILINE)  # but in a comment
+WITHOUT_GROUPS = ("gae", "reinforce", "flash_reinforce")
+DYNAMIC = {"--use_dynamic_batch", "--train.dynamic_batch_enable"}
+PACKING = DYNAMIC | {"--packing_samples", "--ds.packing_samples"}  # with flash attention, in every version
+SHARED = (0, 6, 3)  # since this version reward addresses share the samples
 
 
 def advice(conversion: Conversion, defaults: dict[str, object]) -> Iterator[str]:
@@ -22,17 +26,23 @@ def advice(conversion: Conversion, defaults: dict[str, object]) -> Iterator[str]
     """
     if conversion.old:
         yield from _changed_defaults(conversion, defaults)
+        yield from _shared_addresses(conversion)
     if conversion.trainings:
         yield from _needed(conversion, defaults)
-    for name in sorted(set(ENTRY.findall(conversion.script))):
+    for name in sorted(set(ENTRY.findall(conversion.script)) - {b"train_ppo_ray"}):
         yield _entry_point(name.decode())
 
 
 def _changed_defaults(conversion: Conversion, defaults: dict[str, object]) -> Iterator[str]:
     """Flags that the script leaves at a default which has changed since the version that it may be of."""
-    given = _given(conversion)
-    first = max(_number(flag.renamed.first) for flag in conversion.flags if flag.renamed)
-    needed = {"": True, "critic": conversion.has_critic, "correction": bool(given.keys() & {*ENABLES})}
+    given, first = _given(conversion), _oldest(conversion)
+    needed = {
+        "": True,
+        "critic": conversion.has_critic,
+        "correction": bool(given.keys() & {*ENABLES}),
+        "padded": not given.keys() & PACKING,
+        "static": not given.keys() & DYNAMIC,
+    }
     with DEFAULTS.open(newline="") as file:
         for row in csv.DictReader(file):
             flags = {row["flag"], *row["earlier"].split()}
@@ -46,6 +56,20 @@ def _changed_defaults(conversion: Conversion, defaults: dict[str, object]) -> It
             )
 
 
+def _shared_addresses(conversion: Conversion) -> Iterator[str]:
+    urls = ",".join(_given(conversion).get("--reward.remote_url", [])).strip("\"'")
+    if "," in urls and _oldest(conversion) < SHARED:
+        yield (
+            f"--reward.remote_url {urls}: up to OpenRLHF 0.6.2 each sample went to every address, and the rewards were added; since "
+            "then the addresses share the samples: if their rewards differ, write a reward_func in a .py file that adds them"
+        )
+
+
+def _oldest(conversion: Conversion) -> tuple[int, ...]:
+    """The first version that has all of the script's flags."""
+    return max(_number(flag.renamed.first) for flag in conversion.flags if flag.renamed)
+
+
 def _needed(conversion: Conversion, defaults: dict[str, object]) -> Iterator[str]:
     """What the scheduler needs, and dynamic sampling."""
     given = _given(conversion)
@@ -56,7 +80,9 @@ def _needed(conversion: Conversion, defaults: dict[str, object]) -> Iterator[str
     estimator = value("--algo.advantage.estimator", "gae")
     if estimator == FORKS_GRPO:
         yield f"no version of OpenRLHF has --algo.advantage.estimator {FORKS_GRPO}: group_norm is GRPO's"
-    elif estimator not in (*GROUPS, "median") and "$" not in estimator:
+    elif estimator not in (*GROUPS, *WITHOUT_GROUPS, "median") and "$" not in estimator:
+        yield f"OpenRLHF 0.11.2 has no --algo.advantage.estimator {estimator}: use {', '.join(GROUPS)} or median"
+    elif estimator in WITHOUT_GROUPS:
         yield (
             f"python -m openrlhf_sagc needs groups: --algo.advantage.estimator {estimator} has none, group_norm, dr_grpo, rloo and "
             f"reinforce_baseline have; {OFF} runs the script as it is"

@@ -5,7 +5,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from openrlhf_sagc.config.renamed_flags import RenamedFlag, closest_flag, renamed_flag, renamed_flags
-from openrlhf_sagc.migrate.shell import MODULE, NAMES, Training, Word, find_training
+from openrlhf_sagc.migrate.shell import MODULE, NAME, NAMES, Training, find_training
+from openrlhf_sagc.migrate.words import EXPANSION, Word
 
 FLAG = re.compile(rb"--[A-Za-z][\w.-]*(?:=.*)?", re.DOTALL)
 BYTES = "surrogateescape"  # a script may be of any encoding
@@ -42,6 +43,7 @@ class Conversion:
     notes: list[str]  # what a person should know, a line each
     old: int = 0  # flags that were renamed
     unknown: int = 0  # flags that neither today's OpenRLHF nor an earlier one has
+    unseen: int = 0  # old flags that stay, as nothing shows whose they are
     trainings: int = 0  # places that name the entry point
     has_critic: bool = True
 
@@ -54,7 +56,7 @@ def convert(source: bytes, today: Iterable[str]) -> Conversion:
         today: the flags that OpenRLHF 0.11.2 and this package take.
     """
     training = find_training(source)
-    converter = _Converter(training, set(today))
+    converter = _Converter(training, set(today), source)
     edits = [edit for word in training.modules for edit in _module_edits(source, word)]
     for words in converter.flags:
         edits += [edit for flag in words for edit in converter.edits(flag)]
@@ -69,6 +71,7 @@ def convert(source: bytes, today: Iterable[str]) -> Conversion:
         notes + converter.notes,
         old,
         len(converter.foreign),
+        converter.unseen,
         len(training.modules),
         converter.has_critic,
     )
@@ -89,8 +92,9 @@ def _module_edits(source: bytes, word: Word) -> list[tuple[int, int, bytes]]:
 class _Converter:
     """The flags of a script's training, seen together: some of them are one flag today, or two."""
 
-    def __init__(self, training: Training, today: set[str]):
+    def __init__(self, training: Training, today: set[str], source: bytes):
         self.notes: list[str] = []
+        self.unseen = 0
         self.flags = [_flags(words, today, training.holders) for words in training.lists]
         every = [flag for words in self.flags for flag in words]
         self.names = {flag.renamed.flag if flag.renamed else flag.name for flag in every}
@@ -104,7 +108,8 @@ class _Converter:
             MODULE.search(word.text) is None or b"openrlhf_sagc" not in word.text for word in training.modules
         )
         for flag in self.foreign:
-            self.notes.append(self._describe_foreign(flag.name, closest_flag(flag.name, today)))
+            self.notes.append(self._describe_foreign(flag, closest_flag(flag.name, today)))
+        self._note_unseen(training, source)
 
     def edits(self, flag: Flag) -> list[tuple[int, int, bytes]]:
         """What takes the flag's place."""
@@ -132,17 +137,38 @@ class _Converter:
             successors = successors[:1]
         return _replace(flag, [(name, flag.texts) for name in successors])
 
-    def _describe_foreign(self, name: str, closest: str) -> str:
+    def _note_unseen(self, training: Training, source: bytes) -> None:
+        """Flags that stay as they are, though they may be the training's."""
+        every = [flag for words in self.flags for flag in words]
+        values = {word for flag in every for word in flag.values}
+        seen = {place for flag in every for place in range(flag.word.start, flag.word.end)}
+        seen |= {place for word in values for place in range(word.start, word.end)}
+        for place, name in training.others:
+            if place not in seen and (flag := name.decode()) in renamed_flags():
+                self.unseen += 1
+                line = source.count(b"\n", 0, place) + 1
+                today = " ".join(renamed_flags()[flag].successors)
+                self.notes.append(
+                    f"line {line}: {flag} stays, as nothing shows that it is the training's: if it is, "
+                    + (f"write {today}" if today else "drop it")
+                )
+        for word in (word for words in training.lists for word in words):
+            is_known = NAME.search(word.text) or set(NAMES.findall(word.text)) & training.known
+            if EXPANSION.match(word.text) and not is_known and word not in values:
+                text = word.text.decode(errors=BYTES)
+                self.notes.append(f"{text} is set elsewhere and stays: convert the flags that it has by hand")
+
+    def _describe_foreign(self, flag: Flag, closest: str) -> str:
         successors = renamed_flags()[closest].successors if closest in renamed_flags() else (closest,)
         is_given = not self.given.isdisjoint({closest, *successors})
         like = (
             f"; if {closest} is meant, add {' '.join(successors)}" if closest and successors and not is_given else ""
         )
         why = f"no version of OpenRLHF has it{like}"
-        return f"{name} is dropped: {why}" if self.drops else f"{name} stays: {why}"
+        return f"{_shown(flag)} is dropped: {why}" if self.drops else f"{flag.name} stays: {why}"
 
     def _note_dropped(self, flag: Flag, why: str) -> None:
-        self.notes.append(f"{flag.name} is dropped: {why}")
+        self.notes.append(f"{_shown(flag)} is dropped: {why}")
 
     def _correction(self) -> list[tuple[str, list[str]]]:
         """Level and mode of today for the type that was chosen."""
@@ -187,10 +213,11 @@ def _flags(words: list[Word], today: set[str], holders: set[bytes]) -> list[Flag
     for word in words:
         bare = word.bare
         if not FLAG.fullmatch(bare):
-            if holders & set(NAMES.findall(bare)):
+            if holders & set(NAMES.findall(bare)) or EXPANSION.match(word.text) and NAME.search(word.text):
                 ended = True
             elif flags and flags[-1].value is None and not ended:
-                flags[-1].values.append(word)
+                ended = _is_no_value(word, flags[-1], today)
+                flags[-1].values += [word] * (not ended)
             continue
         ended = False
         name, equals, value = bare.decode(errors=BYTES).partition("=")
@@ -200,6 +227,19 @@ def _flags(words: list[Word], today: set[str], holders: set[bytes]) -> list[Flag
         if flag.renamed:
             del flag.values[flag.renamed.values :]
     return flags
+
+
+def _is_no_value(word: Word, flag: Flag, today: set[str]) -> bool:
+    """Whether an expansion behind a flag that nobody knows is more than its value, and stays with all that follows."""
+    if flag.renamed or _known(flag.name, today) or not EXPANSION.match(word.text):
+        return False
+    return bool(flag.values) or not word.quote and bool(re.search(rb"(?i)arg|flag|opt|extra", word.text))
+
+
+def _shown(flag: Flag) -> str:
+    """The flag with its values, as they stood in the script."""
+    equals = f"{flag.name}={flag.value}" if flag.value is not None else ""
+    return equals or " ".join([flag.name, *flag.texts])
 
 
 def _known(name: str, today: set[str]) -> bool:

@@ -10,17 +10,18 @@ from dataclasses import dataclass, replace
 import tree_sitter_bash
 from tree_sitter import Language, Node, Parser
 
+from openrlhf_sagc.migrate.words import END, SAYS, Word, cut, inner, said, substitutions, tokens
+
 MODULE = re.compile(rb"(?<![\w.])(?:openrlhf\.cli\.train_ppo_ray|openrlhf_sagc)(?![\w.])")
 FILE = re.compile(rb"(?:^|[\s=\"'/])train_ppo_ray\.py$")
 NAMES = re.compile(rb"\$\{?[#!]?(\w+|[@*])")
 DEFAULT = re.compile(rb"\$\{(\w+):?[-=+](?P<text>[^{}]*)\}", re.DOTALL)  # what stands for a variable, or beside it
-END = re.compile(rb"^(?:;+|&&?|\|\|?|\d*[<>].*)$")  # of a command within a text
-TOKEN = re.compile(
-    rb"""(?:\$\(\([^()]*\)\)|\$\([^()]*\)|\$\{[^{}]*\}|\\(?!\r?\n).|"(?:\\.|[^"\\])*"|'[^']*'|[^\s"'\\;]|["'])+|;+""",
-    re.DOTALL,
-)
 TEXTS = ("string", "raw_string", "ansi_c_string", "translated_string", "heredoc_body")
 LINE = re.compile(rb"(?:[^\n\\]|\\.)*", re.DOTALL)
+NAME = re.compile(rb"(?<![\w.-])--[A-Za-z][\w.-]*")  # of a flag
+OTHER = re.compile(
+    rb"\.py\b|(?:^|\s)-m\s+(?!openrlhf)\w|openrlhf\.cli\.(?!train_ppo_ray\b)|\bray\s+start\b"
+)  # another program
 NO_WORDS = (
     "comment",
     "variable_assignment",
@@ -31,33 +32,14 @@ NO_WORDS = (
 
 
 @dataclass(frozen=True)
-class Word:
-    """A word of a command: source[start:end], with its quotes."""
-
-    start: int
-    end: int
-    text: bytes
-    alone: bool = False  # the value of an assignment without quotes, which a space would end
-
-    @property
-    def quote(self) -> bytes:
-        """The quote around it, with its backslash."""
-        found = re.fullmatch(rb"(\\?[\"']).*\1", self.text, re.DOTALL)
-        return found[1] if found else b""
-
-    @property
-    def bare(self) -> bytes:
-        """Without the quotes around it."""
-        return self.text[len(self.quote) : len(self.text) - len(self.quote)]
-
-
-@dataclass(frozen=True)
 class Training:
     """A script's training."""
 
     modules: list[Word]  # the words that name OpenRLHF's entry point
     lists: list[list[Word]]  # flags and values, a list a place
     holders: set[bytes]  # variables that hold flags
+    known: set[bytes]  # variables that are set in the script
+    others: list[tuple[int, bytes]]  # (place, name) of all flags but those of other programs; the lists may lack some
     broken_line: int  # the first line that the parser does not understand; 0 if it understands all
 
 
@@ -70,6 +52,8 @@ def find_training(source: bytes) -> Training:
         sorted(script.modules.values(), key=lambda word: word.start),
         [lists[start] for start in sorted(lists)],
         script.holders,
+        {*script.values, b"@", b"*"},
+        list(script.others()),
         script.broken_line(),
     )
 
@@ -100,14 +84,18 @@ class _Script:
             words = self._words(command.children)
             if not self._take(words, launchers, command):
                 for word in words:
-                    self._take(self._inner(word), launchers, command)
+                    self._take(inner(word), launchers, command)
         for name, values in self.values.items():
             for value in values:
                 words = self._words_of(value)
                 if not self._take(words, launchers, value) and name in launchers and self._is_added(value):
                     self._note(self._split(words), value)
         for document in self.documents:
-            self._take(self._tokens(document.start_byte, document.end_byte), launchers, document)
+            words = tokens(self.source, document.start_byte, document.end_byte)
+            self._take(words, launchers, document)
+            for word in words:
+                if word.quote and MODULE.search(word.text):
+                    self._take(inner(word), launchers, document)
         self._take_lost(launchers)
 
     def _is_added(self, value: Node) -> bool:
@@ -123,17 +111,32 @@ class _Script:
         ]
         return min(broken, default=0)
 
+    def others(self) -> Iterator[tuple[int, bytes]]:
+        """Flags that are no word of another program's command, and in no comment."""
+        passed = {place for comment in self._comments() for place in comment}
+        for command in self.commands:
+            words = self._words(command.children)
+            if words and words[0].text not in SAYS:
+                passed |= {word.start for word in words}
+        for match in NAME.finditer(self.source):
+            start = self.source.rfind(b"\n", 0, match.start()) + 1
+            while start and self.source[:start].endswith(b"\\\n"):
+                start = self.source.rfind(b"\n", 0, start - 1) + 1
+            if match.start() not in passed and not OTHER.search(self.source, start, match.start()):
+                yield match.start(), match[0]
+
+    def _comments(self) -> list[range]:
+        return [range(node.start_byte, node.end_byte) for node in _descendants(self.root) if node.type == "comment"]
+
     def _take_lost(self, launchers: set[bytes]) -> None:
         """The entry point where the parser has lost its way: up to the end of the line, with the lines that it goes on in."""
-        comments = [
-            range(node.start_byte, node.end_byte) for node in _descendants(self.root) if node.type == "comment"
-        ]
+        comments = self._comments()
         for match in MODULE.finditer(self.source):
             known = any(word.start <= match.start() < word.end for word in self.modules.values())
             if not known and not any(match.start() in comment for comment in comments):
                 line = LINE.match(self.source, match.start())
                 assert line
-                self._take(self._tokens(match.start(), line.end()), launchers, self.root)
+                self._take(tokens(self.source, match.start(), line.end()), launchers, self.root)
 
     def _launchers(self) -> set[bytes]:
         """Variables that hold the entry point, or a variable that does."""
@@ -166,14 +169,14 @@ class _Script:
         if MODULE.search(words[entry].text) or FILE.search(words[entry].bare):
             self.modules[words[entry].start] = words[entry]
         ends = (index for index in range(entry + 1, len(words)) if END.match(words[index].text))
-        self._note(words[entry + 1 : next(ends, len(words))], node)
+        self._note(cut(words[entry + 1 : next(ends, len(words))]), node)
         return True
 
     def _note(self, words: list[Word], node: Node) -> None:
         """Words of the training, with those of the variables and of the calls of the function that they stand for."""
         self.lists.append(words)
         for word in words:
-            self._note_defaults(word, node)
+            self._note_held(word, node)
         names = {name for word in words for name in NAMES.findall(word.text)}
         for name in names - self.seen:
             self.seen.add(name)
@@ -185,14 +188,19 @@ class _Script:
         if any(name in (b"@", b"*") or name.isdigit() for name in names):
             self._note_calls(node)
 
-    def _note_defaults(self, word: Word, node: Node) -> None:
-        """The flags that stand in a word for a variable: ${FLAGS:---a 1}."""
+    def _note_held(self, word: Word, node: Node) -> None:
+        """The flags that stand in a word for a variable, ${FLAGS:---a 1}, or that a command in it says, $(... && echo --a)."""
         for match in DEFAULT.finditer(word.text):
             begin, end = (word.start + place for place in match.span("text"))
-            held = self._inner(Word(begin, end, match["text"]))
+            held = inner(Word(begin, end, match["text"]))
             if any(part.bare.startswith(b"--") for part in held):
                 self.holders.add(match[1])
                 self._note(held, node)
+        for begin, end in substitutions(word):
+            words = tokens(self.source, begin, end)
+            for index in [index for index, part in enumerate(words) if part.text in SAYS]:
+                ends = (place for place in range(index, len(words)) if END.match(words[place].text))
+                self._note(said(self.source, words[index + 1 : next(ends, len(words))]), node)
 
     def _note_calls(self, node: Node) -> None:
         for function in self.functions:
@@ -206,7 +214,7 @@ class _Script:
 
     def _split(self, words: list[Word]) -> list[Word]:
         """With the flags in a quoted word as words of their own: "--a 1 --b"."""
-        parts = [self._inner(word) if re.match(rb"[\"']\s*--\S+\s", word.text) else [word] for word in words]
+        parts = [inner(word) if re.match(rb"[\"']\s*--\S+\s", word.text) else [word] for word in words]
         return [word for part in parts for word in part]
 
     def _assigned(self, node: Node) -> Iterator[tuple[bytes, Node]]:
@@ -237,8 +245,8 @@ class _Script:
         if value.type == "command":  # set --
             return self._words(value.children)[2:]
         if value.type in TEXTS:
-            return self._inner(Word(value.start_byte, value.end_byte, self._text(value)))
-        words = self._tokens(value.start_byte, value.end_byte)
+            return inner(Word(value.start_byte, value.end_byte, self._text(value)))
+        words = tokens(self.source, value.start_byte, value.end_byte)
         return [replace(word, alone=True) for word in words]
 
     def _words(self, nodes: Iterable[Node]) -> list[Word]:
@@ -250,16 +258,6 @@ class _Script:
                 start = places.pop()[0] if touches else node.start_byte
                 places.append((start, node.end_byte))
         return [Word(start, end, self.source[start:end]) for start, end in places]
-
-    def _inner(self, word: Word) -> list[Word]:
-        """Words within a text, without the quotes around it."""
-        begin = re.match(rb"\$?[\"']", word.text)
-        start = word.start + (begin.end() if begin else 0)
-        return self._tokens(start, word.end - 1 if begin else word.end)
-
-    def _tokens(self, start: int, end: int) -> list[Word]:
-        found = TOKEN.finditer(self.source, start, end)
-        return [Word(match.start(), match.end(), match[0]) for match in found]
 
     def _text(self, node: Node | None) -> bytes:
         return b"" if node is None else self.source[node.start_byte : node.end_byte]

@@ -48,6 +48,24 @@ def test_what_is_given_or_came_later_is_not_said():
     )
 
 
+def test_a_script_that_packs_had_flash_attention_and_dynamic_batches_have_no_micro_batches():
+    names = [line.split()[0] for line in said(GROUPS + "--packing_samples")]
+    assert "--ds.attn_implementation" not in names and "--train.micro_batch_size" in names
+    names = [line.split()[0] for line in said(GROUPS + "--use_dynamic_batch")]
+    assert not {"--ds.attn_implementation", "--rollout.micro_batch_size", "--train.micro_batch_size"} & {*names}
+
+
+def test_several_reward_addresses_were_added_once():
+    both = GROUPS.replace("r.py", "http://a/x,http://b/x")
+    assert [
+        line
+        for line in said(both)
+        if line.startswith("--reward.remote_url http://a/x,http://b/x: up to OpenRLHF 0.6.2")
+    ]
+    newer = said(both + "--async_train ")  # there is --async_train since 0.8.0
+    assert not [line for line in newer + said(GROUPS) if "--reward.remote_url" in line]
+
+
 def test_defaults_of_a_critic_are_those_of_a_run_with_one():
     assert not [line for line in said(GROUPS) if "critic" in line]
     assert [
@@ -70,6 +88,10 @@ def test_defaults_are_flags_of_today_and_the_advice_is_taken():
             "",
             "python -m openrlhf_sagc needs groups: --algo.advantage.estimator gae has none, group_norm, dr_grpo, rloo and "
             "reinforce_baseline have; python -m openrlhf_sagc.off runs the script as it is",
+        ),
+        (
+            "--advantage_estimator reinforce_pro_max",
+            "OpenRLHF 0.11.2 has no --algo.advantage.estimator reinforce_pro_max: use rloo, reinforce_baseline, group_norm, dr_grpo or",
         ),
         ("--advantage_estimator reinforce", "--algo.advantage.estimator reinforce has none"),
         (
@@ -106,6 +128,7 @@ def test_a_variable_may_be_right():
 def test_other_entry_points_are_said_to_stay():
     lines = said(
         GROUPS + SAME + "--max_len 9 --param_dtype bf16 --max_new_tokens 9",
+        "\n# python -m openrlhf.cli.train_ppo_ray --seed 1, as openrlhf.cli.train_rm"
         "\npython -m openrlhf.cli.train_ppo --seed 1\npython -m openrlhf.cli.serve_rm",
     )
     assert lines == [

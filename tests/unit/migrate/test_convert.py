@@ -187,11 +187,14 @@ def test_other_entry_points_stay(name):
 def test_flags_that_no_version_has_are_dropped_and_said():
     conversion = convert(f"{RUN}--freeze_prefix a b --zero_stag 3 --seed 1 $X\n".encode(), TODAY)
     assert conversion.script.decode() == "python -m openrlhf_sagc --ds.zero_stage 3 --train.seed 1 $X\n"
-    assert conversion.notes == ["--freeze_prefix is dropped: no version of OpenRLHF has it"]
+    assert conversion.notes == [
+        "--freeze_prefix a b is dropped: no version of OpenRLHF has it",
+        "$X is set elsewhere and stays: convert the flags that it has by hand",
+    ]
     assert (conversion.unknown, conversion.old, len(conversion.flags)) == (1, 2, 3)
     conversion = convert(f"{RUN}--zero_satge 3\n".encode(), TODAY)
     assert conversion.notes == [
-        "--zero_satge is dropped: no version of OpenRLHF has it; if --zero_stage is meant, add --ds.zero_stage"
+        "--zero_satge 3 is dropped: no version of OpenRLHF has it; if --zero_stage is meant, add --ds.zero_stage"
     ]
 
 
@@ -260,4 +263,52 @@ def test_a_backslash_behind_the_last_word_is_no_broken_line():
 
 def test_no_flag_is_suggested_that_is_there():
     notes = convert(f"{RUN} --eval.steps 5 --eval_stepz 5".encode(), TODAY).notes
-    assert notes == ["--eval_stepz is dropped: no version of OpenRLHF has it"]
+    assert notes == ["--eval_stepz 5 is dropped: no version of OpenRLHF has it"]
+
+
+KEPT = """{run} --pretrain m \\
+  --my_fork_flag 3 $([ -n "$K" ] && echo "--use_wandb $K") \\
+  --fork ${WANDB_FLAGS} $EXTRA_ARGS \\
+  `[ -n "$K" ] && echo "--use_kl_loss"` $(if [ "$B" = 1 ]; then echo --perf --bf16; fi) --seed 3
+"""
+
+
+def test_expansions_behind_a_flag_of_a_fork_stay_and_flags_in_them_are_converted():
+    conversion = convert(KEPT.replace("{run}", RUN.strip()).encode(), TODAY)
+    assert conversion.script.decode() == (
+        'python -m openrlhf_sagc --actor.model_name_or_path m $([ -n "$K" ] && echo "--logger.wandb.key $K") ${WANDB_FLAGS} '
+        '$EXTRA_ARGS \\\n  `[ -n "$K" ] && echo "--algo.kl.use_loss"` '
+        '$(if [ "$B" = 1 ]; then echo --ds.param_dtype bf16; fi) --train.seed 3\n'
+    )
+    assert "--my_fork_flag 3 is dropped: no version of OpenRLHF has it" in conversion.notes
+    assert "$EXTRA_ARGS is set elsewhere and stays: convert the flags that it has by hand" in conversion.notes
+    assert (conversion.unknown, conversion.unseen, len(conversion.flags)) == (2, 0, 8)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'bash -c "{} --seed 1 --bf16"',
+        "ssh h '{} --seed 1 --bf16' && ls",
+        'bash -c \\"{} --seed 1 \\$([ \\$K ] && echo \\"--perf --bf16\\")\\"',
+        'bash -c \\"{} --seed 1 --bf16\\"',
+        'echo don\'t; bash -c "{} --seed 1 --bf16"',
+        'bash -c "{} --l2 1 --bf16" && bash -c "{} --seed 1 --bf16"',
+    ],
+)
+def test_the_last_flag_before_the_quote_of_a_command_in_a_document(text):
+    script = "cat >job.sh <<EOF\n" + text.replace("{}", RUN.strip()) + "\nEOF\n"
+    new = script.replace("--seed", "--train.seed").replace("--bf16", "--ds.param_dtype bf16").replace("--perf ", "")
+    new = new.replace("--l2 1", "--actor.adam.weight_decay 1 --critic.adam.weight_decay 1")
+    assert converted(script) == new.replace("openrlhf.cli.train_ppo_ray", "openrlhf_sagc")
+
+
+def test_a_flag_whose_training_is_not_seen_is_named_and_counted():
+    script = f"F() {{\n  O='--bf16 --seed 2'\n}}\n# --perf\nray start --num-gpus 8\npython x.py --pretrain m\n{RUN} --seed 1 $(F)\n"
+    conversion = convert(script.encode(), TODAY)
+    assert conversion.unseen == 2
+    assert conversion.notes == [
+        "line 2: --bf16 stays, as nothing shows that it is the training's: if it is, write --ds.param_dtype bf16",
+        "line 2: --seed stays, as nothing shows that it is the training's: if it is, write --train.seed",
+        "$(F) is set elsewhere and stays: convert the flags that it has by hand",
+    ]
