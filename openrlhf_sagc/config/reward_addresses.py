@@ -52,6 +52,11 @@ def check_addresses(args: Settings) -> None:
         )
     wrong = [url for url in urls if url not in right]
     if not wrong:
+        if len(right) > 1:
+            print(
+                f"openrlhf_sagc: {FLAG}: {len(right)} addresses share the samples, so all have to give the same rewards (up to OpenRLHF "
+                "0.6.2 each got all samples, and rewards were added)"
+            )
         return
     advice = ",".join(map(_shown, right))
     if len(right) == 1 and advice.startswith("http://") and not _ADDRESS.search(wrong[0]):

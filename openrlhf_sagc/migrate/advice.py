@@ -11,6 +11,11 @@ from openrlhf_sagc.migrate.convert import ENABLES, FORKS_GRPO, GROUPS, Conversio
 
 DEFAULTS = Path(renamed_flags.__file__).with_name("changed_defaults.csv")
 ENTRY = re.compile(rb"^(?!\s*#).*?openrlhf\.cli\.(\w+)", re.MULTILINE)  # but in a comment
+FOLDER = re.compile(  # that Python looks for modules in
+    rb"""^(?!\s*\#)[^\n]*?(\bcd\s+[^\s;&|)]+|\bworking_dir\b[\\"']*\s*:\s*[\\"']*(?:\$\{\w+\}|[^\s\\"',}])+|--working-dir[=\s]\s*\S+|PYTHONPATH=\S+)""",
+    re.MULTILINE,
+)
+QUOTES = r"[\\\"']"
 WITHOUT_GROUPS = ("gae", "reinforce", "flash_reinforce")
 DYNAMIC = {"--use_dynamic_batch", "--train.dynamic_batch_enable"}
 PACKING = DYNAMIC | {"--packing_samples", "--ds.packing_samples"}  # with flash attention, in every version
@@ -29,6 +34,7 @@ def advice(conversion: Conversion, defaults: dict[str, object]) -> Iterator[str]
         yield from _shared_addresses(conversion)
     if conversion.trainings:
         yield from _needed(conversion, defaults)
+        yield from _folders(conversion.script)
     for name in sorted(set(ENTRY.findall(conversion.script)) - {b"train_ppo_ray"}):
         yield _entry_point(name.decode())
 
@@ -54,6 +60,20 @@ def _changed_defaults(conversion: Conversion, defaults: dict[str, object]) -> It
                 f"{row['flag']} is not given: its default was {row['default']} before {row['since']} and is {shown} today; "
                 f"to keep it add {row['flag']} {row['default']}"
             )
+
+
+def _folders(script: bytes) -> Iterator[str]:
+    """Folders that may be a clone of OpenRLHF or of a fork, as those of most old scripts are."""
+    found = [
+        (script.count(b"\n", 0, match.start(1)) + 1, match[1].decode(errors="replace"))
+        for match in FOLDER.finditer(script)
+    ]
+    if found:
+        where = ", ".join(f"line {line}: {re.sub(QUOTES, '', text)}" for line, text in found)
+        yield (
+            f"a run ends where such a folder holds another openrlhf, as a clone or a fork does ({where}), which Python would import "
+            "before this package's: name a folder without one, and what the script uses of that one by whole paths"
+        )
 
 
 def _shared_addresses(conversion: Conversion) -> Iterator[str]:

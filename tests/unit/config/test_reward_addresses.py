@@ -64,3 +64,12 @@ def test_no_secret_is_shown(arguments, refused):
 def test_an_agent_or_a_reward_model_has_none(arguments, refused):
     assert not refused(check_addresses, arguments("--train.agent_func_path", "agent.py"))
     assert not refused(check_addresses, arguments("--reward.remote_url", "", "--reward.model_name_or_path", "m"))
+
+
+def test_several_addresses_are_said_to_share_the_samples(arguments, capsys):
+    check_addresses(arguments("--reward.remote_url", "http://a/x,http://b/x"))
+    assert (
+        "--reward.remote_url: 2 addresses share the samples, so all have to give the same" in capsys.readouterr().out
+    )
+    check_addresses(arguments("--reward.remote_url", "http://a/x"))
+    assert not capsys.readouterr().out

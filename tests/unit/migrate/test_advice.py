@@ -135,3 +135,24 @@ def test_other_entry_points_are_said_to_stay():
         "openrlhf.cli.serve_rm stays: this converts only openrlhf.cli.train_ppo_ray",
         "openrlhf.cli.train_ppo stays: it trained without Ray, which OpenRLHF gave up in 0.6.1; write for train_ppo_ray",
     ]
+
+
+@pytest.mark.parametrize(
+    "line, named",
+    [
+        ("cd /openrlhf && ls", "cd /openrlhf"),
+        ("(cd $ROOT; ls)", "cd $ROOT"),
+        ("""R='{"working_dir": "/openrlhf", "pip": []}'""", "working_dir: /openrlhf"),
+        ('R="{\\"working_dir\\": \\"/openrlhf\\"}"', "working_dir: /openrlhf"),
+        ("""R='{"working_dir": "'${W}'/x"}'""", "working_dir: ${W}"),
+        ('R="{\\"working_dir\\": \\"${W}/x\\"}"', "working_dir: ${W}/x"),
+        ("ray job submit --working-dir . x", "--working-dir ."),
+        ("export PYTHONPATH=/fork:$PYTHONPATH", "PYTHONPATH=/fork:$PYTHONPATH"),
+        ("# cd /openrlhf", ""),
+        ("echo cdrom", ""),
+    ],
+)
+def test_folders_that_may_hold_a_fork_are_named(line, named):
+    found = [text for text in said(GROUPS + SAME, f"\n{line}") if "holds another openrlhf" in text]
+    assert [named] * len(found) == [text.partition("(line 2: ")[2].partition(")")[0] for text in found]
+    assert bool(found) == bool(named)
