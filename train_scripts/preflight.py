@@ -112,7 +112,11 @@ def _check_flags_without_scheduler(flags: list[str]) -> None:
 
 
 def _check_flags_of_released(flags: list[str]) -> None:
+    from openrlhf_sagc.config.inputs import check_model
+
     _check_names_of_released(flags)
+    flag = "--actor.model_name_or_path"
+    check_model(flag, value(settings_of(flags), flag))
     _look_at_files(settings_of(flags))
 
 

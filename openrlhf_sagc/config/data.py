@@ -4,6 +4,7 @@ What would end the run or train nonsense ends it here, with the row; what costs 
 Rows are counted from 1, as the lines of a .jsonl file.
 """
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,7 +19,10 @@ PROMPTS = ("prompt", "question", "problem", "query", "instruction", "input", "me
 LABELS = ("label", "answer", "ground_truth", "solution", "target", "reference")
 MISSING, EMPTY = "the prompt is missing", "the prompt is empty"
 IMAGE = f"the prompt has {TAG}, and there is no image"
+CONVERSATION = "the prompt is the JSON text of a conversation, which the chat template takes for one user message"
+JSON_CHAT = r"""^\s*\[\s*\{\s*["'](?:role|content|from|value)["']\s*:"""
 ADVICE = {
+    CONVERSATION: "store a list of messages instead",
     MISSING: "drop these rows, or give them a prompt",
     EMPTY: "drop these rows, or give them a prompt",
     IMAGE: "remove the tag, or give a vision model's run --data.max_images_per_prompt and --data.image_key",
@@ -69,6 +73,9 @@ def check_rows(args: Settings, source: Source, name: str, rows) -> None:
             else f" (one row of {len(rows)}, counted from 1)"
         )
         advice = ADVICE.get(problem)
+        if problem == CONVERSATION:  # trained on as it is, by unpatched OpenRLHF too
+            print(f"openrlhf_sagc: {line}: {advice}")
+            continue
         refuse(not _left_to_the_agent(args, problem), f"{line}: {advice}" if advice else line)
         print(f"openrlhf_sagc: {line}: the agent gets it as it is")
     _check_labels(args, source, name, rows)
@@ -169,6 +176,7 @@ def _texts_problems(args: Settings, texts) -> Iterator[tuple[str, int, int]]:
     }
     if args.data.apply_chat_template:  # which makes parts of the text that stand for images
         masks[IMAGE] = pc.fill_null(pc.match_substring(texts, TAG), False)
+        masks[CONVERSATION] = pc.fill_null(pc.match_substring_regex(texts, JSON_CHAT), False)
     for problem, mask in masks.items():
         if count := pc.sum(mask).as_py():
             yield problem, pc.index(mask, True).as_py(), count
@@ -182,7 +190,9 @@ def _prompt_problem(args: Settings, prompt: Any, has_images: bool) -> str:
     if isinstance(prompt, str):
         if not prompt.strip():
             return EMPTY
-        return IMAGE if chat and TAG in prompt and not has_images else ""
+        if chat and TAG in prompt and not has_images:
+            return IMAGE
+        return CONVERSATION if chat and re.match(JSON_CHAT, prompt) else ""
     if chat and isinstance(prompt, list):
         return _chat_problem(prompt, has_images)
     if chat:
@@ -225,6 +235,15 @@ def _check_labels(args: Settings, source: Source, name: str, rows) -> None:
     key = args.data.label_key
     if key is None:
         return
+    of_server = (
+        args.reward.remote_url and not args.train.agent_func_path and not args.reward.remote_url[0].endswith(".py")
+    )
+    kind = _no_json(rows.features[key]) if of_server else ""
+    refuse(
+        kind,
+        f"--data.label_key {key}: labels of {source.flag} {name} are {kind}, which JSON cannot hold, so that no request for a reward "
+        "can be sent: store texts instead, or give a .py file as --reward.remote_url",
+    )
     first, count = _missing_labels(rows, key, f"{source.flag} {name}")
     refuse(
         count == len(rows),
@@ -235,6 +254,17 @@ def _check_labels(args: Settings, source: Source, name: str, rows) -> None:
             f"openrlhf_sagc: {source.flag} {name}: row {first + 1} has no label ({count} such rows of {len(rows)}, counted from "
             "1): if the reward needs one, their groups are lost"
         )
+
+
+def _no_json(feature: Any) -> str:
+    """What JSON cannot hold in values of a column, which is of the `datasets` library; empty if it can hold them."""
+    inner = list(feature.values()) if isinstance(feature, dict) else feature if isinstance(feature, list) else []
+    inner += [feature.feature] if hasattr(feature, "feature") else []
+    if found := next(filter(None, map(_no_json, inner)), ""):
+        return found
+    kind = str(getattr(feature, "dtype", ""))
+    is_value = type(feature).__name__ == "Value"
+    return kind if is_value and re.match("timestamp|date|time|duration|decimal|.*binary", kind) else ""
 
 
 def _missing_labels(rows, key: str, what: str) -> tuple[int, int]:

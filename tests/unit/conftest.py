@@ -19,6 +19,7 @@ from openrlhf.trainer.ray.ppo_actor import ActorPPOTrainer
 from train_command import start_run, start_trainer  # noqa: F401
 from up_to_ray import prompts, run_trainer  # noqa: F401
 
+import openrlhf_sagc.config.inputs as inputs
 import openrlhf_sagc.driver.experience as experience
 import openrlhf_sagc.run.trees as trees
 from openrlhf_sagc.actors.rollout_rewards import SAMPLE
@@ -32,6 +33,12 @@ settings.load_profile("untimed")
 def no_store(monkeypatch):
     """`ray.put` would start a Ray cluster; what is put stands for its reference."""
     monkeypatch.setattr(experience.ray, "put", lambda value: value)
+
+
+@pytest.fixture(autouse=True)
+def hub(monkeypatch):
+    """A hub that has every model."""
+    monkeypatch.setattr(inputs, "missing_on_hub", lambda model: "")
 
 
 @pytest.fixture

@@ -1,5 +1,8 @@
 """What the rows hold: what would end a run or train nonsense is refused with its row, the rest is counted."""
 
+import datetime
+import decimal
+
 import pytest
 
 from openrlhf_sagc.config.data import check_columns, check_rows
@@ -177,3 +180,45 @@ def test_bytes_that_are_no_text(look, tmp_path, row, what):
     (tmp_path / "latin.jsonl").write_bytes(b'{"prompt": "a", "label": "1"}\n' * 2 + row)
     said = look([GOOD], "--data.prompt_dataset", tmp_path / "latin.jsonl")
     assert f"latin.jsonl: row 3 (counted from 1): the {what} is not UTF-8" in said
+
+
+@pytest.mark.parametrize("text", ['[{"role": "user", "content": "x"}]', " [ {'from': 'human', 'value': 'x'}]"])
+def test_a_conversation_as_text_is_said(look, capsys, text):
+    rows = [GOOD] * 16 + [GOOD | {"prompt": text}] * 2
+    assert not look(rows, CHAT)
+    said = capsys.readouterr().out
+    assert (
+        "row 17: the prompt is the JSON text of a conversation, which the chat template takes for one user message (2 such"
+        in said
+    )
+    assert not look(rows) and not look([GOOD | {"prompt": "[{x}]: what is it?"}], CHAT)
+    assert "JSON text" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "label, kind",
+    [
+        (b"a", "binary"),
+        (datetime.datetime(2020, 1, 1), "timestamp"),
+        ({"at": [datetime.date(2020, 1, 1)]}, "date32"),
+        (decimal.Decimal("1.5"), "decimal128"),
+        ({"a": ["1", None]}, ""),
+        (["a"], ""),
+    ],
+)
+def test_labels_that_no_server_can_be_sent(arguments, refused, tmp_path, label, kind):
+    import datasets
+    import pyarrow
+    import pyarrow.parquet
+
+    path = tmp_path / "data.parquet"
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist([{"prompt": "x", "label": label}] * 3), path)
+    rows = datasets.Dataset.from_parquet(str(path), cache_dir=str(tmp_path))
+
+    def look(*flags):
+        args = arguments("--data.prompt_dataset", path, "--data.label_key", "label", *flags)
+        return refused(check_rows, args, training_source(args), "x", rows)
+
+    said = look("--reward.remote_url", "http://h/get")
+    assert bool(kind) == bool(said) and kind in said and (not kind or "which JSON cannot hold" in said)
+    assert not look() and not look("--reward.remote_url", "http://h/get", *AGENT)

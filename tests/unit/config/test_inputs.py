@@ -5,6 +5,7 @@ import re
 
 import pytest
 
+from openrlhf_sagc.config import inputs
 from openrlhf_sagc.config.inputs import check_inputs
 
 ROWS = [{"prompt": f"What is {i} + 1 ?", "label": str(i + 1)} for i in range(20)]
@@ -29,8 +30,49 @@ def test_the_models_folder(look, tmp_path):
     assert "none is not there (seen from " in look("--actor.model_name_or_path", tmp_path / "none")
     (tmp_path / "folder").mkdir()
     assert "folder has no config.json" in look("--actor.model_name_or_path", tmp_path / "folder")
-    two = f"a/b,{tmp_path}/none"
-    assert f"--reward.model_name_or_path {tmp_path}/none is not there" in look("--reward.model_name_or_path", two)
+
+
+def test_a_name_that_the_hub_does_not_have(look, arguments, monkeypatch):
+    asked = []
+    monkeypatch.setattr(inputs, "missing_on_hub", lambda model: asked.append(model) or "We couldn't connect")
+    assert look("--actor.model_name_or_path", "a/b") == (
+        "--actor.model_name_or_path a/b is no folder here, and the hub's model cannot be had: We couldn't connect: give a model's "
+        "folder, or a name that the hub or its cache has"
+    )
+    assert not look("--reward.model_name_or_path", "a/b") and asked == [
+        "a/b"
+    ]  # which a run with a function does not load
+
+
+@pytest.mark.parametrize(
+    "cached, answers, problem",
+    [
+        (["config.json", "model.safetensors"], [], ""),
+        (["config.json"], ["config.json"], "it has no weights"),
+        ([], ["config.json", "pytorch_model.bin.index.json"], ""),
+        (["model.safetensors"], [], "We couldn't connect to the hub"),
+    ],
+)
+def test_a_model_of_the_hub(monkeypatch, cached, answers, problem):
+    def cached_file(model, name):
+        if name not in answers:
+            raise OSError("We couldn't connect to the hub.\nCheck your internet connection.")
+
+    monkeypatch.undo()
+    monkeypatch.setattr(
+        "huggingface_hub.try_to_load_from_cache", lambda model, name: "path" if name in cached else None
+    )
+    monkeypatch.setattr("transformers.utils.cached_file", cached_file)
+    monkeypatch.setattr("transformers.utils.hub.has_file", lambda model, name: name in answers)
+    assert inputs.missing_on_hub("a/b") == problem
+
+
+def test_several_reward_models(look):
+    """Up to 0.6.2 OpenRLHF added the rewards of several; today it takes the list for one model's name."""
+    flags = ["--reward.remote_url", "", "--reward.model_name_or_path", "a/b,c/d"]
+    assert look(*flags).startswith(
+        "--reward.model_name_or_path a/b,c/d names several models, and OpenRLHF 0.11.2 loads one: give a/b,"
+    )
 
 
 def test_a_model_without_a_tokenizer(look, model):
