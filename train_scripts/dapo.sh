@@ -5,6 +5,7 @@
 # GROUP_SIZES="4 8 16 32" lets the straggler-aware control choose the group size. Later flags win.
 set -euo pipefail
 
+case " $* " in *" --help "* | *" -h "*) exec bash "$(dirname "$0")/launch.sh" dapo --help ;; esac
 if [ "${1:-}" != cpu ]; then
     [ -z "${GROUP_SIZES:-}" ] || export SAGC=${SAGC:-all}
     NAME=dapo exec bash "$(dirname "$0")/dapo_qwen2.5_7b.sh" "$@"

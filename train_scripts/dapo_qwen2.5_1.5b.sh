@@ -19,6 +19,6 @@ set -euo pipefail
 export MODEL=${MODEL:-Qwen/Qwen2.5-1.5B}
 export MAX_NEW_TOKENS=${MAX_NEW_TOKENS:-8192}
 export PROMPTS=${PROMPTS:-128} SAMPLES=${SAMPLES:-16} TRAIN_BATCH=${TRAIN_BATCH:-128}
-export ENGINES=${ENGINES:-8} LONG_SAMPLES=2
+export LONG_SAMPLES=2
 export STEP_MINUTES=${STEP_MINUTES:-4} DISK_GB=${DISK_GB:-220} MEMORY_GB=${MEMORY_GB:-100}
 exec bash "$(dirname "$0")/launch.sh" dapo_qwen2.5_1.5b "$@"

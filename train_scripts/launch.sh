@@ -7,6 +7,7 @@
 #        all           group control too: SAMPLES in the first step, then one of GROUP_SIZES (more prompts, fewer samples)
 #        off           the same recipe for the patched OpenRLHF alone: no scheduler, no flags of this package
 #        unpatched     the same for OpenRLHF as released; compare.sh trains it beside another
+#   SHAPE=async        engines on GPUs of their own beside ACTOR_GPUS, for --train.async_enable behind the script's name
 #   MODEL, DATA, EVAL_DATA (empty: no evaluation), REWARD or AGENT, OUTPUT, RUN_NAME, MAX_NEW_TOKENS, PROMPTS, SAMPLES,
 #   TRAIN_BATCH, GROUP_SIZES; NODES, ACTOR_GPUS (a node), ENGINES, TENSOR_PARALLEL
 #   ATTENTION          the models' attention: kernels-community/flash-attn2@v2, for which nothing is compiled; unpatched needs
@@ -22,6 +23,18 @@ here=$(cd "$(dirname "$0")" && pwd)
 fail() { echo "train_scripts/launch.sh: $*" >&2; exit 2; }
 name=${1:?usage: train_scripts/launch.sh NAME FLAG..., which the recipes call}
 shift
+
+# help: the first lines of the recipe and of this script, as they stand.
+help() {
+    local file
+    for file in "$here/$name.sh" "$here/launch.sh"; do
+        [ ! -e "$file" ] || sed -n '1d; /^# shellcheck/d; /^#/!q; s/^# \{0,1\}//p' "$file"
+    done
+    echo "Flags behind the script's name: docs/flags.md has this package's; python -m openrlhf_sagc --help has all."
+}
+for word in "$name" "$@"; do
+    case $word in --help | -h) help; exit 0 ;; esac
+done
 
 # shellcheck source=/dev/null
 . "$here/private_ray.sh"
@@ -40,6 +53,18 @@ check_numbers NODES ACTOR_GPUS TENSOR_PARALLEL PROMPTS SAMPLES TRAIN_BATCH SAVE_
 ENGINES=${ENGINES:-$((NODES * ACTOR_GPUS / TENSOR_PARALLEL))} # on all GPUs
 check_numbers ENGINES
 if [ -n "${AGENT:-}" ]; then check_numbers MAX_LEN; else check_numbers MAX_NEW_TOKENS PROMPT_TOKENS; fi
+variables="ACTOR_GPUS|AGENT|ATTENTION|DATA|ENGINES|EPISODES|EVAL_DATA|GPU_MEMORY|GROUP_SIZES|MAX_LEN|MAX_NEW_TOKENS|MODEL|NODES|OUTPUT"
+variables+="|PREFLIGHT|PROMPTS|PROMPT_TOKENS|REWARD|RUN_NAME|SAGC|SAMPLES|SAVE_HOURS|SHAPE|STEP_MINUTES|TENSOR_PARALLEL|TRAIN_BATCH"
+behind=()
+for word in "$@"; do
+    [[ ! $word =~ ^($variables)= ]] || behind+=("$(printf %q "$word")")
+    if [ "$word" = --train.async_enable ] && [ "$SHAPE" != async ]; then
+        half=$(((ACTOR_GPUS + 1) / 2))
+        fail "--train.async_enable needs engines on GPUs of their own: bash train_scripts/dapo_async_partial_rollout.sh, or in front of" \
+            "this command SHAPE=async ACTOR_GPUS=$half ENGINES=$((half < TENSOR_PARALLEL ? 1 : NODES * half / TENSOR_PARALLEL))"
+    fi
+done
+[ ${#behind[@]} = 0 ] || fail "variables go in front of the command: ${behind[*]} bash train_scripts/$name.sh"
 read -ra group_sizes <<<"${GROUP_SIZES:-4 8 16 32}"
 
 # What is here gets its whole path, as Ray's processes have another working folder; names on the hub stay as they are.

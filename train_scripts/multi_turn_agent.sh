@@ -19,10 +19,11 @@
 # no graphs) 237 s where the launches of an iteration take 10 ms, 376 s where they take 18. With engines of one GPU 211 s.
 set -euo pipefail
 
+case " $* " in *" --help "* | *" -h "*) exec bash "$(dirname "$0")/launch.sh" multi_turn_agent --help ;; esac
 export AGENT=${AGENT:?a Python file with AgentExecutor, as OpenRLHF has in examples/python}
 export MODEL=${MODEL:-Qwen/Qwen2.5-7B-Instruct}
 export MAX_LEN=${MAX_LEN:-16384} # prompt, all turns and what the tools say
 export PROMPTS=${PROMPTS:-128} SAMPLES=${SAMPLES:-8} TRAIN_BATCH=${TRAIN_BATCH:-256}
-export GROUP_SIZES=${GROUP_SIZES:-4 8 16} ENGINES=${ENGINES:-4} TENSOR_PARALLEL=${TENSOR_PARALLEL:-2}
+export GROUP_SIZES=${GROUP_SIZES:-4 8 16} TENSOR_PARALLEL=${TENSOR_PARALLEL:-2}
 export STEP_MINUTES=${STEP_MINUTES:-8} DISK_GB=${DISK_GB:-1750} MEMORY_GB=${MEMORY_GB:-250}
 exec bash "$(dirname "$0")/launch.sh" multi_turn_agent --vllm.enable_prefix_caching "$@"

@@ -25,6 +25,42 @@ def test_shellcheck(script):
     assert result.returncode == 0, result.stdout + result.stderr
 
 
+@pytest.mark.parametrize("script", [*GPUS, "dapo.sh", "dapo.sh cpu", "dapo_qwen2.5_7b_all.sh", "launch.sh"])
+def test_help_is_printed_without_an_environment(script, tmp_path):
+    """The first lines of the script and of launch.sh, with nothing but bash and sed."""
+    name, *words = script.split()
+    for word in ("--help", "-h"):
+        command = ["/bin/bash", SCRIPTS / name, *words, *["--train.seed", "1"] * (name != "launch.sh"), word]
+        told = subprocess.run(
+            command, env={"PATH": os.defpath}, cwd=tmp_path, capture_output=True, text=True, check=True
+        )
+        assert "SHAPE=async " in told.stdout and "python -m openrlhf_sagc --help" in told.stdout and not told.stderr
+        assert name == "launch.sh" or f"bash train_scripts/{name.replace('_all', '')}" in told.stdout
+
+
+def test_variables_behind_a_script_go_in_front(commands, flags_of):
+    said = commands("dapo_qwen2.5_7b.sh", "SAGC=off", "--train.seed", "1", "GROUP_SIZES=4 8", fails=True)
+    assert said.endswith(
+        "variables go in front of the command: SAGC=off GROUP_SIZES=4\\ 8 bash train_scripts/dapo_qwen2.5_7b.sh\n"
+    )
+    assert flags_of("dapo_qwen2.5_7b.sh", "--train.seed", "1", SAGC="off")
+
+
+@pytest.mark.parametrize("script", ["dapo_qwen2.5_1.5b.sh", "dapo_qwen2.5_7b.sh", "dapo_qwen2.5_32b_multinode.sh"])
+@pytest.mark.parametrize("sagc", ["recommended", "off"])
+def test_asynchronous_training_behind_a_script_as_its_line_says(
+    commands, flags_of, start_trainer, many_prompts, script, sagc
+):
+    flags = ["--train.async_enable", "--data.prompt_dataset", many_prompts]
+    said = commands(script, *flags, SAGC=sagc, fails=True)
+    assert "bash train_scripts/dapo_async_partial_rollout.sh, or in front of this command SHAPE=async " in said
+    given = dict(word.split("=") for word in said.split("command ")[1].split())
+    args = start_trainer(flags_of(script, *flags, SAGC=sagc, **given), module=MODULES.get(sagc, "openrlhf_sagc")).args
+    assert args.train.async_enable and not args.train.colocate_all
+    gpus = args.actor.num_nodes * args.actor.num_gpus_per_node + args.vllm.num_engines * args.vllm.tensor_parallel_size
+    assert gpus == GPUS[script]
+
+
 @pytest.mark.parametrize("sagc", SETTINGS)
 @pytest.mark.parametrize("script", GPUS)
 def test_flags(flags_of, start_trainer, many_prompts, script, sagc):
