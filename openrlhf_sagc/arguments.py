@@ -16,6 +16,7 @@ from openrlhf_sagc.config.checks import (
     check_modes,
     check_prompts,
     check_reward,
+    check_trace,
 )
 from openrlhf_sagc.config.inputs import check_inputs
 from openrlhf_sagc.config.late_flags import check_late_flags
@@ -287,6 +288,7 @@ def checked_settings(args: SimpleNamespace) -> Settings:
             raise refusal(f"{prefix}{error}") from None
     check_agent(args)
     check_history(args)
+    check_trace(args.rollout.trace)
     check_modes(args, off)
     check_batch(args, off)
     check_prompts(args, check_inputs(args), off)

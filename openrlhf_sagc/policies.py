@@ -1,5 +1,7 @@
 """The policies that the flags describe."""
 
+import math
+
 from openrlhf_sagc.config.checks import fitting_sizes
 from openrlhf_sagc.config.layout import samples_per_step
 from openrlhf_sagc.config.refusal import PREFIX, TAIL, words
@@ -9,7 +11,7 @@ from openrlhf_sagc.decisions.controller import StragglerAwareGroupController
 from openrlhf_sagc.decisions.dynamic_sampling import DynamicSampler
 from openrlhf_sagc.decisions.length_prediction import LengthPredictor
 from openrlhf_sagc.decisions.planner import Batcher, StepPlanner
-from openrlhf_sagc.decisions.sorted_steps import SortedSteps
+from openrlhf_sagc.decisions.sorted_steps import MOST_RATIO, SortedSteps
 from openrlhf_sagc.decisions.step_model import StepModel
 from openrlhf_sagc.decisions.tail_batching import NoTailBatching, TailBatcher
 from openrlhf_sagc.decisions.token_weights import TokenWeights
@@ -74,7 +76,8 @@ def build_batcher(args: Settings, num_engines: int = 1) -> Batcher:
             return SortedSteps(prompt_ratio=ratio, seed=args.train.seed)
         return BestRounds(prompt_ratio=ratio, seed=args.train.seed, num_engines=num_engines)
     except ValueError as error:
-        raise ValueError(f"{error}: use that, or {TAIL}method stop") from None
+        advice = f"{MOST_RATIO}, or {TAIL}method stop" if MOST_RATIO < ratio < math.inf else "1"
+        raise ValueError(f"{error}: use {advice}") from None
 
 
 def build_step_model(args: Settings, num_engines: int) -> StepModel | None:

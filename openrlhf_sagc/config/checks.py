@@ -5,6 +5,7 @@ the value and what would work.
 """
 
 import math
+import os
 from collections.abc import Sequence
 
 from openrlhf_sagc.config.layout import (
@@ -22,6 +23,7 @@ from openrlhf_sagc.config.refusal import (
     PREFIX,
     REWARD,
     TAIL,
+    TRACE,
     USUAL_SIZE,
     refuse,
     words,
@@ -288,6 +290,18 @@ def check_history(args: Settings) -> None:
         read_history(path)
     except ValueError as error:
         refuse(True, f"{LENGTH_HISTORY} {error}")
+
+
+def check_trace(path: str | None) -> None:
+    """The trace is a plain file, or none yet."""
+    if path is None:
+        return
+    refuse(
+        not os.path.basename(path) or os.path.isdir(path),
+        f"{TRACE} {path} is a folder: give a file, such as {os.path.join(path, 'run.csv')}",
+    )
+    not_plain = f"{TRACE} {path} is not a plain file: give one, or drop the flag for no trace"
+    refuse(os.path.exists(path) and not os.path.isfile(path), not_plain)
 
 
 def check_agent(args: Settings) -> None:

@@ -29,6 +29,7 @@ NEEDED = {  # by what argparse's message begins with
 }
 
 
+NEGATIVE = re.compile(r"^-(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?$")
 Declare = Callable[[argparse.ArgumentParser], None]
 
 
@@ -62,12 +63,21 @@ def parse_plain_flags(
 
 
 def _parsed(words: Sequence[str], parser: "CommandParser") -> argparse.Namespace:
-    if unknown := list(unknown_flags(words, parser)):
+    if unknown := [*_one_dash(words, parser), *unknown_flags(words, parser)]:
         raise refusal(unknown)
     values, strays = parser.parse_known_args(words)
     if strays:
         raise refusal(_describe_stray(words, stray, parser) for stray in strays)
     return values
+
+
+def _one_dash(words: Sequence[str], parser: "CommandParser") -> Iterator[str]:
+    """A line for each flag of today or of then that is given with one dash."""
+    for name in dict.fromkeys(word.partition("=")[0] for word in words if re.match(r"-[A-Za-z]{2}", word)):
+        if _matches(f"-{name}", parser):
+            yield f"{name} has one dash, and flags have two: use -{name}"
+        elif renamed_flag(f"-{name}"):
+            yield explain(f"-{name}", [])
 
 
 def openrlhf_parser() -> argparse.ArgumentParser:
@@ -113,6 +123,7 @@ class CommandParser(argparse.ArgumentParser):
     def __init__(self, openrlhf: argparse.ArgumentParser, declare: Declare, command: str = COMMAND):
         super().__init__(prog=command, parents=[openrlhf], add_help=False)
         self._openrlhf_actions = set(openrlhf._actions)
+        self._negative_number_matcher = NEGATIVE  # argparse takes -1e-6 for a flag
         declare(self)
 
     def _get_option_tuples(self, option_string: str) -> list:

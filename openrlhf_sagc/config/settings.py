@@ -47,7 +47,9 @@ def settled(args: SimpleNamespace) -> Settings:
     if not args.rollout.sagc.enable:
         args.rollout.sagc.group_sizes = [args.rollout.n_samples_per_prompt]
     if args.rollout.trace is not None:
-        args.rollout.trace = os.path.abspath(args.rollout.trace)  # Ray's processes have another working folder
+        ending = os.sep * args.rollout.trace.endswith(os.sep)  # of a folder
+        path = os.path.abspath(args.rollout.trace)  # Ray's processes have another working folder
+        args.rollout.trace = path + ending * (path != os.sep)
     if args.rollout.length_history is not None:
         args.rollout.length_history = os.path.abspath(args.rollout.length_history)
     # A file stays a plain string: Python could not write the bytecode of a module whose path is of another type.

@@ -9,6 +9,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
+from openrlhf_sagc.config.checks import check_trace
 from openrlhf_sagc.config.refusal import TRACE, refuse
 from openrlhf_sagc.config.settings import Settings
 from openrlhf_sagc.decisions.length_prediction import key_of
@@ -184,9 +185,7 @@ def held_trace(args: Settings) -> Iterator[None]:
 
 
 def _opened_trace(path: str) -> BinaryIO:
-    refuse(os.path.isdir(path or "."), f"{TRACE} {path} is a folder: give a file")
-    not_plain = f"{TRACE} {path} is not a plain file: give one, or drop the flag for no trace"
-    refuse(os.path.exists(path) and not os.path.isfile(path), not_plain)
+    check_trace(path)
     try:
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK, 0o644)

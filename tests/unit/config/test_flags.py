@@ -126,6 +126,14 @@ def test_values_are_those_that_openrlhfs_parser_returns():
             ["--ds.packing_samples: ignored explicit argument 'True': the flag takes no value: write only the flag"],
         ),
         (["word\nword"], ["word word is not a flag: drop it, or look for the flag in --help"]),
+        (
+            ["-rollout.batch_size", "8", "--train.seed", "1", "-rollout.sagc.enable"],
+            [
+                "-rollout.batch_size has one dash, and flags have two: use --rollout.batch_size",
+                "-rollout.sagc.enable has one dash, and flags have two: use --rollout.sagc.enable",
+            ],
+        ),
+        (["-pretrain", "m"], ["--pretrain is --actor.model_name_or_path since 0.10.2"]),
         (["-x"], ["-x is not a flag: drop it, or look for the flag in --help"]),
     ],
 )
@@ -173,3 +181,9 @@ def test_a_word_that_stands_twice_is_blamed_on_the_flag_that_does_not_take_it():
 def test_what_is_meant_is_said(words, advice):
     (line,) = lines_of(*words)
     assert line.endswith(advice)
+
+
+def test_a_negative_number_is_a_value_however_it_is_written():
+    """argparse by itself takes -1e-6 for a flag, and says that the learning rate has no value."""
+    for text in ("-1e-6", "-1.5E+3", "-.5", "-1."):
+        assert vars(parse_flags(["--actor.adam.lr", text], add_arguments))["actor.adam.lr"] == float(text)

@@ -10,7 +10,7 @@ from openrlhf_sagc.driver.messages import equal_rewards_warning, given_up_warnin
 
 FAILURES = SimpleNamespace(first="--reward.remote_url reward.py failed first with E0")
 CAP = "--algo.dynamic_filtering_max_gen_batches 10 reached: 40 prompts of 4 samples gave "
-SOLVED = "use prompts that are solved sometimes"
+SOLVED = "use a larger number, prompts that are solved sometimes"
 
 
 @pytest.mark.parametrize(

@@ -151,8 +151,24 @@ CASES = {
     "a surplus that sorted steps do not have": (
         ["--rollout.tail_batching.enable", "--rollout.tail_batching.prompt_ratio", "1.25"],
         "--rollout.tail_batching.prompt_ratio must be from 1 to 1.06 where steps are sorted, got 1.25",
-        "use that, or --rollout.tail_batching.method stop",
+        "use 1.06, or --rollout.tail_batching.method stop",
     ),
+    "fewer prompts than sorted steps need": (
+        ["--rollout.tail_batching.enable", "--rollout.tail_batching.prompt_ratio", "0.8"],
+        "--rollout.tail_batching.prompt_ratio must be from 1 to 1.06 where steps are sorted, got 0.8",
+        "use 1",
+    ),
+    "a folder as a trace": (
+        ["--rollout.trace", "/"],
+        "--rollout.trace / is a folder",
+        "give a file, such as /run.csv",
+    ),
+    "a folder as a trace, which is not there": (
+        ["--rollout.trace", "/none/"],
+        "--rollout.trace /none/ is a folder",
+        "give a file, such as /none/run.csv",
+    ),
+    "a learning rate below 0": (["--actor.adam.lr", "-1e-6"], "--actor.adam.lr -1e-06", "use 0 or more"),
     "rollouts that sorted steps do not stop": (
         ["--rollout.tail_batching.enable", "--rollout.tail_batching.response_ratio", "1.5"],
         "--rollout.tail_batching.response_ratio 1.5 is of --rollout.tail_batching.method stop",
