@@ -8,9 +8,9 @@ import argparse
 import operator
 from types import SimpleNamespace
 
+from openrlhf_sagc.config.batches import check_batch
 from openrlhf_sagc.config.checks import (
     check_agent,
-    check_batch,
     check_group,
     check_history,
     check_modes,

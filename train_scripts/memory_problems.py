@@ -1,4 +1,4 @@
-"""Which run's memory cannot fit a GPU, and what would; preflight.py asks before Ray starts.
+"""Which run's memory cannot fit a GPU, or whose heads its engines cannot share, and what would; preflight.py asks before Ray starts.
 
 A run is refused for what is certain of its sums (memory.py). What is guessed, some 9 GB, may be less on the user's GPUs: a run that exceeds the
 card only with it starts, and engine_flags.py says so. What a line advises fits with all that is guessed.
@@ -45,6 +45,24 @@ def memory_problems(module: str, settings: dict[str, list[str]], card: float | N
             yield f"{why}: {engines_advice(config, sizes, card, settings)}"
     except (ValueError, ArithmeticError):  # engine_flags.py has said it
         return
+
+
+def head_problems(settings: dict[str, list[str]]) -> Iterator[str]:
+    """A line where an engine's GPUs cannot share the model's heads, which vLLM says once Ray has started."""
+    try:
+        heads = count(config_of(value(settings, "--actor.model_name_or_path")), "num_attention_heads")
+        ranks, engines = (
+            int(value(settings, f"--vllm.{name}", "1")) for name in ("tensor_parallel_size", "num_engines")
+        )
+        if ranks < 1 or heads % ranks == 0:
+            return
+    except ValueError:  # a model or a number that is not known
+        return
+    fitting = max(part for part in range(1, ranks + 1) if heads % part == 0 and engines * ranks % part == 0)
+    yield (
+        f"--vllm.tensor_parallel_size {ranks} does not divide the {heads} attention heads of the model: use "
+        f"--vllm.tensor_parallel_size {fitting} --vllm.num_engines {engines * ranks // fitting}"
+    )
 
 
 def training_line(config: dict[str, Any], sizes: Sizes, card: float) -> str:

@@ -23,7 +23,7 @@ from attention import attention_of  # noqa: E402
 from cluster import gpu_count_problems, node_problems  # noqa: E402
 from flag_words import settings_of, value  # noqa: E402
 from gpus import driver_problems, gpu_problems  # noqa: E402
-from memory_problems import card_gb, memory_problems  # noqa: E402
+from memory_problems import card_gb, head_problems, memory_problems  # noqa: E402
 from ray_token import open_cluster_problems, reason_for_token, token_problems  # noqa: E402
 from toolchain import toolchain_of  # noqa: E402
 
@@ -271,7 +271,8 @@ def known_problems(options: argparse.Namespace) -> Iterator[str]:
         yield from token_problems(why)
     if options.device == "gpu" and not options.cluster:
         yield from problems_here(module, settings, missing)
-    yield from flag_problems(module, flags, names_alone=bool(missing))
+    refused = list(flag_problems(module, flags, names_alone=bool(missing)))
+    yield from refused or head_problems(settings)
     if not missing:
         yield from default_reward_problems(settings)
 

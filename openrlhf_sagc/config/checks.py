@@ -8,12 +8,8 @@ import math
 import os
 from collections.abc import Sequence
 
-from openrlhf_sagc.config.layout import (
-    data_parallel_actors,
-    fewest_samples,
-    forward_ranks,
-    samples_per_step,
-)
+from openrlhf_sagc.config.batches import batch_flags
+from openrlhf_sagc.config.layout import samples_per_step
 from openrlhf_sagc.config.length_history import read_history
 from openrlhf_sagc.config.refusal import (
     AGENT_TIMEOUT,
@@ -135,16 +131,18 @@ def flags_for_groups(args: Settings) -> str:
     size, missing, dropped = _size_for_groups(args), [], []
     if has_scheduler and args.algo.advantage.estimator not in _group_estimators():
         missing.append("--algo.advantage.estimator group_norm")
+    sizes = fitting_sizes(args, size) if has_scheduler else [size]
     if rollout.n_samples_per_prompt < 2:
         missing.append(f"--rollout.n_samples_per_prompt {size}")
-        if rollout.batch_size % size == 0:
-            missing.append(f"--rollout.batch_size {rollout.batch_size // size}")
+        prompts = rollout.batch_size // size if rollout.batch_size % size == 0 else rollout.batch_size
+        new_sizes = {"rollout.sagc.group_sizes": sizes} if has_scheduler else {}
+        changes = {"rollout.n_samples_per_prompt": size, **new_sizes}
+        missing += batch_flags(args, changes, prompts)
     if missing and has_scheduler:
         if rollout.vllm_generate_batch_size not in (None, rollout.batch_size):
             dropped.append(f"--rollout.vllm_generate_batch_size {rollout.vllm_generate_batch_size}")
         if freezing >= 0:
             dropped.append(f"--critic.freezing_steps {freezing}")
-        sizes = fitting_sizes(args, size)
         if rollout.sagc.enable and sizes != sorted({*rollout.sagc.group_sizes}):
             missing.append(f"{PREFIX}group_sizes {words(sizes)}")
     return " ".join(missing) + (f" without {' '.join(dropped)}" if dropped else "")
@@ -179,68 +177,6 @@ def _check_critic(args: Settings, off: str) -> None:
     )
     if gamma != 1:
         print(f"openrlhf_sagc: --algo.advantage.gamma {gamma} has no effect: {estimator} uses 1, as in OpenRLHF")
-
-
-def check_batch(args: Settings, off: str) -> None:
-    """Group sizes, training batches and ranks share the samples of a step."""
-    samples, product = samples_per_step(args)
-    sizes, hold, batch_size = args.rollout.sagc.group_sizes, args.rollout.sagc.hold, args.train.batch_size
-    wrong = [size for size in sizes if samples % size]
-    fitting = [size for size in range(2, min(samples, max(sizes) * 2) + 1) if samples % size == 0]
-    refuse(
-        wrong and hold == "samples",
-        f"{PREFIX}group_sizes {words(wrong)} does not divide the {samples} samples of a step ({product}): sizes that do "
-        f"are {words(fitting)}",
-    )
-    refuse(
-        samples % batch_size,
-        f"--train.batch_size {batch_size} does not divide the {samples} samples of a step ({product}): use {samples} or a "
-        f"divisor of it{off}",
-    )
-    ranks = data_parallel_actors(args)
-    fewest = min(min(_samples_of_steps(args, size)) for size in sizes)
-    smallest = (
-        f"the smallest of {PREFIX}group_sizes, {min(sizes)}," if args.rollout.sagc.enable else f"groups of {sizes[0]}"
-    )
-    refuse(
-        fewest < ranks,
-        f"--rollout.batch_size {args.rollout.batch_size} and {smallest} can give only {fewest} samples to {ranks} "
-        "data-parallel actors: raise either until each actor has a sample",
-    )
-    refuse(
-        batch_size % ranks,
-        f"{ranks} data-parallel actors do not divide --train.batch_size {batch_size}: use a multiple of {ranks}",
-    )
-    micro_batch = args.train.micro_batch_size
-    refuse(
-        not args.train.dynamic_batch_enable and batch_size % (micro_batch * ranks),
-        f"--train.micro_batch_size {micro_batch} x {ranks} data-parallel actors does not divide --train.batch_size "
-        f"{batch_size}: use a divisor of {batch_size // ranks}",
-    )
-    for size in sizes:
-        _check_forward_passes(args, size)
-
-
-def _check_forward_passes(args: Settings, size: int) -> None:
-    """Every rank of every model has an even share of the smallest step at this group size."""
-    fewest, needed = min(_samples_of_steps(args, size)), fewest_samples(args)
-    ranks = (
-        f"{ranks} of --{section}.num_gpus_per_node x --{section}.num_nodes"
-        for section, ranks in forward_ranks(args).items()
-    )
-    refuse(
-        fewest < needed,
-        f"data-parallel ranks ({', '.join(ranks)}) share {needed} samples or more evenly, and a step at group size {size} can "
-        f"have as few as {fewest}: use as many ranks as the actor has, {data_parallel_actors(args)}, or a divisor of that",
-    )
-
-
-def _samples_of_steps(args: Settings, size: int) -> range:
-    """The numbers of samples that a step at this group size can have, if groups are kept from another size as well."""
-    sizes, hold = args.rollout.sagc.group_sizes, args.rollout.sagc.hold
-    groups = args.rollout.batch_size if hold == "prompts" else samples_per_step(args)[0] // size
-    kept = sizes if args.algo.dynamic_filtering_surplus == "keep" else [size]
-    return range(groups * min(kept), groups * max(kept) + 1, math.gcd(*kept))
 
 
 def check_prompts(args: Settings, prompts: int, off: str) -> None:

@@ -6,11 +6,12 @@ from collections.abc import Callable
 from types import SimpleNamespace
 
 from openrlhf_sagc.config.attention import name_kernel
+from openrlhf_sagc.config.batches import batch_flags
 from openrlhf_sagc.config.checks import flags_for_groups
 from openrlhf_sagc.config.engine_args import check_engine_args
 from openrlhf_sagc.config.late_flags import DIVISORS, NO_REWARD, no_reward, refuse_values
 from openrlhf_sagc.config.layout import data_parallel_actors, samples_per_step
-from openrlhf_sagc.config.refusal import refusal, refuse, words
+from openrlhf_sagc.config.refusal import refusal, words
 from openrlhf_sagc.config.settings import Settings
 
 # Old names that OpenRLHF's messages still have, and the flags of today.
@@ -73,8 +74,12 @@ def _of_micro_batches(args: Settings) -> str:
     (samples, product), ranks = samples_per_step(args), data_parallel_actors(args)
     size = args.rollout.micro_batch_size
     problem = f"--rollout.micro_batch_size {size} cuts the {samples} samples of a step ({product}) into too few batches for the"
+    needed = batch_flags(args, {"rollout.micro_batch_size": 1}) if samples < ranks else []
+    smaller = ["--rollout.micro_batch_size 1"] * (size > 1)
     advice = (
-        f"use at most {samples // ranks}" if samples >= ranks else "use a larger --rollout.batch_size, or fewer GPUs"
+        f"use at most {samples // ranks}"
+        if samples >= ranks
+        else f"use {' '.join(needed + smaller)}" if needed else "use a larger --rollout.batch_size, or fewer GPUs"
     )
     return f"{problem} {ranks} data-parallel ranks of the actor: {advice}"
 
@@ -164,33 +169,37 @@ def in_todays_names(message: str) -> str:
 
 
 def _refuse_unequal_gpus(args: SimpleNamespace) -> None:
-    """Models on the same GPUs need as many; OpenRLHF asserts it once Ray has started."""
+    """Models on the same GPUs need as many; OpenRLHF asserts it once Ray has started. The line has all that is to change."""
+    problems: list[str] = []
+    changes: dict[str, int] = {}
     train, actor, ref, critic, reward = args.train, args.actor, args.ref, args.critic, args.reward
     gpus = actor.num_nodes * actor.num_gpus_per_node
     tensor_parallel, engines = args.vllm.tensor_parallel_size, args.vllm.num_engines
-    refuse(
+    if (
         (train.colocate_actor_ref or train.colocate_all)
         and args.algo.kl.init_coef > 0
-        and (actor.num_nodes, actor.num_gpus_per_node) != (ref.num_nodes, ref.num_gpus_per_node),
-        f"{'--train.colocate_all' if train.colocate_all else '--train.colocate_actor_ref'} puts actor and reference on the same "
-        f"GPUs: use --ref.num_nodes {actor.num_nodes} --ref.num_gpus_per_node {actor.num_gpus_per_node}, as for the actor",
-    )
-    if train.colocate_all and not train.async_enable and engines is not None and engines > 0:
-        fitting = (
-            f"--vllm.num_engines {gpus // tensor_parallel}"
-            if tensor_parallel and gpus % tensor_parallel == 0
-            else ("a --vllm.tensor_parallel_size that divides them")
-        )
-        refuse(
-            gpus != engines * tensor_parallel,
+        and (actor.num_nodes, actor.num_gpus_per_node) != (ref.num_nodes, ref.num_gpus_per_node)
+    ):
+        flag = "--train.colocate_all" if train.colocate_all else "--train.colocate_actor_ref"
+        problems.append(f"{flag} puts actor and reference on the same GPUs, and the actor has {gpus}")
+        changes |= {"ref.num_nodes": actor.num_nodes, "ref.num_gpus_per_node": actor.num_gpus_per_node}
+    together = train.colocate_all and not train.async_enable and engines is not None and engines > 0
+    if together and gpus != engines * tensor_parallel:
+        ranks = max((part for part in range(1, tensor_parallel + 1) if gpus % part == 0), default=1)
+        changes |= {"vllm.tensor_parallel_size": ranks} if ranks != tensor_parallel else {}
+        changes["vllm.num_engines"] = gpus // ranks
+        problems.append(
             f"--train.colocate_all puts actor and engines on the same GPUs, and the actor has {gpus} (--actor.num_nodes x "
             f"--actor.num_gpus_per_node), the engines {engines * tensor_parallel} (--vllm.num_engines x "
-            f"--vllm.tensor_parallel_size): use {fitting}",
+            f"--vllm.tensor_parallel_size)"
         )
-    refuse(
+    if (
         critic.model_name_or_path
         and train.colocate_critic_reward
-        and (critic.num_nodes, critic.num_gpus_per_node) != (reward.num_nodes, reward.num_gpus_per_node),
-        "--train.colocate_critic_reward puts critic and reward model on the same GPUs: use --reward.num_nodes "
-        f"{critic.num_nodes} --reward.num_gpus_per_node {critic.num_gpus_per_node}, as for the critic",
-    )
+        and (critic.num_nodes, critic.num_gpus_per_node) != (reward.num_nodes, reward.num_gpus_per_node)
+    ):
+        problems.append("--train.colocate_critic_reward puts critic and reward model on the same GPUs")
+        changes |= {"reward.num_nodes": critic.num_nodes, "reward.num_gpus_per_node": critic.num_gpus_per_node}
+    if problems:
+        flags = [f"--{name} {number}" for name, number in changes.items()] + batch_flags(args, changes)
+        raise refusal(f"{problems[0]}: use {' '.join(flags)}")

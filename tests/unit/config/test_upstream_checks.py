@@ -99,8 +99,8 @@ CASES = {
     ),
     "a reference of another size": (
         ["--train.colocate_actor_ref", "--ref.num_gpus_per_node", "2"],
-        "--train.colocate_actor_ref puts actor and reference on the same GPUs: use --ref.num_nodes 1 "
-        "--ref.num_gpus_per_node 1, as for the actor",
+        "--train.colocate_actor_ref puts actor and reference on the same GPUs, and the actor has 1: use --ref.num_nodes 1 "
+        "--ref.num_gpus_per_node 1",
         ["--ref.num_gpus_per_node", "1"],
     ),
 }
@@ -118,7 +118,7 @@ def test_all_that_the_recommended_flags_need_is_in_one_line(arguments, refused):
     script = ["--algo.advantage.estimator", "gae", "--rollout.n_samples_per_prompt", "1", *MODEL]
     said = refused(arguments, "--algo.dynamic_filtering_enable", *ON, *script)
     needed = ["--algo.advantage.estimator", "group_norm", "--rollout.n_samples_per_prompt", "8"]
-    needed += ["--rollout.batch_size", "1"]  # a step keeps its samples
+    needed += ["--rollout.batch_size", "1", "--train.batch_size", "8"]  # a step keeps its samples
     assert said.endswith(f"it also needs {' '.join(needed)}")
     assert not refused(arguments, *ON, *script, *needed)
 

@@ -134,7 +134,7 @@ AS_THEY_ARE = {
         "does not work with --rollout.vllm_generate_batch_size 16, as it requests what a step needs",
     ),
     "frozen at first": (["--critic.freezing_steps", "5"], "group_norm has no critic: drop it, or start"),
-    "rollouts of a part of a training batch": (["--train.batch_size", "128"], "use 64 or a divisor of it, or start"),
+    "rollouts of a part of a training batch": (["--train.batch_size", "128"], "use --train.batch_size 64, or start"),
     "a dataset of less than a step": (
         ["--data.max_samples", "6"],
         "fewer than the 8 of a step: use more prompts or --rollout.batch_size 6 or less, or start",
@@ -163,7 +163,7 @@ def test_what_openrlhf_runs_and_the_scheduler_cannot_says_how_to_run_it_both_way
     with pytest.raises(RayStarted):
         run_trainer(*without(flags, off[1] or ""), module="openrlhf_sagc.off")
     added = re.search(r": use (--[^(]*?)(?: without (--[^(]*?))?, or start", line)
-    names = re.search(r"(--\S+ \d+)[^:]*: (?:drop it|use 64)", line)
+    names = re.search(r"(--\S+ \d+)[^:]*: drop it", line)
     kept = without(flags, (added and added[2]) or (names and names[1]) or "--data.max_samples")
     with pytest.raises(RayStarted):
         run_trainer(*kept, *(added[1].split() if added else []))
@@ -171,7 +171,8 @@ def test_what_openrlhf_runs_and_the_scheduler_cannot_says_how_to_run_it_both_way
 
 def test_the_packages_estimator_is_of_no_use_without_the_scheduler(run_trainer):
     with pytest.raises(
-        SystemExit, match="makes no group .*: use --rollout.n_samples_per_prompt 8 --rollout.batch_size 1$"
+        SystemExit,
+        match="makes no group .*: use --rollout.n_samples_per_prompt 8 --rollout.batch_size 1 --train.batch_size 8$",
     ):
         run_trainer("--algo.advantage.estimator", "median", "--rollout.n_samples_per_prompt", "1")
 

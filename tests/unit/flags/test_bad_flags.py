@@ -29,7 +29,7 @@ CASES = {
     "training batch that does not divide the step": (
         ["--train.batch_size", "48"],
         "--train.batch_size 48 does not divide the 64 samples of a step",
-        "use 64 or a divisor of it",
+        "use --train.batch_size 32, or start",
     ),
     "micro-batches that do not divide the training batch": (
         ["--train.micro_batch_size", "24", "--actor.num_gpus_per_node", "2"],
@@ -55,7 +55,7 @@ CASES = {
             "8",
         ],
         f"--rollout.batch_size 4 and the smallest of {SIZES}, 4, can give only 4 samples to 8 data-parallel actors",
-        "raise either until each actor has a sample",
+        "use --rollout.batch_size 8",
     ),
     "fewer samples than actors": (
         [
@@ -69,12 +69,12 @@ CASES = {
             "8",
         ],
         f"--rollout.batch_size 1 and the smallest of {SIZES}, 4, can give only 4 samples to 8 data-parallel actors",
-        "raise either until each actor has a sample",
+        "use --rollout.batch_size 2",
     ),
     "training batch that actors cannot share": (
         ["--actor.num_gpus_per_node", "3"],
         "3 data-parallel actors do not divide --train.batch_size 64",
-        "use a multiple of 3",
+        "use --rollout.batch_size 12 --train.batch_size 48",
     ),
     "fewer prompts than a step holds": (
         ["--rollout.sagc.hold", "prompts", "--data.max_samples", "7"],

@@ -61,6 +61,30 @@ def test_asynchronous_training_behind_a_script_as_its_line_says(
     assert gpus == GPUS[script]
 
 
+@pytest.mark.parametrize(
+    "flags, given",
+    [
+        ([], {"SAMPLES": "1"}),
+        (["--actor.num_gpus_per_node", "3"], {}),
+        (["--actor.num_gpus_per_node", "3", "--algo.kl.init_coef", "0.01"], {}),
+        (["--vllm.tensor_parallel_size", "8"], {}),
+        (["--rollout.tail_batching.prompt_ratio", "0.8"], {}),
+        (["--train.batch_size", "500"], {}),
+    ],
+)
+@pytest.mark.parametrize("sagc", SETTINGS)
+@pytest.mark.parametrize("script", ["dapo_qwen2.5_1.5b.sh", "dapo_qwen2.5_7b.sh", "multi_turn_agent.sh"])
+def test_a_line_followed_word_by_word_is_accepted_the_first_time(
+    flags_of, start_trainer, many_prompts, script, sagc, flags, given
+):
+    words = flags_of(script, "--data.prompt_dataset", many_prompts, *flags, SAGC=sagc, **given)
+    with pytest.raises(SystemExit) as refused:
+        start_trainer(words)
+    advice = str(refused.value).rpartition(": use ")[2].partition(", or ")[0]
+    assert "\n" not in str(refused.value) and "openrlhf_sagc: " in str(refused.value)
+    start_trainer([*words, *(advice.split() if advice.startswith("--") else [flags[-2], advice])])
+
+
 @pytest.mark.parametrize("sagc", SETTINGS)
 @pytest.mark.parametrize("script", GPUS)
 def test_flags(flags_of, start_trainer, many_prompts, script, sagc):

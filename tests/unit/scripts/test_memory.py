@@ -106,6 +106,17 @@ def test_what_the_sums_know_nothing_of_is_named_and_not_refused(settings_of, fla
     assert not lines(settings)
 
 
+def test_the_gpus_of_an_engine_share_the_heads(settings_of):
+    look = lambda *flags: list(PROBLEMS.head_problems(settings_of(SEVEN, *flags)))  # noqa: E731
+    (said,) = look("--vllm.tensor_parallel_size", "8", "--vllm.num_engines", "1")
+    assert said == (
+        "--vllm.tensor_parallel_size 8 does not divide the 28 attention heads of the model: use --vllm.tensor_parallel_size 4 "
+        "--vllm.num_engines 2"
+    )
+    assert not look(*said.rpartition("use ")[2].split()) and not look()
+    assert not list(PROBLEMS.head_problems({"--actor.model_name_or_path": ["no/model"]}))
+
+
 # --- refusals --------------------------------------------------------------------------------------------------------
 
 
