@@ -19,6 +19,7 @@ from ray._private import state
 from ray.exceptions import RayError
 from ray.runtime_context import get_runtime_context  # ray's own of this name starts a cluster where there is none
 
+from openrlhf_sagc.config.plug_ins import plug_in_of, shown
 from openrlhf_sagc.config.settings import Settings
 from openrlhf_sagc.redaction import without_secrets
 from openrlhf_sagc.run.checkpoints import is_saved
@@ -138,10 +139,17 @@ def _line(actor: dict[str, Any], args: Settings) -> str:
     cause, who = actor["DeathCause"], f"{actor['ActorClassName']} ({_where(actor)})"
     if cause.HasField("creation_task_failure_context"):
         text = cause.creation_task_failure_context.formatted_exception_string
-        return _shown(f"{who} could not start: {_last_line(text)}; mend that and start again")
+        return _shown(f"{who} could not start: {_in_plug_in(text, args)}{_last_line(text)}; mend that and start again")
     context = getattr(cause, cause.WhichOneof("context"))
     reason = " ".join(getattr(context, "error_message", "").split()) or NOTHING
     return _shown(f"{who} has died: {_shortened(reason)}; its log says why, {_advice(args)}")
+
+
+def _in_plug_in(traceback: str, args: Settings) -> str:
+    """The reward's or agent's file and its line, if the error was raised in its import, which no check before Ray runs."""
+    flag, path, _ = plug_in_of(args) or ("", "", "")
+    lines = re.findall(rf'File "{re.escape(path)}", line (\d+)', traceback) if path else []
+    return f"{flag} {shown(path)}: line {lines[-1]}: " if lines else ""
 
 
 def _where(actor: dict[str, Any]) -> str:

@@ -60,7 +60,9 @@ def table(monkeypatch):
 
 @pytest.fixture
 def args(tmp_path):
-    return SimpleNamespace(ckpt=SimpleNamespace(path=str(tmp_path)))
+    reward = SimpleNamespace(remote_url=["/my/reward.py"])
+    train = SimpleNamespace(agent_func_path=None)
+    return SimpleNamespace(ckpt=SimpleNamespace(path=str(tmp_path)), reward=reward, train=train)
 
 
 def end_of(args, error: Exception | None = None) -> str:
@@ -114,6 +116,10 @@ def test_a_checkpoint_is_advised_where_there_is_one(table, args, tmp_path):
         (TRACEBACK, "SyntaxError: '(' was never closed"),
         ("Traceback:\n  File 'a'\nKeyError: 'one\ntwo'\n\n", "KeyError: 'one two'"),
         ("OSError: no lib", "OSError: no lib"),
+        (
+            'Traceback:\n  File "/my/reward.py", line 3, in <module>\n    load()\n  File "/x.py", line 9, in load\nOSError: none',
+            "--reward.remote_url /my/reward.py: line 3: OSError: none",
+        ),
         ("", "Ray says no more"),
         (f"  at x\nValueError: {'w' * 500}", f"ValueError: {'w' * 388}..."),
     ],
