@@ -70,11 +70,6 @@ def test_a_call_is_given_up_for_what_it_does_itself(reward_file):
     assert failures(run(rollouts(executor, [0, 2, 1], timeout=1.0))) == [WAITED.format(1), COMPUTED.format(1), None]
 
 
-def test_a_call_that_only_looks_whether_it_may_go_on_is_quiet(reward_file):
-    executor = reward_file("while not free.is_set(): time.sleep(0.4)")
-    assert failures(run(rollouts(executor, [0], timeout=3.0))) == [WAITED.format(3)]
-
-
 @pytest.mark.parametrize(
     "share, late, seconds, cause",
     [
