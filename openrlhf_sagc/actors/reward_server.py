@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from contextlib import nullcontext
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from functools import cache
 from typing import Any
 
 import aiohttp
@@ -32,6 +33,9 @@ REJECTED = (400, 401, 413, 422)  # what is wrong with the request will be wrong 
 LONGEST = 4000  # characters of its own error that are looked at
 ENCODINGS = ("gzip", "deflate")
 TRACEBACK = "Traceback (most recent call last)"
+
+
+named = cache(without_secrets)  # of addresses, which are few: it takes a millisecond
 
 
 class NotAnswered(Failure):
@@ -109,7 +113,7 @@ async def post(url: str, sample: dict, large: asyncio.Semaphore, backlog: Backlo
         Failure: any other error, a redirect to another server, too many bytes, or no JSON. The line names the server
             without user, password and query, and has what the server says of its error.
     """
-    where = without_secrets(url)
+    where = named(url)
     # Compressed answers are not asked for, and what comes compressed all the same is decompressed here, up to a limit.
     headers = {"Accept-Encoding": "identity"}
     try:

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from openrlhf_sagc.actors.answers import Failure, Missing, NoReward, check_scores, describe
 from openrlhf_sagc.actors.attempts import own_copy
 from openrlhf_sagc.actors.extra_logs import LOGS, as_logs
-from openrlhf_sagc.actors.reward_server import Backlog, Rejected, ServerAway, own_error, post, shortened
+from openrlhf_sagc.actors.reward_server import Backlog, Rejected, ServerAway, named, own_error, post, shortened
 from openrlhf_sagc.actors.reward_threads import RewardThreads
 from openrlhf_sagc.redaction import without_secrets
 
@@ -73,7 +73,7 @@ class Rewards:
             return await self._answer("the reward function", call)
         url = next(self._executor._reward_endpoint_cycle)
         call = asyncio.wait_for(post(url, sample, self._large, self._backlogs[url]), self._timeout)
-        return await self._answer(f"the reward server {without_secrets(url)}", call)
+        return await self._answer(f"the reward server {named(url)}", call)
 
     async def _answer(self, who: str, call: Awaitable) -> dict:
         """The answer with `rewards` and `scores` as numbers, and `extra_logs` as a dict.
