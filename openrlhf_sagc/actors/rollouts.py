@@ -110,7 +110,8 @@ class RolloutExecutor:
         self._jitter = random.Random(engine_actor.kwargs["seed"])  # OpenRLHF's, another one for each engine
         self._running: set[RunningRollout] = set()
         self._groups: WeakValueDictionary[int, RunningGroup] = WeakValueDictionary()  # by number, as long as they run
-        self._ended: asyncio.Queue[tuple[int, int, asyncio.Task]] = asyncio.Queue()  # dispatched and not collected yet
+        # Dispatched and not collected yet; without a task those that wait for their reward.
+        self._ended: asyncio.Queue[tuple[int, int, asyncio.Task | None]] = asyncio.Queue()
         self._tasks: set[asyncio.Task] = set()  # of the rollouts that were dispatched and run
         self._single_turn = type(executor) is SingleTurnAgentExecutor
         take_any_reward(executor)
@@ -150,7 +151,8 @@ class RolloutExecutor:
             group = self._groups.setdefault(number, RunningGroup())
             own = {"prompt": prompt.text, "label": prompt.label, "images": prompt.images}
             for place in places:
-                task = asyncio.create_task(self._execute(group, (), {**kwargs, **own}))
+                tell = partial(self._ended.put_nowait, (number, place, None)) if dispatch.tells else None
+                task = asyncio.create_task(self._execute(group, (), {**kwargs, **own}, tell))
                 self._tasks.add(task)
                 task.add_done_callback(partial(self._note_end, number, place))
 
@@ -161,15 +163,18 @@ class RolloutExecutor:
     async def _collect(self) -> list[Ended]:
         ended = [await self._ended.get()]
         ended += [self._ended.get_nowait() for _ in range(min(self._ended.qsize(), MOST_COLLECTED - 1))]
-        return [Ended(number, place, task.result()) for number, place, task in ended]
+        return [Ended(number, place, task.result() if task else None) for number, place, task in ended]
 
-    async def _execute(self, group: "RunningGroup", args: tuple, kwargs: dict) -> dict:
+    async def _execute(
+        self, group: "RunningGroup", args: tuple, kwargs: dict, tell: Callable[[], None] | None = None
+    ) -> dict:
         if not self._single_turn:
             kwargs["hf_tokenizer"] = self._tokenizer_of(group, kwargs["hf_tokenizer"])
         if self.loop is None and not self._single_turn:
             contain_exits(asyncio.get_running_loop())
         self.loop = asyncio.get_running_loop()
         rollout = RunningRollout(self._agent_timeout, self._engine)
+        rollout.tell = tell
         start = time.perf_counter()
         rollout.task = asyncio.create_task(self._sample(rollout, args, kwargs))
         rollout.task.add_done_callback(rollout.end)

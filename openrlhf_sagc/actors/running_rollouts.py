@@ -87,6 +87,7 @@ class RunningRollout:
         self.closed = False  # stopped or given up: no request is made any more, and what the agent returns is ignored
         self.task: asyncio.Task  # set right after this object is made
         self.ended = asyncio.get_running_loop().create_future()
+        self.tell: Callable[[], None] | None = None  # somebody that it has nothing but its reward to come
         self._agent_timeout = agent_timeout
         self._engine = engine
         self._deadline: asyncio.TimerHandle | None = None
@@ -104,6 +105,8 @@ class RunningRollout:
     def waits_for_its_reward(self):
         """While this is entered, it has nothing to do but to wait."""
         self._reward_since = time.perf_counter()
+        if self.tell and not self.closed:
+            self.tell()
         try:
             yield
         finally:

@@ -1,5 +1,6 @@
 """A group whose rollouts come back one by one, and which of them are its members."""
 
+from collections.abc import Collection
 from typing import Any
 
 from openrlhf_sagc.decisions.records import ROLLOUT, Group, Rollout
@@ -14,6 +15,8 @@ class GroupParts:
     def __init__(self, group: Group) -> None:
         self.group = group
         self.responses: list[Any] = [None] * group.rollouts  # None of a rollout that is not back
+        self.generated: set[int] = set()  # places of those that have nothing but their reward to come
+        self.is_stopping = False
         self._missing = group.rollouts
         self._rewarded = 0
 
@@ -21,6 +24,11 @@ class GroupParts:
     def is_whole(self) -> bool:
         """Whether all rollouts are back."""
         return not self._missing
+
+    @property
+    def is_generated(self) -> bool:
+        """Whether as many responses are there as the group has members, though rewards may be missing."""
+        return self.group.rollouts - self._missing + len(self.generated) >= self.group.size
 
     @property
     def has_enough(self) -> bool:
@@ -47,9 +55,21 @@ class GroupParts:
     def put(self, place: int, response: dict) -> None:
         """The response of a rollout is back; it has its `Rollout` under the key ROLLOUT."""
         self.responses[place] = response
+        self.generated.discard(place)
         rollout = response[ROLLOUT]
         self._rewarded += not rollout.stopped and rollout.failure is None
         self._missing -= 1
+
+
+def needless(running: Collection[GroupParts], needed: int) -> list[GroupParts]:
+    """Groups that still generate where `needed` others, at least one, have nothing but rewards to come; each is named once."""
+    slow = [parts for parts in running if not parts.is_generated]
+    if not 0 < needed <= len(running) - len(slow):
+        return []
+    found = [parts for parts in slow if not parts.is_stopping and not parts.group.prompt.must_finish]
+    for parts in found:
+        parts.is_stopping = True
+    return found
 
 
 def _order_of_finish(rollout: Rollout) -> tuple[bool, bool, float]:

@@ -142,9 +142,13 @@ class Share(NamedTuple):
 
 
 class Dispatch(NamedTuple):
-    """What an engine is to begin, in the place of a prompt: one call for all that is dispatched together."""
+    """What an engine is to begin, in the place of a prompt: one call for all that is dispatched together.
+
+    `tells`: it also says which rollouts have nothing but their reward to come.
+    """
 
     shares: list[Share]
+    tells: bool = False
 
 
 class Collect(NamedTuple):
@@ -152,11 +156,11 @@ class Collect(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """A rollout that has ended in an engine: its group, its place there, and the response."""
+    """A rollout that has ended in an engine: its group, its place there, and the response; None if only its reward is missing."""
 
     number: int
     place: int
-    response: dict
+    response: dict | None
 
 
 class Fate(Enum):

@@ -19,7 +19,7 @@ from itertools import repeat
 from typing import Any, Protocol, cast
 
 from openrlhf_sagc.decisions.dynamic_sampling import PRIOR_GROUPS, DynamicSampler, Verdict, doubted, groups_to_ask
-from openrlhf_sagc.decisions.group_parts import GroupParts
+from openrlhf_sagc.decisions.group_parts import GroupParts, needless
 from openrlhf_sagc.decisions.in_flight import InFlight
 from openrlhf_sagc.decisions.length_prediction import LengthPredictor, balance, place_whole
 from openrlhf_sagc.decisions.places import Places
@@ -74,8 +74,7 @@ class Step:
         lengths: members of every group that came back, once it has ended.
         trained, unused: its groups, once it is closed.
         plain: what the actors weigh it by, once it is closed; None for a plain step.
-        elapsed: seconds from its first dispatch to the last end of a rollout so far, as the rollouts tell.
-        generated: the same without the last waits for rewards.
+        elapsed, generated: seconds from its first dispatch to the last end of a rollout so far, and of its generation.
         ran: groups that came back, stopped ones too, with all their rollouts.
     """
 
@@ -108,6 +107,8 @@ class Step:
         self.carried_accepted, self.carried_running = len(self.flight.accepted), len(running)
         self._carried_samples = sum(group.size for group in running)
         self._places = Places(self.num_groups, running, self.flight.accepted)
+        # Whether groups that only wait for rewards fill it: in a short round, if no filter may drop them. It stops others then.
+        self.tells, self._needless = self.round.prompt_ratio > 1 and self.acceptance_rate >= 1, 0
         # Groups that run on though they have enough, and whose others nobody was told to stop yet.
         self._surplus = [parts for parts in self.flight.running.values() if parts.has_enough]
 
@@ -133,8 +134,11 @@ class Step:
         return bool(running) and next(iter(running.values())).group.step < self.number
 
     def take_surplus(self) -> dict[int, list[int]]:
-        """Groups that have enough since the last call: by number, the engine of each rollout that is to be stopped."""
+        """Groups that are needless since the last call: by number, the engine of each rollout that is to be stopped."""
         taken, self._surplus = self._surplus, []
+        if self.tells:
+            found = needless(self.flight.running.values(), self.num_groups - len(self.flight.accepted))
+            taken, self._needless = taken + found, self._needless + len(found)
         return {parts.group.number: parts.left_on for parts in taken if not parts.is_whole}
 
     def rate(self) -> float:
@@ -149,8 +153,8 @@ class Step:
         """
         accepted, running, wanted = len(self.flight.accepted), len(self.flight.running), 0
         if accepted < self.num_groups:
-            wanted = groups_to_ask(self.num_groups - accepted, self.rate())
-            wanted = math.ceil(self.round.prompt_ratio * wanted - 1e-9)
+            asked = groups_to_ask(self.num_groups - accepted, self.rate())
+            wanted = max(math.ceil(self.round.prompt_ratio * asked - 1e-9) - self._needless, asked)
         missing = max(min(wanted - running, self.max_dispatched - self.dispatched), 0)
         return missing if missing * SHARE >= running else 0
 
@@ -161,8 +165,7 @@ class Step:
         Engines follow from what runs where, as it is counted here. No engine is asked, which would cost a call to each. With
         a predictor each rollout is placed for itself, and the groups come the longest first.
         """
-        count = self.groups_to_dispatch()
-        if not count:
+        if not (count := self.groups_to_dispatch()):
             return []
         prompts = self._drawn(count)
         self.dispatched += len(prompts)
@@ -236,14 +239,17 @@ class Step:
         whole = []
         for number, place, response in ended:
             parts = self.flight.running[number]
-            had_enough = parts.has_enough
+            if response is None:
+                parts.generated.add(place)
+                continue
+            had_enough, began, rollout = parts.has_enough, parts.group.began, response[ROLLOUT]
             parts.put(place, response)
-            self.elapsed = max(self.elapsed, parts.group.began + response[ROLLOUT].seconds)
-            self.generated = max(self.generated, parts.group.began + response[ROLLOUT].generated)
+            self.elapsed = max(self.elapsed, began + rollout.seconds)
+            self.generated = max(self.generated, began + rollout.generated)
             self.flight.loads[parts.group.engines[place]] -= parts.group.load
             if parts.is_whole:
                 whole.append(self._take_back(parts))
-            elif parts.has_enough and not had_enough:
+            elif parts.has_enough and not had_enough and not parts.is_stopping:
                 self._surplus.append(parts)
         return whole
 

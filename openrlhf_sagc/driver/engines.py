@@ -50,6 +50,7 @@ class Engines:
 
     def __init__(self, strategy, settings: Settings, vllm_engines: list, tokenizer_sent: Sequence = ()) -> None:
         self.silent_waits = self.idle_waits = 0
+        self.tells = False  # as of a `Dispatch`, for what is dispatched from now on
         self._strategy = strategy
         self._settings = settings
         self._engines = vllm_engines
@@ -112,7 +113,7 @@ class Engines:
                 self._rollouts[engine] += len(on_engine)
                 self._running += len(on_engine)
         for engine, of_engine in shares.items():
-            ref = self._engines[engine].generate_responses.remote(Dispatch(of_engine), **self._sampling)
+            ref = self._engines[engine].generate_responses.remote(Dispatch(of_engine, self.tells), **self._sampling)
             ref.future().add_done_callback(partial(self._note_dispatch, engine))
             self._ask(engine)
 
@@ -241,11 +242,12 @@ class Engines:
             raise GivenUp
         engine, future = answer
         (ended,) = future.result()
+        done = [(number, response) for number, _, response in ended if response is not None]
         self._asked.remove(engine)
-        self._rollouts[engine] -= len(ended)
-        self._running -= len(ended)
+        self._rollouts[engine] -= len(done)
+        self._running -= len(done)
         self._ask(engine)
-        for number, _, response in ended:
+        for number, response in done:
             if left := self._late.get(number):
                 left[engine] -= 1
                 if not left.total():

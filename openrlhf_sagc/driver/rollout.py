@@ -112,6 +112,7 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
         """Roll the step out, beginning with these groups, before which this share of the run's prompts was used."""
         self._generate_kwargs = generate_kwargs
         self.failures.begin()
+        self.engines.tells = step.tells
         self.engines.wake()
         self.engines.resume(generate_kwargs)
         if self.stream:

@@ -82,6 +82,7 @@ class Running:
 
     def __init__(self, engine, share, place, prompt, answer, start, end):
         self.engine, self.group, self.place, self.prompt = engine, share.number, place, prompt
+        self.is_told = False
         self.answers, self.start, self.end = [answer], start, end
 
 
@@ -89,7 +90,7 @@ class Answer:
     """What stands for the Ray reference of a call that waits for what has ended, and for its future."""
 
     def __init__(self, returns, engine):
-        self.returns, self.engine, self.ended = returns, engine, None
+        self.returns, self.engine, self.ended, self.told = returns, engine, None, []
 
     def future(self):
         return self
@@ -99,6 +100,8 @@ class Answer:
         self.returns.asked[self.engine] = lambda: callback(self)
 
     def result(self):
+        if self.told:
+            return [[Ended(ref.group, ref.place, None) for ref in self.told]]
         return [[Ended(ref.group, ref.place, *self.returns.ray.respond(ref)) for ref in self.ended]]
 
 
@@ -113,6 +116,11 @@ class Returns(SimpleQueue):
     def get(self, timeout):
         if self.qsize():  # the wish to give the step up
             return super().get()
+        if told := self._told():
+            self.asked.pop(told[0].engine)()
+            engine, answer = super().get()
+            answer.told = told
+            return engine, answer
         pending = [rollout for rollout in self.running if rollout.engine in self.asked]
         ready, _ = self.ray.wait(pending, num_returns=1, timeout=timeout) if pending else ([], [])
         if not ready:
@@ -127,6 +135,22 @@ class Returns(SimpleQueue):
         answer.ended = ended
         return engine, answer
 
+    def _told(self):
+        """The next rollouts of an engine that have nothing but their reward to come, if they do before any ends."""
+        ray = self.ray
+        waiting = [x for x in self.running if ray.reward_ticks and not x.is_told and x.engine in self.asked]
+        waiting = [x for x in waiting if x.tells and x.start + x.answers[0][0] <= x.end - ray.reward_ticks]
+        generated = {x: x.start + x.answers[0][0] for x in waiting}
+        first = min(generated.values(), default=None)
+        if first is None or any(x.end < max(first, ray.clock) for x in self.running if x.engine in self.asked):
+            return []
+        ray.clock = max(ray.clock, first)
+        told = [x for x in waiting if generated[x] <= ray.clock]
+        told = [x for x in told if x.engine == told[0].engine]
+        for rollout in told:
+            rollout.is_told = True
+        return told
+
 
 TAKEN = inspect.signature(RolloutRayActor.__ray_metadata__.modified_class.generate_responses)
 
@@ -138,6 +162,7 @@ class FakeRay:
         self.clock = 0
         self.calls = []  # of methods of the engines
         self.together = False  # all calls end at once
+        self.reward_ticks = 0  # that every reward takes
         self.at_once = False  # an engine's answer has all that has ended there, else only that of one group
         self.stops = []  # numbers of the groups of every stop but those of all groups
         self.requests = 0  # what an engine says it has to decode
@@ -178,7 +203,7 @@ class FakeRay:
 
     def response(self, ref, tokens, score, seconds=None, failure=None):
         ticks = min(tokens, self.clock - ref.start, ref.end - ref.start)
-        finished = ticks == tokens
+        finished = min(self.clock, ref.end) - ref.start >= tokens + self.reward_ticks
         rollout = Rollout(
             tokens=ticks,
             seconds=(ticks if seconds is None else seconds) + 0.5,
@@ -221,10 +246,11 @@ def make_generator(monkeypatch):
                 seen.answers[share.number] = seen.respond(drawn, group.rollouts)
             answers = [seen.answers[share.number][place] for place in share.places]
             for place, answer in zip(share.places, answers):
-                end = ray.clock + answer[0]
+                end = ray.clock + answer[0] + ray.reward_ticks
                 seen.returns.running.append(
                     Running(actor.index, share, place, share.prompt.text, answer, ray.clock, end)
                 )
+                seen.returns.running[-1].tells = prompt.tells
         return SimpleNamespace(future=lambda: SimpleNamespace(add_done_callback=lambda callback: None))
 
     monkeypatch.setattr(engines_module, "SimpleQueue", lambda: Returns(ray))

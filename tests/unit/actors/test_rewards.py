@@ -14,7 +14,7 @@ import openrlhf_sagc.actors.rewards as rewards
 from openrlhf_sagc.actors.answers import LARGEST
 from openrlhf_sagc.advantages import group_advantages
 from openrlhf_sagc.advantages.closed_form import GROUP_ESTIMATORS
-from openrlhf_sagc.decisions.records import ROLLOUT
+from openrlhf_sagc.decisions.records import ROLLOUT, Collect, Dispatch, Ended, Prompt, Share
 
 pytestmark = pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
 
@@ -112,6 +112,27 @@ def test_requests_that_a_server_refuses_are_counted():
     response = run(Actor(SingleTurnAgentExecutor("http://127.0.0.1:9/away"), retries=2).rollout())
     rollout = response[ROLLOUT]
     assert rollout.failure and (rollout.refused, rollout.retried) == (3, 2)
+
+
+@pytest.mark.parametrize("tells", [True, False])
+def test_an_engine_says_which_rollouts_only_wait_for_their_reward(reward_file, tells):
+    async def check():
+        executor = reward_file("free.wait()\n    return {'rewards': 1.0}")
+        actor = Actor(executor)
+        dispatch = Dispatch([Share(7, Prompt("prompt", "label", None, 1), (3,))], tells)
+        await actor.executor.execute(**actor.request() | {"prompt": dispatch})
+        collect = asyncio.create_task(actor.executor.execute(prompt=Collect(), llm_engine=actor))
+        while not calls(executor):
+            await asyncio.sleep(0.005)
+        if tells:
+            assert await collect == [Ended(7, 3, None)]
+            collect = asyncio.create_task(actor.executor.execute(prompt=Collect(), llm_engine=actor))
+        assert not collect.done()
+        executor.reward_func.__globals__["free"].set()
+        ((number, place, response),) = await collect
+        return (number, place), response["reward"]
+
+    assert run(check()) == ((7, 3), 1.0)
 
 
 def test_a_rollout_that_is_stopped_while_it_waits_tells_so_too(reward_file):

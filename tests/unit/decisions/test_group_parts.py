@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openrlhf_sagc.decisions.group_parts import GroupParts
+from openrlhf_sagc.decisions.group_parts import GroupParts, needless
 from openrlhf_sagc.decisions.records import ROLLOUT, Group, Prompt, Rollout
 
 REWARDED, FAILED, STOPPED = "rewarded", "failed", "stopped"
@@ -45,3 +45,17 @@ def test_the_members_are_the_first_rollouts_to_finish_with_a_reward():
     assert members(2) == [3, 1]
     assert members(3) == [3, 1, 2]  # the stopped one could still have got a reward
     assert members(4) == [0, 1, 2, 3]
+
+
+def test_groups_that_generate_are_needless_once_where_enough_others_only_wait_for_rewards():
+    running = [GroupParts(group_of([0] * 2)._replace(number=number)) for number in range(4)]
+    must_finish = running[3]
+    must_finish.group = must_finish.group._replace(prompt=must_finish.group.prompt._replace(must_finish=True))
+    running[0].generated |= {0, 1}
+    assert running[0].is_generated and not needless(running, 2) and not needless(running, 0)
+    running[1].generated.add(0)
+    assert not needless(running, 2)
+    running[1].put(1, response_of(1, REWARDED))
+    assert needless(running, 2) == [running[2]] and not needless(running, 2)
+    running[1].put(0, response_of(0, FAILED))
+    assert not running[1].generated and running[1].is_generated and running[1].is_whole

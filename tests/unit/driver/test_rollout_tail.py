@@ -2,6 +2,7 @@
 
 from collections import Counter
 
+import pytest
 from fake_engines import on_close, prompts_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -39,6 +40,36 @@ def test_slow_prompts_are_left_to_a_long_round(make_generator):
     assert clocks == [10, 20, 30, 40, 130] and long == [0, 0, 0, 0, 1]
     assert generator.metrics["tail_batching/long_share"] == 0.2
     assert generator.metrics["dynamic_filtering/queued_prompts"] == 0
+
+
+@pytest.mark.parametrize("reward", [0, 1, 30, 500])
+def test_no_group_that_only_waits_for_its_reward_is_stopped(make_generator, reward):
+    """Every fifth prompt is slow. However long rewards take, the slow ones are stopped, at the moment the others are there."""
+    generator = make_generator(40, of(lambda prompt: 90 if prompt % 5 == 0 else 10), **tail(response_ratio=1.0))
+    generator.ray.reward_ticks = reward
+    for step in range(4):
+        first = 5 * step
+        samples = generator.generate_samples()[0]
+        assert prompts_of(samples) == [first + 1, first + 2, first + 3, first + 4]
+        assert generator.metrics["dynamic_filtering/aborted"] == 1
+        assert generator.metrics["dynamic_filtering/aborted_tokens"] == 4 * 10
+        assert generator.metrics["dynamic_filtering/discarded"] == 0
+    assert generator.ray.clock == 4 * (10 + reward)
+
+
+def test_a_group_whose_rewards_fail_is_replaced_after_the_slow_ones_were_stopped(make_generator):
+    """Eight prompts of ten are quick, and the first of these has no reward in the end."""
+
+    def respond(prompt, size):
+        failure = "E" if prompt == 1 else None
+        return [(90 if prompt % 5 == 0 else 10, score, None, failure) for score in MIXED[:size]]
+
+    flags = {"rollout__batch_size": 8, **tail(response_ratio=1.0)}
+    generator = make_generator(80, respond, reward__max_failure_share=0.5, **flags)
+    generator.ray.reward_ticks = 30
+    samples = generator.generate_samples()[0]
+    assert prompts_of(samples) == [2, 3, 4, 6, 7, 8, 9, 10]
+    assert generator.metrics["dynamic_filtering/aborted"] == 2
 
 
 def test_engines_are_awake_for_every_round_and_sleep_when_what_was_stopped_is_back(make_generator):
