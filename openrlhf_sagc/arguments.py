@@ -39,7 +39,7 @@ from openrlhf_sagc.config.refusal import (
 from openrlhf_sagc.config.reward_addresses import check_addresses
 from openrlhf_sagc.config.savings import LOG_PROBS, MICRO_BATCHES, STREAM
 from openrlhf_sagc.config.settings import METHODS, Settings, settled
-from openrlhf_sagc.config.start_line import describe
+from openrlhf_sagc.config.start_line import describe, warn_of_no_checkpoint
 from openrlhf_sagc.decisions.objectives import OBJECTIVES
 
 
@@ -151,6 +151,11 @@ def _add_tail_batching(group: argparse._ArgumentGroup) -> None:
 
 
 def _add_sampling(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--data.keep_order",
+        action="store_true",
+        help="draw prompts in the order of the data in every episode, instead of an order by --train.seed",
+    )
     group.add_argument(
         FILTER + "tolerance",
         type=float,
@@ -291,8 +296,10 @@ def checked_settings(args: SimpleNamespace) -> Settings:
     check_trace(args.rollout.trace)
     check_modes(args, off)
     check_batch(args, off)
-    check_prompts(args, check_inputs(args), off)
+    prompts = check_inputs(args)
+    check_prompts(args, prompts, off)
     print(f"openrlhf_sagc: {describe(args)}")
+    warn_of_no_checkpoint(args, prompts)
     return args
 
 

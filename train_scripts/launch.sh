@@ -232,7 +232,7 @@ case ${ISOLATED_NETWORK:-no} in
 esac
 [ "${PREFLIGHT:-on}" = off ] || "${python[@]}" "$here/preflight.py" "${checks[@]}" "$module" "${flags[@]}"
 
-echo "train_scripts/launch.sh: $RUN_NAME writes to $OUTPUT, and a checkpoint every $save_steps steps:" \
+echo "train_scripts/launch.sh: $RUN_NAME writes to $OUTPUT; a checkpoint is due every $save_steps steps, if the run has as many:" \
     "${SAVE_HOURS} h at $STEP_MINUTES minutes a step, an estimate (STEP_MINUTES=... for yours)" >&2
 if [ "$DEVICE" = gpu ] && [ "$SUBMIT" != ray ] && [ -z "${RAY_ADDRESS:-}" ]; then
     # A Ray of this run alone, which other users of this machine cannot enter.

@@ -53,6 +53,20 @@ def describe(args: Settings) -> str:
     return "; ".join(parts)
 
 
+def warn_of_no_checkpoint(args: Settings, prompts: int) -> None:
+    """Say that a run of so many prompts an episode saves no checkpoint, though --ckpt.save_steps asks for some."""
+    sagc, batch = args.rollout.sagc, args.rollout.batch_size
+    fewest = samples_per_step(args)[0] // max(sagc.group_sizes) if sagc.hold == "samples" else batch
+    steps = -(-prompts * args.train.num_episodes // fewest)  # a filter leaves fewer
+    saves_best = args.eval.dataset and 0 < args.eval.steps <= steps and args.ckpt.best_metric_key != "none"
+    if args.ckpt.save_steps > steps and not saves_best:
+        print(
+            f"openrlhf_sagc: --ckpt.save_steps {args.ckpt.save_steps} is beyond the last step, since {prompts} prompts in "
+            f"{args.train.num_episodes} episode(s) make {steps} at most: no checkpoint is saved before the end; use "
+            f"--ckpt.save_steps {max(steps // 2, 1)} or less"
+        )
+
+
 def _tail_batching(args: Settings) -> str:
     tail, ratio = args.rollout.tail_batching, prompt_ratio(args)
     if tail.method == "stop":

@@ -5,10 +5,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import ray
 from openrlhf.trainer.ppo_trainer import BasePPOTrainer
 from openrlhf.utils.logging_utils import init_logger
 from ray.exceptions import RayTaskError
 
+from openrlhf_sagc.actors.average import load_average
 from openrlhf_sagc.config.settings import Settings
 from openrlhf_sagc.driver.evaluation import FAILED
 from openrlhf_sagc.driver.step_seconds import step_seconds
@@ -17,6 +19,7 @@ from openrlhf_sagc.run.wishes import GivenUp, Training, tell, wishes
 
 logger = init_logger(__name__)
 
+KL_COEFFICIENT = "kl_coefficient"  # of a checkpoint's states
 LATELY = 3  # steps whose seconds say how long the next one is trained
 
 
@@ -66,12 +69,35 @@ class Checkpointing(BasePPOTrainer):
         tell(Training())
 
     def init_checkpoint_states(self) -> dict[str, Any]:
-        """OpenRLHF's, where the scheduler's state is with the dataloader's, as `_PromptsOfRun` takes it."""
+        """OpenRLHF's, where the scheduler's state is with the dataloader's, as `_PromptsOfRun` takes it.
+
+        An adaptive KL coefficient and the average of the weights go on as they were saved, too.
+        """
         states = super().init_checkpoint_states()
-        if states["global_step"]:
-            names = ("samples_generator", "data_loader_state_dict")
-            states["data_loader_state_dict"] = {name: states[name] for name in names if name in states}
+        if not states["global_step"]:
+            return states
+        names = ("samples_generator", "data_loader_state_dict")
+        states["data_loader_state_dict"] = {name: states[name] for name in names if name in states}
+        if self.args.algo.kl.target:
+            self.kl_ctl.value = states.get(KL_COEFFICIENT, self.kl_ctl.value)
+        if self.args.train.enable_ema:
+            found = ray.get(self.actor_model_group.async_run_method("__ray_call__", load_average))
+            if not all(found):
+                logger.warning(
+                    f"the checkpoint of step {states['global_step']} has no average of the weights (--train.enable_ema), which "
+                    "begins with the checkpoint's weights"
+                )
         return states
+
+    def restore_best_checkpoint_state(self, checkpoint_states: dict[str, Any]) -> None:
+        """OpenRLHF's, where the run's own --ckpt.best_metric_key counts."""
+        own, saved = self.best_eval_metric_key, (checkpoint_states or {}).get("best_eval_metric_key")
+        if not own or not saved or own == saved:
+            return super().restore_best_checkpoint_state(checkpoint_states)
+        logger.warning(
+            f"--ckpt.best_metric_key {own} takes the place of {saved}, by which the checkpoint's run chose its best: that best is "
+            "forgotten, and the next evaluation begins anew"
+        )
 
     def save_logs_and_checkpoints(self, global_step: int, status: dict, client_states: dict | None = None) -> None:
         """OpenRLHF's, with a checkpoint also where the command wishes one.
@@ -123,6 +149,8 @@ class Checkpointing(BasePPOTrainer):
         OpenRLHF saves that of the step, which may have been the last one of its episode; a resumed run would repeat it.
         """
         saved = (client_states or {}).get("data_loader_state_dict", {})
+        if client_states:
+            client_states[KL_COEFFICIENT] = self.kl_ctl.value
         if client_states and "samples_generator" in saved:
             client_states.update(saved, episode=saved["samples_generator"]["episode"] - 1)
 

@@ -14,11 +14,13 @@ from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 from openrlhf.utils.logging_utils import init_logger
 
 from openrlhf_sagc.actors.adapters import broadcast_merged
+from openrlhf_sagc.actors.average import save_average
 from openrlhf_sagc.config.savings import why_not_streamed
 from openrlhf_sagc.config.settings import Settings
 from openrlhf_sagc.driver.checkpointing import Checkpointing
 from openrlhf_sagc.driver.experience import GroupExperienceMaker
 from openrlhf_sagc.driver.metrics import aged
+from openrlhf_sagc.driver.prompts import in_order
 from openrlhf_sagc.driver.rollout import StragglerAwareSamplesGenerator
 from openrlhf_sagc.driver.step_seconds import OTHER
 from openrlhf_sagc.driver.streaming import StepSamples, Stream
@@ -37,8 +39,11 @@ class GroupSampling:
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
         theirs = self.samples_generator
+        prompts, data = theirs.prompts_dataloader, theirs.args.data
+        if data.keep_order:
+            prompts = in_order(theirs.strategy, prompts, data.dataloader_num_workers)
         self.samples_generator = generator = StragglerAwareSamplesGenerator(
-            theirs.strategy, theirs.prompts_dataloader, theirs.eval_dataloader, theirs.tokenizer, theirs.vllm_engines
+            theirs.strategy, prompts, theirs.eval_dataloader, theirs.tokenizer, theirs.vllm_engines
         )
         settings = generator.settings.train
         self.prompts_dataloader = _PromptsOfRun(generator, settings.async_enable and settings.async_queue_size + 1)
@@ -111,7 +116,9 @@ class GroupTraining(Checkpointing):
             self.strategy,
             self.tokenizer,
         )
-        self.actor_model_group = _PolicyActors(self.actor_model_group, bool(self.args.ds.lora.rank))
+        self.actor_model_group = _PolicyActors(
+            self.actor_model_group, bool(self.args.ds.lora.rank), self.args.train.enable_ema
+        )
         if self.wandb_logger:
             log_eval = self.wandb_logger.log_eval
             # OpenRLHF tells W&B that `eval/epoch` is the axis of an evaluation's metrics, and never logs it.
@@ -144,10 +151,11 @@ class _PolicyActors:
     Args:
         group: OpenRLHF's.
         adapted: the policy has LoRA adapters, with which OpenRLHF's own weight sync would fail.
+        has_average: of its weights, which OpenRLHF's checkpoints would not have.
     """
 
-    def __init__(self, group, adapted: bool) -> None:
-        self._group, self._adapted = group, adapted
+    def __init__(self, group, adapted: bool, has_average: bool) -> None:
+        self._group, self._adapted, self._has_average = group, adapted, has_average
 
     def __getattr__(self, name: str):
         return getattr(self._group, name)
@@ -156,6 +164,11 @@ class _PolicyActors:
         """OpenRLHF's call of a method of every actor."""
         if "client_states" in kwargs:
             kwargs["client_states"] = ray.put(kwargs["client_states"])
+        if (
+            method_name == "save_checkpoint" and self._has_average
+        ):  # which is there before the checkpoint counts as whole
+            saved = self._group.async_run_method("__ray_call__", save_average, kwargs["tag"])
+            return [*saved, *self._group.async_run_method(method_name, *args, **kwargs)]
         if method_name == "broadcast_to_vllm" and self._adapted:
             return self._group.async_run_method("__ray_call__", broadcast_merged)
         return self._group.async_run_method(method_name, *args, **kwargs)

@@ -14,7 +14,7 @@ from openrlhf_sagc.run.output_folders import needs_checkpoints
 
 BATCH = 10_000  # rows that are digested at a time
 # A checkpoint's place in the data is the place of these rows in this order, and these make the prompts of them.
-TEMPLATE = ("data.input_template", "data.apply_chat_template")
+TEMPLATE = ("data.input_template", "data.apply_chat_template", "data.keep_order")
 # These may change, and the run says so.
 FLAGS = (
     *("rollout.batch_size", "rollout.n_samples_per_prompt", "rollout.sagc.group_sizes", "train.batch_size"),

@@ -45,6 +45,8 @@ FLAGS = {
     "rollout.micro_batch_size": 1,
     "train.dynamic_batch_enable": False,
     "algo.kl.init_coef": 0.01,
+    "algo.kl.target": None,
+    "train.enable_ema": False,
     "algo.advantage.is_correction_level": "off",
     "reward.num_nodes": 1,
     "reward.num_gpus_per_node": 1,

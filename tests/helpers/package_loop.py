@@ -34,7 +34,7 @@ from openrlhf_sagc.actors.rollout_rewards import SAMPLE  # isort: skip
 from openrlhf_sagc.actors.training import StepShare  # isort: skip
 from openrlhf_sagc.decisions.records import Group, Prompt  # isort: skip
 from openrlhf_sagc.decisions.token_weights import PlainSteps  # isort: skip
-from openrlhf_sagc.driver import experience  # isort: skip
+from openrlhf_sagc.driver import checkpointing, experience  # isort: skip
 from openrlhf_sagc.driver.experience import stamped  # isort: skip
 from openrlhf_sagc.driver.samples import sample_of  # isort: skip
 from openrlhf_sagc.driver.streaming import StepSamples, Stream  # isort: skip
@@ -140,6 +140,11 @@ class Trainer(GroupTraining, ppo_trainer.PPOTrainer):
 
         self.samples_generator.generate_samples = generate
 
+    def init_checkpoint_states(self):
+        """With the dataloader's state as OpenRLHF's own prompts take it."""
+        states = super().init_checkpoint_states()
+        return {**states, **states["data_loader_state_dict"]} if states["global_step"] else states
+
 
 class ModelActors(ppo_loop.ModelActors):
     """With Ray's way to run a function inside an actor; what comes of it is this rank's."""
@@ -166,6 +171,7 @@ def parse(flags):
     own = (*OWN, PLAIN_LENGTH, PADDED, RAGGED, LOST)
     args = theirs({name: value for name, value in flags.items() if name not in own})
     args.train.plain_length, args.train.lost = flags.get(PLAIN_LENGTH), flags.get(LOST)
+    args.data.described = {}
     if flags.get(PADDED):
         args.ds.packing_samples = False
     for name in OWN:
@@ -196,7 +202,9 @@ def recorded(engine, count):
 
 
 def values_of(parameters):
-    return [value for parameter in parameters for value in parameter.detach().flatten().tolist()]
+    """Of this rank's parts, where ZeRO 3 has cut them."""
+    held = [parameter.data if parameter.numel() else parameter.ds_tensor.data for parameter in parameters]
+    return [value for data in held for value in data.flatten().tolist()]
 
 
 def of_all_ranks(values):
@@ -239,6 +247,7 @@ if __name__ == "__main__":
         mock.patch.object(ppo_loop, "describe", describe),
         mock.patch.object(ppo_loop, "digest", values_of),  # of the moving average
         mock.patch.object(training, "as_plain_steps", recorded),
+        mock.patch.object(checkpointing, "step_seconds", lambda status: {}),  # of steps that nobody times
         mock.patch.object(SamplesGenerator, "_process_response_into_experience", own_sample),
         mock.patch.object(streamed_training, "deal_at_random", deal_halves),
         mock.patch.object(torch.utils.data, "RandomSampler", HalvesSampler),

@@ -55,7 +55,7 @@ def saved(monkeypatch):
 def prepared(trainer, generator):
     """A trainer that was made without its constructor."""
     trainer.args, trainer.settings = generator.args, generator.settings
-    trainer.args.eval.dataset = None
+    trainer.args.eval.dataset, trainer.kl_ctl = None, SimpleNamespace(value=0.1)
     trainer.generate_kwargs, trainer.wandb_logger, trainer.tensorboard_logger = {}, None, mock.Mock()
     trainer.restore_best_checkpoint_state = trainer.broadcast_to_vllm = lambda *_: None
     return trainer
@@ -249,3 +249,45 @@ def test_the_state_of_a_step_ahead_of_its_training_is_sent_where_its_checkpoint_
 
     assert sent_steps(None) == sent_steps("prompts", float("inf")) == [3, 6]
     assert sent_steps("prompts") == [2, 3, 4, 6]
+
+
+@pytest.mark.parametrize(
+    "own, saved, best, key, warns",
+    [
+        ("", "a", 0.7, "a", False),
+        ("a", "a", 0.7, "a", False),
+        ("b", "a", float("-inf"), "b", True),
+        ("none", "a", float("-inf"), "none", True),
+        ("b", "", 0.7, "b", False),
+    ],
+)
+def test_the_runs_own_metric_of_the_best_counts(monkeypatch, own, saved, best, key, warns):
+    warnings = []
+    monkeypatch.setattr(checkpointing.logger, "warning", warnings.append)
+    trainer = GroupTrainer.__new__(GroupTrainer)
+    trainer.best_eval_metric_key, trainer.best_eval_metric_value = own, float("-inf")
+    trainer.restore_best_checkpoint_state({"best_eval_metric_key": saved, "best_eval_metric_value": 0.7})
+    assert (trainer.best_eval_metric_key, trainer.best_eval_metric_value) == (key, best)
+    assert len(warnings) == warns and all(
+        line.startswith(f"--ckpt.best_metric_key {own} takes the place of a, by which") for line in warnings
+    )
+
+
+@pytest.mark.parametrize("target, value", [(6.0, 0.5), (None, 0.1)])
+def test_an_adaptive_kl_coefficient_goes_on_and_a_fixed_one_is_the_flags(monkeypatch, target, value):
+    args = SimpleNamespace(
+        algo=SimpleNamespace(kl=SimpleNamespace(target=target)), train=SimpleNamespace(enable_ema=True)
+    )
+    warnings, called = [], []
+    monkeypatch.setattr(checkpointing.logger, "warning", warnings.append)
+    monkeypatch.setattr("ray.get", lambda refs: refs)
+    trainer = GroupTrainer.__new__(GroupTrainer)
+    trainer.args, trainer.kl_ctl = args, SimpleNamespace(value=0.5)
+    trainer.actor_model_group = SimpleNamespace(async_run_method=lambda *call: called.append(call) or [False])
+    states = {"global_step": 3, "samples_generator": {"episode": 1}, "data_loader_state_dict": {}}
+    trainer._complete(3, states)
+    trainer.kl_ctl.value = 0.1
+    monkeypatch.setattr(BasePPOTrainer, "init_checkpoint_states", lambda self: states)
+    trainer.init_checkpoint_states()
+    assert trainer.kl_ctl.value == value and called == [("__ray_call__", checkpointing.load_average)]
+    assert len(warnings) == 1 and "has no average of the weights (--train.enable_ema)" in warnings[0]

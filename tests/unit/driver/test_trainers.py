@@ -16,6 +16,7 @@ from ray.exceptions import ActorDiedError, RayTaskError
 import openrlhf_sagc.driver.checkpointing as checkpointing
 import openrlhf_sagc.driver.trainers as trainers
 from openrlhf_sagc.actors.adapters import broadcast_merged
+from openrlhf_sagc.actors.average import save_average
 from openrlhf_sagc.driver.experience import GroupExperienceMaker
 from openrlhf_sagc.driver.rollout import StepSamples, StragglerAwareSamplesGenerator
 from openrlhf_sagc.driver.trainers import GroupGenerator, GroupTrainer, GroupTrainerAsync, GroupTrainingActor
@@ -96,6 +97,17 @@ def test_a_checkpoints_state_is_put_once_for_all_actors(start_run, make, monkeyp
     assert put == "put" and state["samples_generator"] == "large"
 
 
+def test_a_checkpoint_gets_the_average_before_it_counts_as_whole(start_run, make, monkeypatch):
+    called = []
+    actors = SimpleNamespace(
+        async_run_method=lambda *what, **named: called.append((*what, *named.values())) or ["ref"]
+    )
+    trainer = make(GroupTrainer, start_run("--train.enable_ema").args, actors, None, None, None, [])
+    saved = trainer.actor_model_group.async_run_method(method_name="save_checkpoint", tag="global_step7")
+    assert called == [("__ray_call__", save_average, "global_step7"), ("save_checkpoint", "global_step7")]
+    assert saved == ["ref", "ref"]
+
+
 @pytest.fixture
 def train(make_generator, monkeypatch):
     """train(steps, checkpoint, **hooks) -> (prompts that OpenRLHF's own loop trains, the last step's checkpoint)."""
@@ -123,6 +135,7 @@ def train(make_generator, monkeypatch):
         trainer.args, trainer.settings = trainer.samples_generator.args, trainer.samples_generator.settings
         trainer.generate_kwargs, trainer.eval_dataloader, trainer.train_step = {}, None, train_step
         trainer.wandb_logger = trainer.tensorboard_logger = None
+        trainer.kl_ctl = SimpleNamespace(value=0.1)
         trainer.restore_best_checkpoint_state = trainer.broadcast_to_vllm = lambda *_: None
         with contextlib.suppress(InterruptedError):
             trainer.fit()
