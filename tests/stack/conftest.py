@@ -88,10 +88,10 @@ def train(task, tmp_path, run_command, python):
 
     `kill_at`: the run is killed (SIGKILL, all its processes) `grace` seconds after it has printed this text, or after
     `kill_at(output)`; or only the process that `victim(output)` gives, and the run is to end by itself. `fails`: with exit
-    code 1.
+    code 1, or `code`.
     """
 
-    def run(tree: str, *, off=False, kill_at=None, grace=0.0, victim=None, fails: bool = False, **flags) -> Run:
+    def run(tree: str, *, off=False, kill_at=None, grace=0.0, victim=None, fails=False, code=1, **flags) -> Run:
         from lib.run_logs.read import read_run
 
         module = "openrlhf_sagc.off" if off else MODULES[tree]
@@ -107,17 +107,17 @@ def train(task, tmp_path, run_command, python):
         if tree == "cpu-patched" and "vllm__engine_args" not in flags:  # or each engine writes a GiB of zeros
             small["vllm__engine_args"] = '{"num_gpu_blocks_override": 512}'
         moment = {"kill_at": kill_at, "grace": grace, "victim": victim}
-        end = -9 if kill_at and not victim else int(fails or bool(victim))
+        end = -9 if kill_at and not victim else code if fails or victim else 0
         for _ in range(3):
             name = f"{tree}-{len(list(tmp_path.iterdir()))}"
             outputs = {"logger__tensorboard_dir": tmp_path / name, "ckpt__output_dir": tmp_path / f"{name}-model"}
             command = training(task, *program, **outputs, **small, **flags)
-            code, output = run_command(command, log=tmp_path / f"{name}.log", **moment)
-            if code == end or not PORT_TAKEN.search(output):
+            ended, output = run_command(command, log=tmp_path / f"{name}.log", **moment)
+            if ended == end or not PORT_TAKEN.search(output):
                 break
-        assert code == end, why_it_ended(output)
+        assert ended == end, why_it_ended(output)
         scalars = logged_steps(output) if kill_at or fails else read_run(tmp_path / name / "run")
-        return Run(code, output, scalars, tmp_path / f"{name}-model")
+        return Run(ended, output, scalars, tmp_path / f"{name}-model")
 
     return run
 
