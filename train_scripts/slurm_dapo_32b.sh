@@ -3,7 +3,8 @@
 #   sbatch --partition=... --account=... train_scripts/slurm_dapo_32b.sh [FLAG...]
 #   SAGC=off sbatch ... train_scripts/slurm_dapo_32b.sh [FLAG...]   the same recipe without the scheduler
 # Options of sbatch win over those below (--nodes, --time). Hardware, memory, disk and the variables of the environment are
-# in that script. A job that its time limit has ended goes on with the same command and --ckpt.load_enable.
+# in that script. Ten minutes before the time limit the run saves its last finished step, and the job is queued again; it then goes
+# on by itself, as after the loss of a node. OUTPUT and not --ckpt.output_dir names the run's folder here.
 # SRUN_ARGS: further options of srun. In a container of pyxis, with OUTPUT in a folder that is mounted:
 #   SRUN_ARGS="--container-image=/shared/openrlhf.sqsh --container-mounts=$PWD,/shared --container-workdir=$PWD" sbatch ...
 # Ray is reached on HEAD_ADDRESS, by default the first node's first address; PORT 6379. Not run on this hardware.
@@ -17,6 +18,9 @@
 #SBATCH --mem=0
 #SBATCH --exclusive
 #SBATCH --time=48:00:00
+#SBATCH --requeue
+#SBATCH --open-mode=append
+#SBATCH --signal=B:USR1@600
 set -euo pipefail
 fail() { echo "train_scripts/slurm_dapo_32b.sh: $*" >&2; exit 2; }
 [ -n "${SLURM_JOB_NODELIST:-}" ] || fail "no Slurm job: start it with sbatch"
@@ -76,6 +80,26 @@ for node in "${nodes[@]:1}"; do
     on "$node" bash -c "$private" node ray start --address="$address:$PORT" --block &
 done
 
+# OpenRLHF's own command hears no wish: its job is queued again at once, and goes on from its last checkpoint.
+export OUTPUT=${OUTPUT:-$PWD/ckpt/${RUN_NAME:-dapo_qwen2.5_32b_multinode_${SAGC:-recommended}}}
+# shellcheck disable=SC2016 # the trap expands it
+flags=() ends=no wish='scontrol requeue "$SLURM_JOB_ID"'
+# shellcheck disable=SC2016
+case ${SAGC:-recommended} in
+    off | unpatched) ;;
+    *)
+        flags=(--ckpt.grace_seconds 540) # of the 600 above
+        wish='mkdir -p "$OUTPUT" && echo TERM >"$OUTPUT/openrlhf_sagc.signal"'
+        ;;
+esac
+[ "${SLURM_RESTART_COUNT:-0}" = 0 ] || flags+=(--ckpt.load_enable)
+# shellcheck disable=SC2064
+trap "ends=yes caught=yes; $wish" USR1
+
 # The script waits until all nodes have joined, WAIT_MINUTES at most. Slurm ends Ray's steps with this script.
 export NODES=${#nodes[@]} WAIT_MINUTES
-on "$head" bash train_scripts/dapo_qwen2.5_32b_multinode.sh "$@"
+on "$head" bash train_scripts/dapo_qwen2.5_32b_multinode.sh "${flags[@]}" "$@" &
+job=$!
+until caught=''; wait "$job"; code=$?; [ -z "$caught" ]; do :; done # a signal ends the waiting, not the job
+if [ $ends = yes ] && [ $code != 0 ]; then scontrol requeue "$SLURM_JOB_ID"; fi
+exit $code

@@ -24,8 +24,25 @@ def test_slurm(commands, flags_of):
     head = ["ray", "start", "--head", "--node-ip-address=10.0.0.1", "--port=6379", "--block"]
     assert daemons == {"node1": head, "node2": worker, "node3": worker}
     flags = flags_of(SLURM, "--train.seed", "7")
-    assert flags == flags_of("dapo_qwen2.5_32b_multinode.sh", "--train.seed", "7", NODES="3")
+    grace = ["--ckpt.grace_seconds", "540"]
+    assert flags == flags_of("dapo_qwen2.5_32b_multinode.sh", *grace, "--train.seed", "7", NODES="3")
     assert re.search(r"^#SBATCH --time=", (SCRIPTS / SLURM).read_text(), re.MULTILINE)
+
+
+@pytest.mark.parametrize("code, queued", [(1, [["requeue", "77"]]), (0, [])])
+def test_a_job_near_its_time_limit_ends_its_run_and_is_queued_again(commands, tmp_path, code, queued):
+    """Slurm's signal reaches the script alone; a run that is finished meanwhile is not queued."""
+    ran = commands(SLURM, code=code, TIME_LIMIT=str(code), OUTPUT=tmp_path / "output")
+    assert (tmp_path / "output/openrlhf_sagc.signal").read_text() == "TERM\n"
+    assert [words[1:] for words in ran if words[0].endswith("scontrol")] == queued
+    text = (SCRIPTS / SLURM).read_text()
+    assert all(f"\n#SBATCH --{option}\n" in text for option in ("requeue", "signal=B:USR1@600", "open-mode=append"))
+
+
+def test_a_job_that_was_queued_again_goes_on(flags_of):
+    assert "--ckpt.load_enable" not in flags_of(SLURM) + flags_of(SLURM, SAGC="off")
+    for settings in ({}, {"SAGC": "off"}):
+        assert "--ckpt.load_enable" in flags_of(SLURM, SLURM_RESTART_COUNT="1", **settings)
 
 
 def test_ray_starts_with_a_token_in_a_private_folder(run_slurm):
