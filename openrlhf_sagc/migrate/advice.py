@@ -62,17 +62,26 @@ def _changed_defaults(conversion: Conversion, defaults: dict[str, object]) -> It
             )
 
 
+def _line(script: bytes, match: re.Match[bytes]) -> int:
+    return script.count(b"\n", 0, match.start(1)) + 1
+
+
 def _folders(script: bytes) -> Iterator[str]:
     """Folders that may be a clone of OpenRLHF or of a fork, as those of most old scripts are."""
-    found = [
-        (script.count(b"\n", 0, match.start(1)) + 1, match[1].decode(errors="replace"))
-        for match in FOLDER.finditer(script)
-    ]
-    if found:
-        where = ", ".join(f"line {line}: {re.sub(QUOTES, '', text)}" for line, text in found)
+    entered: list[str] = []
+    given: list[str] = []
+    for match in FOLDER.finditer(script):
+        text = re.sub(QUOTES, "", match[1].decode(errors="replace"))
+        (entered if text.startswith("cd") else given).append(f"line {_line(script, match)}: {text}")
+    if entered:
         yield (
-            f"a run ends where such a folder holds another openrlhf, as a clone or a fork does ({where}), which Python would import "
-            "before this package's: name a folder without one, and what the script uses of that one by whole paths"
+            f"a run that starts in a folder which holds another openrlhf, as a clone or a fork does, ends ({', '.join(entered)}): start "
+            "in another one, with whole paths to what the script uses"
+        )
+    if given:
+        yield (
+            f"another openrlhf in such a folder, as of a clone or a fork, is passed over ({', '.join(given)}): the run is of OpenRLHF "
+            "0.11.2, without what a fork has changed"
         )
 
 

@@ -1,6 +1,7 @@
 """The OpenRLHF of a command: one of the trees that this package carries, first on the path of the run's processes.
 
-An installed `openrlhf` is passed over, and not changed. A tree that PYTHONPATH names is used where it is what the command runs.
+An installed `openrlhf` is passed over, and not changed. A tree that PYTHONPATH names is used where it is what the command runs, and else
+passed over like one in a job's working_dir. Ray puts the command's own folder before all else in its workers, so that none may be there.
 """
 
 import hashlib
@@ -44,7 +45,14 @@ def use_tree(kind: str) -> Tree:
         SystemExit: there is no such tree, or another OpenRLHF comes first; the message is one line.
     """
     name = ON_CPU + kind if os.environ.get("DS_ACCELERATOR") == "cpu" else kind
-    return _put_first(name, [os.getcwd(), *_python_path()])  # Ray's workers get the working folder as well
+    of_job = _job_environment().get("working_dir") is not None  # which workers have in PYTHONPATH
+    tree, passed_over = _put_first(name, [] if of_job else [os.getcwd()], [os.getcwd()] if of_job else [])
+    for package, problem in passed_over:
+        print(
+            f"openrlhf_sagc: {package} {problem}, and is passed over: this run is of the package's own OpenRLHF {VERSION}",
+            file=sys.stderr,
+        )
+    return tree
 
 
 def check_stack(kind: str = PATCHED) -> None:
@@ -95,7 +103,7 @@ def bring_tree(tree: Tree, eager: bool) -> None:
 
     def init_with_tree(*args, runtime_env=None, **settings):
         ray.init = init
-        job = json.loads(os.environ.get(JOB, "{}")).get("runtime_env") or {}
+        job = _job_environment()
         hook = f"{__name__}.{use_given_tree.__name__}"
         refuse(
             job.get(HOOK, hook) != hook,
@@ -126,7 +134,7 @@ def use_given_tree() -> None:
         if os.environ.get(DISABLED) != "1":
             keep_compiled_code_by_processor()
     try:
-        folder = _put_first(name, _python_path()).folder
+        folder = _put_first(name)[0].folder
     except SystemExit as refused:
         raise RuntimeError(str(refused)) from None
     if digest(folder) != expected:
@@ -135,18 +143,35 @@ def use_given_tree() -> None:
         )
 
 
-def _put_first(name: str, paths: Sequence[str]) -> Tree:
-    """Put the tree first on the path; `paths` are those that come before what is installed."""
-    folder = _found(name, paths) or _carried(name)
-    first = str(folder)
-    if sys.path[0] != first:
-        sys.path.insert(0, first)
-    if first not in _python_path():
-        os.environ["PYTHONPATH"] = os.pathsep.join([first, *_python_path()])  # for the processes that vLLM starts
+def _put_first(
+    name: str, first: Sequence[str] = (), others: Sequence[str] = ()
+) -> tuple[Tree, list[tuple[Path, str]]]:
+    """Put the tree first on the path.
+
+    Args:
+        name: of the tree.
+        first: folders that come before it in Ray's workers, whatever is done here.
+        others: folders besides those of PYTHONPATH in which Python would find an OpenRLHF.
+
+    Returns:
+        The tree, and what is passed over for it: the package, and why it is not what the command runs.
+    """
+    found, passed_over = _found(name, first, [*others, *_python_path()])
+    folder = found or _carried(name)
+    if sys.path[0] != str(folder):
+        sys.path.insert(0, str(folder))
+    if passed_over or str(folder) not in _python_path():
+        paths = [str(folder), *(path for path in _python_path() if path != str(folder))]
+        os.environ["PYTHONPATH"] = os.pathsep.join(paths)  # for the processes that vLLM starts
     imported = Path(importlib.import_module("openrlhf").__path__[0]).parent
     if not imported.samefile(folder):
         raise refusal(f"openrlhf was imported from {imported} before the command began: start the command by itself")
-    return Tree(name, folder)
+    return Tree(name, folder), passed_over
+
+
+def _job_environment() -> dict:
+    """The runtime environment of the submitted job that this command is of; empty if there is none."""
+    return json.loads(os.environ.get(JOB, "{}")).get("runtime_env") or {}
 
 
 def _python_path() -> list[str]:
@@ -162,22 +187,25 @@ def _carried(name: str) -> Path:
     raise refusal(f"no OpenRLHF in {places[0]}: install this package's wheel, or bash patches/build.sh in its clone")
 
 
-def _found(name: str, paths: Sequence[str]) -> Path | None:
-    """The folder of the first OpenRLHF of these paths, if there is one.
+def _found(name: str, first: Sequence[str], others: Sequence[str]) -> tuple[Path | None, list[tuple[Path, str]]]:
+    """The folder of the first OpenRLHF that is what the command runs, if there is one, and what stands before it.
 
     Raises:
-        SystemExit: it is not what the command runs.
+        SystemExit: one is in the folders `first` that is not.
     """
-    for path in paths:
+    passed_over: list[tuple[Path, str]] = []
+    for path in [*first, *others]:
         package = Path(path, "openrlhf").absolute()
         if not package.is_dir():
             continue
-        if problem := _problem(name, package):
-            there = path in _python_path()
-            remedy = "take it out of PYTHONPATH" if there else "start in another folder, or with another working_dir"
-            raise refusal(f"{package} would come before this package's OpenRLHF, and {problem}: {remedy}")
-        return package.parent
-    return None
+        if not (problem := _problem(name, package)):
+            return package.parent, passed_over
+        refuse(
+            path in first,
+            f"{package} would come before this package's OpenRLHF, and {problem}: start in another folder",
+        )
+        passed_over.append((package, problem))
+    return None, passed_over
 
 
 def _problem(name: str, package: Path) -> str:

@@ -153,6 +153,7 @@ def test_other_entry_points_are_said_to_stay():
     ],
 )
 def test_folders_that_may_hold_a_fork_are_named(line, named):
-    found = [text for text in said(GROUPS + SAME, f"\n{line}") if "holds another openrlhf" in text]
+    found = [text for text in said(GROUPS + SAME, f"\n{line}") if "another openrlhf" in text]
     assert [named] * len(found) == [text.partition("(line 2: ")[2].partition(")")[0] for text in found]
     assert bool(found) == bool(named)
+    assert all(("ends (" in text) == named.startswith("cd") for text in found)

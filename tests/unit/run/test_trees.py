@@ -118,30 +118,48 @@ def test_a_tree_that_pythonpath_names_is_used(tmp_path, monkeypatch, kind, named
         (trees.RELEASED, "patched", "is patched"),
     ],
 )
-def test_another_openrlhf_in_pythonpath_is_refused(tmp_path, monkeypatch, kind, named, why):
+def test_another_openrlhf_in_pythonpath_is_passed_over(process, tmp_path, monkeypatch, capsys, kind, named, why):
+    """That of a fork or an older clone, as most launch scripts of others have it."""
     other = make_openrlhf(tmp_path / "other", named)
     monkeypatch.setenv("PYTHONPATH", str(other))
-    assert refused_line(kind) == (
-        f"{other}/openrlhf would come before this package's OpenRLHF, and {why}: take it out of PYTHONPATH"
+    assert trees.use_tree(kind).folder == process / kind
+    assert os.environ["PYTHONPATH"] == f"{process / kind}:{other}" and sys.path[0] == str(process / kind)
+    assert capsys.readouterr().err == (
+        f"openrlhf_sagc: {other}/openrlhf {why}, and is passed over: this run is of the package's own OpenRLHF 0.11.2\n"
     )
+
+
+def test_a_tree_behind_one_that_is_passed_over_comes_first(process, tmp_path, monkeypatch):
+    other, own = make_openrlhf(tmp_path / "other", "base"), make_openrlhf(tmp_path / "work", "patched")
+    monkeypatch.setenv("PYTHONPATH", f"{other}:{own}")
+    assert trees.use_tree(trees.PATCHED).folder == own
+    assert os.environ["PYTHONPATH"] == f"{own}:{other}" and sys.path[0] == str(own)
+
+
+def test_the_working_dir_of_a_job_is_passed_over(process, tmp_path, monkeypatch, capsys):
+    """Ray puts it into PYTHONPATH, and does not put the command's folder before all else then."""
+    monkeypatch.chdir(make_openrlhf(tmp_path / "clone", "base"))
+    monkeypatch.setenv(trees.JOB, json.dumps({"runtime_env": {"working_dir": "gcs://a.zip"}}))
+    assert trees.use_tree(trees.PATCHED).folder == process / "patched"
+    assert f"{tmp_path}/clone/openrlhf is not patched, and is passed over" in capsys.readouterr().err
 
 
 def test_a_working_folder_that_holds_another_openrlhf_is_refused(monkeypatch, tmp_path):
     monkeypatch.chdir(make_openrlhf(tmp_path / "clone", "base"))
     assert refused_line() == (
-        f"{tmp_path}/clone/openrlhf would come before this package's OpenRLHF, and is not patched: start in another folder, "
-        "or with another working_dir"
+        f"{tmp_path}/clone/openrlhf would come before this package's OpenRLHF, and is not patched: start in another folder"
     )
     Path(MODULE).unlink()
     assert "and is no OpenRLHF: start in another folder" in refused_line()
 
 
 @pytest.mark.parametrize("says", ["version.txt", "openrlhf-0.11.1.dist-info"])
-def test_another_version_is_refused(tmp_path, monkeypatch, says):
+def test_another_version_is_passed_over(process, tmp_path, monkeypatch, capsys, says):
     other = make_openrlhf(tmp_path / "other", "base")
     (other / "version.txt").write_text("0.11.1\n") if says == "version.txt" else (other / says).mkdir()
     monkeypatch.setenv("PYTHONPATH", str(other))
-    assert "and is 0.11.1, while the patches are for 0.11.2: take it out" in refused_line(trees.RELEASED)
+    assert trees.use_tree(trees.RELEASED).folder == process / "base"
+    assert "is 0.11.1, while the patches are for 0.11.2, and is passed over" in capsys.readouterr().err
 
 
 def test_an_openrlhf_that_was_imported_already_is_refused(tmp_path, monkeypatch):
@@ -334,12 +352,15 @@ def test_the_notices_of_a_wheel_make_no_difference_to_a_clone(worker):
     trees.use_given_tree()
 
 
-def test_a_working_dir_that_holds_an_openrlhf_is_refused_in_a_worker(worker, tmp_path, monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", str(make_openrlhf(tmp_path / "working_dir", "base")))
-    with pytest.raises(
-        RuntimeError, match="^openrlhf_sagc: .*working_dir/openrlhf would come before .* and is not patched"
-    ):
-        trees.use_given_tree()
+def test_a_working_dir_that_holds_an_openrlhf_is_passed_over_in_a_worker(worker, tmp_path, monkeypatch, capsys):
+    other = make_openrlhf(tmp_path / "working_dir", "base")
+    monkeypatch.setenv("PYTHONPATH", str(other))
+    monkeypatch.syspath_prepend(str(other))  # as Python has it by then
+    trees.use_given_tree()
+    assert sys.path[0] == str(worker / "patched") and os.environ["PYTHONPATH"] == f"{worker / 'patched'}:{other}"
+    child = "import openrlhf; print(openrlhf.__file__)"
+    told = subprocess.run([sys.executable, "-P", "-c", child], capture_output=True, text=True)
+    assert told.stdout.strip() == str(worker / "patched/openrlhf/__init__.py") and not capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
