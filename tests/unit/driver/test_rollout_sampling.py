@@ -176,7 +176,7 @@ def test_data_without_a_signal_ends_at_the_cap(make_generator, score):
     reason = "all right" if score else "all wrong"
     message = (
         r"--algo.dynamic_filtering_max_gen_batches 10 reached: 40 prompts of 4 samples gave 0 of the 4 groups of step 1 "
-        rf"\(dropped: 40 {reason}\): use prompts that are solved sometimes, or --algo.dynamic_filtering_at_cap keep"
+        rf"\(dropped: 40 {reason}\): use a larger number, prompts that are solved sometimes, or --algo.dynamic_filtering_at_cap keep"
     )
     with pytest.raises(RuntimeError, match=message):
         generator.generate_samples()
