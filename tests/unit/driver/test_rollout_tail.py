@@ -43,7 +43,7 @@ def test_slow_prompts_are_left_to_a_long_round(make_generator):
 
 
 @pytest.mark.parametrize("reward", [0, 1, 30, 500])
-def test_no_group_that_only_waits_for_its_reward_is_stopped(make_generator, reward):
+def test_a_group_that_only_waits_for_its_rewards_is_trained_and_slow_ones_are_stopped(make_generator, reward):
     """Every fifth prompt is slow. However long rewards take, the slow ones are stopped, at the moment the others are there."""
     generator = make_generator(40, of(lambda prompt: 90 if prompt % 5 == 0 else 10), **tail(response_ratio=1.0))
     generator.ray.reward_ticks = reward

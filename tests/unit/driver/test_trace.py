@@ -11,7 +11,7 @@ from cpu_stack import ROOT
 from fake_engines import MIXED, ONE_SIZE, prompts_of
 from lib.simulation.lengths import Trace
 
-from openrlhf_sagc.decisions.records import Back, Group, Prompt, Rollout
+from openrlhf_sagc.decisions.records import Back, Group, Prompt, Rollout, Round
 from openrlhf_sagc.decisions.step import Step
 from openrlhf_sagc.driver.trace import COLUMNS, HEADER, RunTrace, prompt_id
 
@@ -84,7 +84,7 @@ def back_of(number, rollouts, responses):
 
 def trace_of(file, rollouts, responses, warn=LOST):
     trace = RunTrace(str(file), warn)
-    step = Step(0, len(rollouts), 1, None, 1.0, 1)
+    step = Step(0, len(rollouts), 1, Round(True, 1.0, 1), 1.0, 1)
     trace.add(step, back_of(0, rollouts, responses))
     trace.write()
     return rows_of(file)
@@ -195,7 +195,7 @@ def test_a_file_that_has_lost_rows_goes_on_with_whole_ones_and_one_that_is_gone_
     rollout = Rollout(7, 1.0, 0.0, finished=True, stopped=False, failure=None)
     warnings = []
     trace = RunTrace(str(file), warnings.append)
-    step = Step(0, 1, 1, None, 1.0, 1)
+    step = Step(0, 1, 1, Round(True, 1.0, 1), 1.0, 1)
 
     def roll_out(number):
         trace.add(step, back_of(number, [rollout], [{"reward": 1.0}]))
@@ -235,7 +235,7 @@ def resumed_trace(file, state, warn):
     trace = RunTrace(str(file), warn)
     trace.load_state_dict(state)
     rollout = Rollout(7, 1.0, 0.0, finished=True, stopped=False, failure=None)
-    trace.add(Step(0, 1, 1, None, 1.0, 1), back_of(9, [rollout], [{"reward": 1.0}]))
+    trace.add(Step(0, 1, 1, Round(True, 1.0, 1), 1.0, 1), back_of(9, [rollout], [{"reward": 1.0}]))
     trace.write()
     return trace
 
