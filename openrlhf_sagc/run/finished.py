@@ -19,8 +19,11 @@ def is_done(args: Settings, checkpoint: Path | None) -> bool:
 
     Where only the model is missing that is said too: such a run trains nothing, and saves it.
     """
-    episodes = read_note(checkpoint).get("episodes") if checkpoint else None
-    if checkpoint is None or not isinstance(episodes, int) or episodes < args.train.num_episodes:
+    note = read_note(checkpoint) if checkpoint else {}
+    consumed, rows = note.get("prompts_consumed"), args.data.described.get("rows", math.inf)
+    if checkpoint is None or not isinstance(consumed, int) or note.get("prompts_waiting") != 0:
+        return False
+    if consumed < rows * args.train.num_episodes:
         return False
     done = (
         f"nothing is left to train after step {step_of(checkpoint)}, the last of {args.train.num_episodes} episode(s)"

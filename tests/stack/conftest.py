@@ -88,7 +88,7 @@ def train(task, tmp_path, run_command, python):
 
     `kill_at`: the run is killed (SIGKILL, all its processes) `grace` seconds after it has printed this text, or after
     `kill_at(output)`; or only the process that `victim(output)` gives, and the run is to end by itself. `fails`: with exit
-    code 1, or `code`.
+    code 1, or `code`; its steps are then those that it printed.
     """
 
     def run(tree: str, *, off=False, kill_at=None, grace=0.0, victim=None, fails=False, code=1, **flags) -> Run:

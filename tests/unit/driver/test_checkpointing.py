@@ -291,3 +291,13 @@ def test_an_adaptive_kl_coefficient_goes_on_and_a_fixed_one_is_the_flags(monkeyp
     trainer.init_checkpoint_states()
     assert trainer.kl_ctl.value == value and called == [("__ray_call__", checkpointing.load_average)]
     assert len(warnings) == 1 and "has no average of the weights (--train.enable_ema)" in warnings[0]
+
+
+def test_a_note_says_what_is_left(train, saved):
+    """A run is over where all prompts of its episodes are used, and none waits to be rolled out again."""
+    train(ckpt__save_steps=1)
+    notes = [call.args[2] for call in checkpointing.write_notes.call_args_list]
+    consumed = [note["prompts_consumed"] for note in notes]
+    assert consumed[-1] >= PROMPTS * EPISODES > consumed[-2] and {note["prompts_waiting"] for note in notes[-1:]} == {
+        0
+    }

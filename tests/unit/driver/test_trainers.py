@@ -92,9 +92,9 @@ def test_a_checkpoints_state_is_put_once_for_all_actors(start_run, make, monkeyp
     monkeypatch.setattr("ray.put", lambda value: ("put", value))
     monkeypatch.setattr(checkpointing, "write_notes", mock.Mock())
     monkeypatch.setattr(checkpointing, "step_seconds", lambda status: {})
-    trainer.save_logs_and_checkpoints(7, {}, {"samples_generator": "large"})
+    trainer.save_logs_and_checkpoints(7, {}, {"samples_generator": {"large": 1}})
     ((put, state),) = saved
-    assert put == "put" and state["samples_generator"] == "large"
+    assert put == "put" and state["samples_generator"] == {"large": 1}
 
 
 def test_a_checkpoint_gets_the_average_before_it_counts_as_whole(start_run, make, monkeypatch):

@@ -165,7 +165,7 @@ def finished(saved, tmp_path):
 
     save_file({"weight": torch.ones(3)}, tmp_path / "model.safetensors")
     (tmp_path / "tokenizer_config.json").write_text("{}")
-    (saved / NOTE).write_text(json.dumps({"format": 1, "files": [], "episodes": 1}))
+    (saved / NOTE).write_text(json.dumps({"format": 1, "files": [], "prompts_consumed": 200, "prompts_waiting": 0}))
     return (tmp_path / "model.safetensors").read_bytes()
 
 
