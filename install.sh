@@ -6,6 +6,8 @@
 set -euo pipefail
 
 root=$(cd "$(dirname "$0")" && pwd)
+# shellcheck source=/dev/null
+. "$root/train_scripts/help.sh"
 PYTHON=${PYTHON:-python3}
 fail() { echo "install.sh: $*" >&2; exit 2; }
 [ "$(uname -sm)" = "Linux x86_64" ] || fail "needs Linux on x86_64, this is $(uname -sm)"

@@ -4,6 +4,8 @@
 # The arms train one after the other; with --turns N in turns of N steps, by checkpoints. An arm is a value of SAGC.
 # Flags behind are for all arms. Results in --output, by default build/compare-NAME. --smoke: in small, on a CPU.
 set -euo pipefail
+# shellcheck source=/dev/null
+. "$(dirname "$0")/help.sh"
 cd "$(dirname "$0")/.."
 
 python=python3

@@ -2,6 +2,8 @@
 # Locks what the CPU stack installs: writes requirements-cpu.lock from requirements-cpu.txt, for Python 3.11 to 3.13.
 # For maintainers, after a change of requirements-cpu.txt. UPGRADE=1 takes newer versions than the lock has.
 set -euo pipefail
+# shellcheck source=/dev/null
+. "$(dirname "$0")/help.sh"
 cd "$(dirname "$0")/.."
 
 lock=requirements-cpu.lock

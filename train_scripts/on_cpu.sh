@@ -4,6 +4,8 @@
 # Every run has a Ray cluster of its own, which ends with it, so runs do not meet. Other users of the machine reach its
 # ports, and get nothing there without its token; its session folder is private (docs/security.md).
 set -euo pipefail
+# shellcheck source=/dev/null
+. "$(dirname "$0")/help.sh"
 root=$(cd "$(dirname "$0")/.." && pwd)
 tree=$root/build/${1:?usage: train_scripts/on_cpu.sh cpu-patched|cpu-base COMMAND...}
 shift

@@ -3,6 +3,8 @@
 # trains it with GRPO under Straggler-Aware Group Control (SAGC) on real Ray, vLLM and DeepSpeed, and reports what happened.
 # SEED=1 bash train_scripts/quickstart.sh trains another seed. Results: build/quickstart/seed-SEED.
 set -euo pipefail
+# shellcheck source=/dev/null
+. "$(dirname "$0")/help.sh"
 cd "$(dirname "$0")/.."
 
 SEED=${SEED:-0}

@@ -6,6 +6,8 @@
 # Exit codes: 2 something is missing on the machine, 3 an installation failed, 4 COMMAND failed, 10-12 see
 # patches/trees.py.
 set -euo pipefail
+# shellcheck source=/dev/null
+. "$(dirname "$0")/help.sh"
 cd "$(dirname "$0")/.."
 unset PYTHONDONTWRITEBYTECODE # some images set it; then every process would compile torch and vLLM anew
 # shellcheck source=/dev/null

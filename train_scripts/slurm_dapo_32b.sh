@@ -22,6 +22,8 @@
 #SBATCH --open-mode=append
 #SBATCH --signal=B:USR1@600
 set -euo pipefail
+# shellcheck source=/dev/null
+[ ! -e "$(dirname "$0")/help.sh" ] || . "$(dirname "$0")/help.sh" # sbatch runs a copy elsewhere
 fail() { echo "train_scripts/slurm_dapo_32b.sh: $*" >&2; exit 2; }
 [ -n "${SLURM_JOB_NODELIST:-}" ] || fail "no Slurm job: start it with sbatch"
 cd "$SLURM_SUBMIT_DIR" # Slurm runs a copy of this file from a folder of its own

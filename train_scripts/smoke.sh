@@ -10,6 +10,8 @@
 # STEPS=20; results in OUTPUT, by default build/smoke/NAME. TASK: a folder that warm_start.py has made, else it is made. Not for
 # dapo.sh, which has a form for the CPU, nor for slurm_dapo_32b.sh, which starts dapo_qwen2.5_32b_multinode.sh.
 set -euo pipefail
+# shellcheck source=/dev/null
+. "$(dirname "$0")/help.sh"
 cd "$(dirname "$0")/.."
 fail() { echo "train_scripts/smoke.sh: $*" >&2; exit 2; }
 

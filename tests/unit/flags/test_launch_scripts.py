@@ -38,6 +38,18 @@ def test_help_is_printed_without_an_environment(script, tmp_path):
         assert name == "launch.sh" or f"bash train_scripts/{name.replace('_all', '')}" in told.stdout
 
 
+@pytest.mark.parametrize("script", ["quickstart", "setup", "on_cpu", "smoke", "compare", "slurm_dapo_32b", "lock", "install"])
+def test_other_scripts_print_their_first_lines_and_do_nothing(script, tmp_path):
+    path = SCRIPTS.parent / "install.sh" if script == "install" else SCRIPTS / f"{script}.sh"
+    environment = {"PATH": os.defpath, "SLURM_JOB_ID": "1"}
+    for word in ("--help", "-h"):
+        told = subprocess.run(
+            ["/bin/bash", path, word], env=environment, cwd=tmp_path, capture_output=True, text=True, check=True
+        )
+        assert told.stdout.splitlines()[0] == path.read_text().splitlines()[1].removeprefix("# ") and not told.stderr
+        assert "SBATCH" not in told.stdout and "set -euo" not in told.stdout
+
+
 def test_variables_behind_a_script_go_in_front(commands, flags_of):
     said = commands("dapo_qwen2.5_7b.sh", "SAGC=off", "--train.seed", "1", "GROUP_SIZES=4 8", fails=True)
     assert said.endswith(

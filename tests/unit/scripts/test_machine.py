@@ -31,6 +31,7 @@ class Machine:
         self.python("python3", "3 11")
         self.libraries(ALL_THERE)
         (folder / "train_scripts").symlink_to(ROOT / "train_scripts")
+        (folder / "help.sh").symlink_to(ROOT / "train_scripts/help.sh")
         self.setup = folder / "setup.sh"
         text = (ROOT / "train_scripts/setup.sh").read_text()
         self.setup.write_text(text.replace('cd "$(dirname "$0")/.."', f'cd "{folder}"'))

@@ -15,6 +15,7 @@ SCRIPTS = ROOT / "train_scripts"
 def test_a_second_quickstart_of_a_seed_is_refused(tmp_path):
     """Before it writes anything. The scripts stand in a folder of their own."""
     (tmp_path / "train_scripts").symlink_to(SCRIPTS)
+    (tmp_path / "help.sh").symlink_to(SCRIPTS / "help.sh")
     script = tmp_path / "quickstart.sh"
     text = (SCRIPTS / "quickstart.sh").read_text().replace('cd "$(dirname "$0")/.."', f'cd "{tmp_path}"')
     script.write_text(text)
