@@ -4,6 +4,7 @@ import asyncio
 import json
 import math
 import re
+import time
 import zlib
 from collections import deque
 from collections.abc import Mapping
@@ -25,6 +26,7 @@ MOST_OF_ERROR = 2**16  # bytes read of the answer that says what went wrong
 CONNECT = (
     0.9  # seconds for the first try at a connection, see `Backlog`; the system asks again after 1, 3, 7, ... seconds
 )
+BEAT = 0.05  # seconds between two looks at whether this process's event loop runs
 STALL = 10.0  # seconds that one of more than SMALL bytes may stop in the middle, since others wait for its end
 MOST_REDIRECTS = 5
 REDIRECTS = {301: "GET", 302: "GET", 303: "GET", 307: "POST", 308: "POST"}  # the next method, as aiohttp has it
@@ -64,11 +66,15 @@ class Backlog:
     A connection that is not there after CONNECT seconds finds the server's backlog full. From then on as many requests are
     out as it holds, and one more with each that ends. Else connections would wait in the network, which asks for them ever more
     seldom, and has a server read from some of them whose request it has lost.
+
+    `ran` counts the seconds in which the event loop ran while requests were out. Where it did not, as where hundreds of
+    rollouts end together, a connection may be there that nobody has looked at.
     """
 
     def __init__(self) -> None:
         self._most, self._out = math.inf, 0
         self._waiting: deque[asyncio.Future] = deque()
+        self.ran, self._looked, self._is_looking = 0.0, 0.0, False
 
     async def enter(self) -> None:
         """Wait until this request may go out."""
@@ -82,6 +88,17 @@ class Backlog:
                 self._call()
                 raise
         self._out += 1
+        if not self._is_looking:
+            self._is_looking, self._looked = True, time.monotonic()
+            self._look()
+
+    def _look(self) -> None:
+        """Count the seconds since the last look, and look again soon as long as requests are out."""
+        before, self._looked = self._looked, time.monotonic()
+        self.ran += min(self._looked - before, 2 * BEAT)
+        self._is_looking = self._out > 0
+        if self._is_looking:
+            asyncio.get_running_loop().call_later(BEAT, self._look)
 
     def leave(self, *, full: bool) -> None:
         """A request is over, or has found no room."""
@@ -121,7 +138,7 @@ async def post(url: str, sample: dict, large: asyncio.Semaphore, backlog: Backlo
         connect = None if URL(url).scheme == "https" else CONNECT
         while True:
             await backlog.enter()
-            full = False
+            full, began = False, backlog.ran
             try:
                 timeout = aiohttp.ClientTimeout(total=None, sock_connect=connect)
                 async with aiohttp.ClientSession(timeout=timeout, auto_decompress=False, headers=headers) as session:
@@ -129,7 +146,8 @@ async def post(url: str, sample: dict, large: asyncio.Semaphore, backlog: Backlo
             except (
                 aiohttp.ServerTimeoutError
             ):  # of the connection; twice as long next time, as the way may just be slow
-                full, connect = True, 2 * (connect or CONNECT)
+                connect = connect or CONNECT
+                full, connect = backlog.ran - began > connect / 2, 2 * connect
             finally:
                 backlog.leave(full=full)
     except Failure:

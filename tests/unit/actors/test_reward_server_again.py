@@ -5,6 +5,7 @@ import contextlib
 import itertools
 import socket
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from types import SimpleNamespace
 
@@ -237,3 +238,27 @@ def test_a_full_backlog_is_waited_for(monkeypatch):
         responses = run(rollouts())
         server.shutdown()
     assert [(response["reward"], response[ROLLOUT].failure) for response in responses] == [(0.5, None)] * 12
+
+
+def test_a_connection_that_this_process_was_too_busy_to_see_finds_no_full_backlog(serve, monkeypatch):
+    """All requests are out together again, where the event loop was held up for longer than a connection may take."""
+    monkeypatch.setattr(reward_server, "CONNECT", 0.2)
+    together, ask, stalls = threading.Barrier(16), reward_server._ask, [0.6]
+
+    def answer(handler, free):
+        together.wait(10)
+        begin(handler)
+        handler.wfile.write(b'{"rewards": 0.5}')
+
+    async def stalled(*args):
+        if stalls:
+            asyncio.get_running_loop().call_soon(time.sleep, stalls.pop())
+        return await ask(*args)
+
+    async def rollouts():
+        actor = Actor(SingleTurnAgentExecutor(url), retries=0)
+        return await asyncio.gather(*[actor.rollout() for _ in range(16)])
+
+    monkeypatch.setattr(reward_server, "_ask", stalled)
+    url, _ = serve(answer)
+    assert [response["reward"] for response in run(rollouts())] == [0.5] * 16
