@@ -5,7 +5,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -21,6 +21,7 @@ SAVES = signal.SIGUSR1
 FILE = "openrlhf_sagc.signal"  # in --ckpt.output_dir: the name of a signal, from who cannot send one to this process
 SECOND = 5.0  # seconds after which another signal ends the run at once; one soon after the first is the same wish
 STUCK = 3.0  # seconds in which Python may act on an interrupt
+ANSWER = 5.0  # seconds in which Ray's head answers
 
 
 @contextmanager
@@ -78,23 +79,23 @@ class _Ending:
             number, now = self._next(), time.monotonic()
             if number == SAVES:
                 wish = wish._replace(saves=wish.saves + 1)
-                tell(wish)
+                _answer_of(tell, wish)
             elif number is not None and self.signal is None:
                 self.signal, first = number, now
                 wish = wish._replace(end=True, may_save=self._may_save())
                 deadline = now + (self._args.ckpt.grace_seconds if self._is_worth_waiting() else 0.0)
-                tell(wish)
+                _answer_of(tell, wish)
                 print(f"\nopenrlhf_sagc: {self._seen(deadline - now)}", file=sys.stderr, flush=True)
             elif number is not None and now - first >= SECOND:
                 deadline = now
-            if self.signal is not None and now >= deadline:
+            if self.signal is not None and now >= deadline and not self.over.is_set():
                 return self._interrupt(self.signal)
 
     def _next(self) -> int | None:
         """The next signal, or what stands for one in the file; None if there is none for a moment."""
         with suppress(Empty):
             return self._heard.get(timeout=LOOK)
-        with suppress(OSError, KeyError):
+        with suppress(OSError, KeyError, ValueError):  # the last one is of what is no text
             number = signal.Signals[f"SIG{self._file.read_text().strip()}"]
             self._file.unlink()
             return number if number in (*ENDS, SAVES) else None
@@ -113,7 +114,7 @@ class _Ending:
 
     def _is_worth_waiting(self) -> bool:
         """Whether something can be saved: the trainer has begun, and what it trains will be over in time."""
-        training: Training | None = told(Training)
+        training: Training | None = _answer_of(told, Training)
         if training is None:
             return False
         if training.since is None or training.usual is None:
@@ -148,3 +149,21 @@ class _Ending:
             f"the last good checkpoint is {checkpoint} (step {step_of(checkpoint)}): start again with --ckpt.load_enable to "
             "go on from it"
         )
+
+
+def _answer_of(function: Callable, *arguments: Any) -> Any:
+    """What it returns; None where Ray's head is gone, or does not answer in ANSWER seconds: no end waits for longer."""
+    answers: SimpleQueue[Any] = SimpleQueue()
+
+    def ask() -> None:
+        answer = None
+        try:
+            with suppress(Exception):
+                answer = function(*arguments)
+        finally:
+            answers.put(answer)
+
+    threading.Thread(target=ask, name="asks", daemon=True).start()
+    with suppress(Empty):
+        return answers.get(timeout=ANSWER)
+    return None

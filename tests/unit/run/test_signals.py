@@ -161,6 +161,28 @@ def test_a_file_stands_for_a_signal_and_one_of_before_does_not(run):
     assert ended == 143 and "SIGTERM" in lines[-1] and not file.exists()
 
 
+def test_a_run_that_is_over_just_in_time_is_not_interrupted_any_more(run):
+    """Its process still has work to do then, as Ray has at its end."""
+    ended, lines = run("wish(); time.sleep(0.8)\ntime.sleep(1.5)", signal.SIGTERM, grace=1.0)
+    assert (ended, lines[-1][:8]) == (0, "finished")
+
+
+@pytest.mark.parametrize("gone", ["1 / 0", "time.sleep(1000)"])
+def test_a_signal_is_heard_where_ray_is_gone(run, gone):
+    """As where a scheduler ends Ray's processes too."""
+    ended, lines = run("time.sleep(1000)", signal.SIGTERM, before=f"signals.tell = signals.told = lambda _: {gone}")
+    assert ended == 143 and lines[-1] == f"openrlhf_sagc: ended by SIGTERM: {ADVICE}"
+
+
+def test_a_file_that_is_no_text_keeps_no_signal_back(run):
+    def garbled(_):
+        (run.folder / "openrlhf_sagc.signal").write_bytes(b"\xff")
+        time.sleep(1)
+
+    ended, lines = run("wish(); raise GivenUp", garbled, signal.SIGTERM)
+    assert ended == 143 and "SIGTERM" in lines[-1]
+
+
 def test_a_run_that_ends_by_itself_ends_as_it_would(run):
     assert run("wish()", signal.SIGTERM)[0] == 0
     ended, lines = run("raise ValueError('of the run')")
