@@ -107,7 +107,7 @@ class Wishes:
             time.sleep(LOOK)
             try:
                 self.wish = told(Wish) or self.wish
-            except Exception:  # Ray is on its way out, which others notice
-                return
+            except Exception:  # Ray is busy, or on its way out, which others notice
+                continue
         for callback in self._callbacks:
             callback()
