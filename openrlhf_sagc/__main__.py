@@ -55,7 +55,7 @@ def main() -> None:
         )
         trainer = trainers.GroupTrainerAsync if settings.train.async_enable else trainers.GroupTrainer
         bring_tree(tree, settings.vllm.enforce_eager)
-        with ended_by_deaths(settings), ended_by_signals(settings):
+        with ended_by_deaths(settings), ended_by_signals(settings, "--ckpt.path" in held):
             train_ppo_ray.train(settings.openrlhf_args(), trainer)
 
 

@@ -25,17 +25,21 @@ ANSWER = 5.0  # seconds in which Ray's head answers
 
 
 @contextmanager
-def ended_by_signals(args: Settings) -> Iterator[None]:
+def ended_by_signals(args: Settings, is_held: bool = False) -> Iterator[None]:
     """Run in the command's process, around all that uses Ray: at a signal the run ends within --ckpt.grace_seconds.
 
     It ends in one line that names the last good checkpoint. SIGUSR1 lets it save after the step under way, and go on. A
     signal that was ignored before stays ignored.
 
+    Args:
+        args: OpenRLHF's; --ckpt.load_enable where the run goes on from a checkpoint.
+        is_held: the run holds --ckpt.path.
+
     Raises:
         SystemExit: of 128 and the signal's number.
     """
     with ExitStack() as stack:
-        ending = _Ending(args, stack)
+        ending = _Ending(args, stack, is_held)
         for number in (*ENDS, SAVES):
             usual = signal.signal(number, ending.hear)
             stack.callback(signal.signal, number, signal.SIG_DFL if usual is None else usual)  # None: not Python's own
@@ -55,8 +59,9 @@ def ended_by_signals(args: Settings) -> Iterator[None]:
 class _Ending:
     """What has been heard, and what comes of it."""
 
-    def __init__(self, args: Settings, stack: ExitStack) -> None:
-        self._args, self._stack = args, stack
+    def __init__(self, args: Settings, stack: ExitStack, is_held: bool) -> None:
+        self._args, self._stack, self._is_held = args, stack, is_held
+        self._has_own = saves(args) or args.ckpt.load_enable  # checkpoints in --ckpt.path, or those that will be there
         self._heard: SimpleQueue[int] = SimpleQueue()
         self._file = Path(args.ckpt.output_dir, FILE)
         self._file.unlink(missing_ok=True)  # of an earlier run
@@ -102,15 +107,18 @@ class _Ending:
         return None
 
     def _may_save(self) -> bool:
-        """Whether the run's checkpoints disturb nobody's: a run without any has not held --ckpt.path so far."""
+        """Whether the run's checkpoints disturb nobody's: a run without any may not have held --ckpt.path so far."""
         if self._args.ckpt.disable_ds or saves(self._args):
             return not self._args.ckpt.disable_ds
+        if self._has_own:
+            return self._is_held  # else the folder is read-only
         path = Path(self._args.ckpt.path)
         with suppress(OSError, SystemExit):
             path.mkdir(parents=True, exist_ok=True)
-            self._stack.enter_context(held("--ckpt.path", str(path)))
-            return not any(path.glob("_*/*global_step*"))
-        return False
+            if not self._is_held:
+                self._stack.enter_context(held("--ckpt.path", str(path)))
+            self._has_own = not any(path.glob("_*/*global_step*"))
+        return self._has_own
 
     def _is_worth_waiting(self) -> bool:
         """Whether something can be saved: the trainer has begun, and what it trains will be over in time."""
@@ -143,7 +151,7 @@ class _Ending:
         return f"\nopenrlhf_sagc: ended by {signal.Signals(self.signal).name}: {self._last_good()}"
 
     def _last_good(self) -> str:
-        if (checkpoint := last_whole(self._args)) is None:
+        if not self._has_own or (checkpoint := last_whole(self._args)) is None:
             return "there is no checkpoint to go on from: start again"
         return (
             f"the last good checkpoint is {checkpoint} (step {step_of(checkpoint)}): start again with --ckpt.load_enable to "

@@ -14,13 +14,15 @@ PATHS = [str(ROOT / "tests/unit/run"), str(ROOT / "tests"), str(ROOT)]
 RUN = """
 import json, os, signal, sys, threading, time
 sys.path[:0] = {paths!r}
+from contextlib import ExitStack
 from types import SimpleNamespace
+from openrlhf_sagc.run.output_folders import held
 from openrlhf_sagc.run import signals, wishes
 from openrlhf_sagc.run.wishes import GivenUp, Training, Wish
 heard, told = [], {{}}
 signals.tell = heard.append
 signals.told = told.get
-ckpt = dict(path={folder!r} + "/checkpoints", output_dir={folder!r}, grace_seconds={grace}, disable_ds=False, save_steps={saves})
+ckpt = dict(path={folder!r} + "/checkpoints", output_dir={folder!r}, grace_seconds={grace}, disable_ds=False, save_steps={saves}, load_enable={loads})
 args = SimpleNamespace(ckpt=SimpleNamespace(best_metric_key="", **ckpt), eval=SimpleNamespace(dataset=None, steps=-1))
 signals.last_whole = lambda args: {good}
 if {ignored}:
@@ -31,7 +33,10 @@ def wish(kind="end"):
         time.sleep(0.01)
     return next(word for word in heard if getattr(word, kind))
 
-with signals.ended_by_signals(args):
+with ExitStack() as stack:
+    if {holds}:
+        stack.enter_context(held("--ckpt.path", {folder!r} + "/checkpoints"))
+    stack.enter_context(signals.ended_by_signals(args, {holds}))
     {before}
     print("ready", flush=True)
     {body}
@@ -48,8 +53,9 @@ def run(tmp_path):
     folder = tmp_path / "run"
     folder.mkdir()
 
-    def start(body, *moments, before=GENERATES, grace=1000.0, good=GOOD, saves=5, ignored=0):
+    def start(body, *moments, before=GENERATES, grace=1000.0, good=GOOD, saves=5, ignored=0, loads=False, holds=False):
         names = {"paths": PATHS, "folder": str(folder), "grace": grace, "good": good, "saves": saves}
+        names |= {"loads": loads, "holds": holds}
         program = RUN.format(body=body, before=before, ignored=int(ignored), **names)
         process = subprocess.Popen(
             [sys.executable, "-uc", program], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
@@ -189,12 +195,22 @@ def test_a_run_that_ends_by_itself_ends_as_it_would(run):
     assert ended == 1 and lines[-1] == "ValueError: of the run"
 
 
-@pytest.mark.parametrize("held, saved", [([], True), (["checkpoints/_actor/global_step3"], False)])
-def test_a_run_without_checkpoints_saves_where_there_are_none_of_others(run, held, saved):
-    for name in held:
-        os.makedirs(run.folder / name)
-    ended, lines = run("print(wish()); raise GivenUp", signal.SIGTERM, saves=-1)
+@pytest.mark.parametrize(
+    "others, loads, holds, saved, line",
+    [
+        ([], False, False, True, ADVICE),
+        (["_actor/global_step3"], False, False, False, "there is no checkpoint to go on from: start again"),
+        ([], False, True, True, ADVICE),  # it would have gone on from a checkpoint, and found none
+        (["_actor/global_step3"], True, True, True, ADVICE),
+        (["_actor/global_step3"], True, False, False, ADVICE),  # read-only
+    ],
+)
+def test_a_run_without_checkpoints_saves_where_there_are_none_of_others(run, others, loads, holds, saved, line):
+    for name in ["", *others]:
+        os.makedirs(run.folder / "checkpoints" / name, exist_ok=True)
+    ended, lines = run("print(wish()); raise GivenUp", signal.SIGTERM, saves=-1, loads=loads, holds=holds)
     assert ended == 143 and f"Wish(end=True, may_save={saved}, saves=0)" in lines
+    assert lines[-1] == f"openrlhf_sagc: ended by SIGTERM: {line}"
 
 
 def test_ray_does_not_take_the_signal_away(monkeypatch):
