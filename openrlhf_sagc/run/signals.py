@@ -52,7 +52,7 @@ def ended_by_signals(args: Settings, is_held: bool = False) -> Iterator[None]:
         except (Exception, KeyboardInterrupt) as error:
             if ending.signal is None:
                 raise
-            print(ending.line(), file=sys.stderr, flush=True)
+            _say(ending.line())
             raise SystemExit(128 + ending.signal) from error
 
 
@@ -90,7 +90,7 @@ class _Ending:
                 wish = wish._replace(end=True, may_save=self._may_save())
                 deadline = now + (self._args.ckpt.grace_seconds if self._is_worth_waiting() else 0.0)
                 _answer_of(tell, wish)
-                print(f"\nopenrlhf_sagc: {self._seen(deadline - now)}", file=sys.stderr, flush=True)
+                _say(f"\nopenrlhf_sagc: {self._seen(deadline - now)}")
             elif number is not None and now - first >= SECOND:
                 deadline = now
             if self.signal is not None and now >= deadline and not self.over.is_set():
@@ -136,7 +136,7 @@ class _Ending:
         self._interrupts = True
         signal.pthread_kill(main, SAVES)
         if not self.over.wait(STUCK):
-            print(self.line(), file=sys.stderr, flush=True)
+            _say(self.line())
             os._exit(128 + number)
 
     def _seen(self, seconds: float) -> str:
@@ -157,6 +157,12 @@ class _Ending:
             f"the last good checkpoint is {checkpoint} (step {step_of(checkpoint)}): start again with --ckpt.load_enable to "
             "go on from it"
         )
+
+
+def _say(line: str) -> None:
+    """On stderr, of which nobody may be left to read: a terminal that was closed, a `tee` that Ctrl-C has ended."""
+    with suppress(OSError, ValueError):
+        print(line, file=sys.stderr, flush=True)
 
 
 def _answer_of(function: Callable, *arguments: Any) -> Any:

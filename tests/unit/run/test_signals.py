@@ -1,5 +1,6 @@
 """A run that gets signals, with the trainer and the store of Ray's head made up."""
 
+import io
 import os
 import signal
 import subprocess
@@ -187,6 +188,19 @@ def test_a_file_that_is_no_text_keeps_no_signal_back(run):
 
     ended, lines = run("wish(); raise GivenUp", garbled, signal.SIGTERM)
     assert ended == 143 and "SIGTERM" in lines[-1]
+
+
+@pytest.mark.parametrize("body, grace", [("wish(); raise GivenUp", 1000.0), ("time.sleep(1000)", 0.0)])
+def test_a_run_whose_lines_nobody_reads_any_more_ends_as_others_do(run, body, grace):
+    """As one behind `| tee`, which Ctrl-C ends too, or in a terminal that was closed."""
+
+    def unread(process):
+        process.stdout.close()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=60) == 130
+        process.stdout = io.StringIO()
+
+    assert run(body, unread, grace=grace) == (130, [])
 
 
 def test_a_run_that_ends_by_itself_ends_as_it_would(run):
