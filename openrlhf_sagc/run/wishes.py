@@ -9,6 +9,7 @@ import json
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from ray.experimental import internal_kv
@@ -48,9 +49,10 @@ class Training(NamedTuple):
 
 
 def tell(word: Wish | Training) -> None:
-    """Let the processes of this job know; nothing happens where Ray does not run."""
-    if internal_kv._internal_kv_initialized():
-        internal_kv._internal_kv_put(_key(type(word)), json.dumps(word), namespace=__name__)
+    """Let the processes of this job know; nothing happens where Ray does not run, or its head does not answer."""
+    with suppress(Exception):  # no training ends because nobody hears of it
+        if internal_kv._internal_kv_initialized():
+            internal_kv._internal_kv_put(_key(type(word)), json.dumps(word), namespace=__name__)
 
 
 def told(kind: type) -> Any:

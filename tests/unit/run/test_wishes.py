@@ -71,3 +71,9 @@ def test_a_head_that_does_not_answer_for_a_moment_costs_no_wish(store, monkeypat
         assert asked.wait(60) and heard.wish == Wish()
     tell(Wish(end=True))
     assert ended.wait(10) and heard.wish.end
+
+
+def test_a_word_that_ray_does_not_take_ends_nobody_who_says_it(store, monkeypatch):
+    monkeypatch.setattr(module.internal_kv, "_internal_kv_put", lambda *words, namespace: 1 / 0)
+    tell(Training(7.0, None))
+    assert told(Training) is None
