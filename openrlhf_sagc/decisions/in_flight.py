@@ -44,7 +44,8 @@ class InFlight:
         return {
             "dispatched": self.dispatched,
             "accepted": [
-                [group.number, group.step, list(group.prompt), list(group.samples)] for group in self.accepted
+                [group.number, group.step, list(group.prompt), group.size, list(group.samples)]
+                for group in self.accepted
             ],
             "unobserved": [[list(rollout) for rollout in lengths] for lengths in self.unobserved],
         }
@@ -54,7 +55,8 @@ class InFlight:
         self.running, self.loads = {}, Counter()
         self.dispatched = state["dispatched"]
         self.accepted = [
-            Group(number, step, Prompt(*prompt), len(samples), len(samples), samples=samples)
-            for number, step, prompt, samples in state["accepted"]
+            Group(number, step, Prompt(*prompt), size, size, samples=samples)
+            for number, step, prompt, *sizes, samples in state["accepted"]
+            for size in sizes or [len(samples)]  # which it has from format 7 on
         ]
         self.unobserved = [[Rollout(*rollout) for rollout in lengths] for lengths in state["unobserved"]]

@@ -87,8 +87,10 @@ def _with_fitting_groups(state: dict[str, Any], args: Settings) -> dict[str, Any
     needs_log_probs = args.algo.advantage.is_correction_level != "off"
     kept, put_back = [], []
     for group in state["accepted"]:
-        _, _, prompt, samples = group
-        fits = len(samples) in sizes and all(_is_like_new(sample, needs_log_probs) for sample in samples)
+        _, _, prompt, *size, samples = group  # before 7 without its size: its samples, as no group had lost any
+        fits = (size or [len(samples)])[0] in sizes and all(
+            _is_like_new(sample, needs_log_probs) for sample in samples
+        )
         if fits:
             kept.append(group)
         else:

@@ -7,7 +7,8 @@ import pytest
 from cpu_stack import ROOT
 from fake_engines import on_close
 
-from openrlhf_sagc.decisions.records import Prompt, Rollout
+from openrlhf_sagc.decisions.in_flight import InFlight
+from openrlhf_sagc.decisions.records import Group, Prompt, Rollout
 from openrlhf_sagc.driver.saved_state import FORMAT, check_saved_state, resumed_state
 
 
@@ -220,6 +221,18 @@ def test_kept_groups_of_another_size_are_rolled_out_again(make_generator):
     assert [number for number, *_ in resumed["accepted"]] == [108]
     put_back = [["8", "", None, 1, True, 0], ["10", "", None, 1, True, 0]]
     assert resumed["returned"] == put_back + state["returned"] and "accepted" in state
+
+
+def test_kept_groups_that_failed_rewards_have_cost_samples_are_trained_as_they_are(make_generator):
+    """As in the run that was not interrupted."""
+    saved, _ = saved_after_two_steps(make_generator)
+    number, step, prompt, samples = kept_group(8, 4)
+    flight = InFlight(accepted=[Group(number, step, Prompt(*prompt), 4, 4, samples=samples[:3])])
+    state = {**saved["samples_generator"], **flight.state_dict()}
+    args = make_generator(20, data=DATA, algo__dynamic_filtering_surplus="keep", group_sizes=[4]).args
+    resumed = InFlight()
+    resumed.load_state_dict(resumed_state(state, args, 20))
+    assert resumed.accepted == flight.accepted
 
 
 def kept_group(prompt, size, **fields):
