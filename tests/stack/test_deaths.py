@@ -45,8 +45,8 @@ def test_an_engine_that_cannot_start_ends_the_run_with_its_error(train, monkeypa
     monkeypatch.setenv("DIES", "engine creation")
     run = train("cpu-patched", fails=True, **FLAGS)
     assert re.search(
-        r"^openrlhf_sagc: RolloutRayActor \(process \d+ on [\d.]+\) could not start: OSError: libnowhere.so.1: cannot open "
-        "shared object file; mend that and start again$",
+        r"^openrlhf_sagc: RolloutRayActor \(process \d+ on [\d.]+\) could not start: --reward.remote_url \S+/dying_reward.py: line \d+: "
+        "OSError: libnowhere.so.1: cannot open shared object file; mend that and start again$",
         run.output,
         re.MULTILINE,
     )
