@@ -52,9 +52,11 @@ def weights_of(run: Ended, last_alone: bool = False) -> Outcome:
     if len(steps) < STEPS / 2 or not later:
         return Outcome(FAIL, len(steps), "steps", f">= {max(STEPS // 2, 2)}")
     later = later[-1:] if last_alone else later
-    if not (least := min(metrics["kl"] for metrics in later)) >= MOVED:
-        return Outcome(FAIL, least, "nats a token, which the policy has moved", f">= {MOVED:g}")
-    shares = [abs(metrics["vllm_kl"]) / metrics["kl"] for metrics in later]
+    moved = [metrics for metrics in later if not metrics["kl"] < MOVED]  # NaN is not below anything
+    if not moved:
+        most = max(metrics["kl"] for metrics in later)
+        return Outcome(FAIL, most, "nats a token, which the policy has moved at most", f">= {MOVED:g}")
+    shares = [abs(metrics["vllm_kl"]) / metrics["kl"] for metrics in moved]
     worst = float("nan") if any(share != share for share in shares) else max(shares)
     furthest = max(abs(metrics["vllm_kl"]) for metrics in later)
     return measured(worst, MOVE, most=MOST, steps=len(steps), vllm_kl=furthest, kl=later[-1]["kl"])
