@@ -89,8 +89,8 @@ class _Ending:
                 self.signal, first = number, now
                 wish = wish._replace(end=True, may_save=self._may_save())
                 deadline = now + (self._args.ckpt.grace_seconds if self._is_worth_waiting() else 0.0)
+                _say(f"\nopenrlhf_sagc: {self._seen(deadline - now)}")  # before the run's last line
                 _answer_of(tell, wish)
-                _say(f"\nopenrlhf_sagc: {self._seen(deadline - now)}")
             elif number is not None and now - first >= SECOND:
                 deadline = now
             if self.signal is not None and now >= deadline and not self.over.is_set():

@@ -38,7 +38,9 @@ def test_help_is_printed_without_an_environment(script, tmp_path):
         assert name == "launch.sh" or f"bash train_scripts/{name.replace('_all', '')}" in told.stdout
 
 
-@pytest.mark.parametrize("script", ["quickstart", "setup", "on_cpu", "smoke", "compare", "slurm_dapo_32b", "lock", "install"])
+@pytest.mark.parametrize(
+    "script", ["quickstart", "setup", "on_cpu", "smoke", "compare", "slurm_dapo_32b", "lock", "install"]
+)
 def test_other_scripts_print_their_first_lines_and_do_nothing(script, tmp_path):
     path = SCRIPTS.parent / "install.sh" if script == "install" else SCRIPTS / f"{script}.sh"
     environment = {"PATH": os.defpath, "SLURM_JOB_ID": "1"}
