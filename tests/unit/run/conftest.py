@@ -1,0 +1,1 @@
+from made_up_trees import process  # noqa: F401
