@@ -95,7 +95,7 @@ class Backlog:
     def _look(self) -> None:
         """Count the seconds since the last look, and look again soon as long as requests are out."""
         before, self._looked = self._looked, time.monotonic()
-        self.ran += min(self._looked - before, 2 * BEAT)
+        self.ran += min(self._looked - before, BEAT)
         self._is_looking = self._out > 0
         if self._is_looking:
             asyncio.get_running_loop().call_later(BEAT, self._look)

@@ -17,7 +17,7 @@ PAUSE = 0.5  # seconds before the second attempt; every later pause is twice the
 LONGEST_PAUSE = 30.0  # seconds
 PATIENCE = 60.0  # seconds in which a server that is away is asked again, which count as no attempt
 LEAST = 4.0  # seconds in which any server is asked again, which count as none either: OpenRLHF does that once a second
-SOON = 0.5  # seconds between these attempts, at most
+SOON = 0.3  # seconds between these attempts, at most: what a server that is there again is asked late
 
 
 class Rewards:

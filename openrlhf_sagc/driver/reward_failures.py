@@ -60,8 +60,9 @@ class RewardFailures:
 
     @property
     def first(self) -> str:
-        """The first failure of the step, behind the flag of the reward that failed; there is one."""
-        return f"{self._source} failed first with {self._failures[0]}"
+        """The first failure of the step, behind the flag of the reward that failed."""
+        failed = f"failed first with {self._failures[0]}" if self._failures else "failed in the step before"
+        return f"{self._source} {failed}"
 
     def check(self, num_samples: int) -> None:
         """Warn of failures among the step's `num_samples`, or end the run.

@@ -53,6 +53,7 @@ def ended_by_signals(args: Settings, is_held: bool = False) -> Iterator[None]:
             if ending.signal is None:
                 raise
             _say(ending.line())
+            _let_go_of_dead_pipes()
             raise SystemExit(128 + ending.signal) from error
 
 
@@ -79,20 +80,19 @@ class _Ending:
 
     def watch(self) -> None:
         """Do what signals ask for until the run is over."""
-        wish, first, deadline = Wish(), 0.0, 0.0
+        wish, is_told, first, deadline = Wish(), True, 0.0, 0.0
         while not self.over.is_set():
             number, now = self._next(), time.monotonic()
             if number == SAVES:
-                wish = wish._replace(saves=wish.saves + 1)
-                _answer_of(tell, wish)
+                wish, is_told = wish._replace(saves=wish.saves + 1), False
             elif number is not None and self.signal is None:
                 self.signal, first = number, now
-                wish = wish._replace(end=True, may_save=self._may_save())
+                wish, is_told = wish._replace(end=True, may_save=self._may_save()), False
                 deadline = now + (self._args.ckpt.grace_seconds if self._is_worth_waiting() else 0.0)
                 _say(f"\nopenrlhf_sagc: {self._seen(deadline - now)}")  # before the run's last line
-                _answer_of(tell, wish)
             elif number is not None and now - first >= SECOND:
                 deadline = now
+            is_told = is_told or bool(_answer_of(tell, wish))  # again at the next look, until Ray is there and answers
             if self.signal is not None and now >= deadline and not self.over.is_set():
                 return self._interrupt(self.signal)
 
@@ -163,6 +163,15 @@ def _say(line: str) -> None:
     """On stderr, of which nobody may be left to read: a terminal that was closed, a `tee` that Ctrl-C has ended."""
     with suppress(OSError, ValueError):
         print(line, file=sys.stderr, flush=True)
+
+
+def _let_go_of_dead_pipes() -> None:
+    """Python's exit code would be 120 where nobody is left to read its last words."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _answer_of(function: Callable, *arguments: Any) -> Any:

@@ -48,11 +48,13 @@ class Training(NamedTuple):
     usual: float | None = None
 
 
-def tell(word: Wish | Training) -> None:
-    """Let the processes of this job know; nothing happens where Ray does not run, or its head does not answer."""
+def tell(word: Wish | Training) -> bool:
+    """Let the processes of this job know; whether they can, so not where Ray does not run yet, or its head does not answer."""
     with suppress(Exception):  # no training ends because nobody hears of it
         if internal_kv._internal_kv_initialized():
             internal_kv._internal_kv_put(_key(type(word)), json.dumps(word), namespace=__name__)
+            return True
+    return False
 
 
 def told(kind: type) -> Any:

@@ -10,6 +10,10 @@ SECRETS = ("alice", "pass-word", "query-token")
 MEGABYTE = 2**20
 
 
+class Server(ThreadingHTTPServer):
+    request_queue_size = 128  # a burst of connections finds room: those that find none come again a second later
+
+
 @pytest.fixture
 def serve():
     """serve(*answers) -> (url, payloads): answers in turn, the last one for ever.
@@ -41,7 +45,7 @@ def serve():
             def log_message(self, *args):
                 pass
 
-        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        server = Server(("127.0.0.1", 0), Handler)
         server.handle_error = lambda *args: None  # a client that has given up
         threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
         servers.append(server)

@@ -35,7 +35,7 @@ def asked(serve, monkeypatch):
         now[0] += seconds
         await next_turn(0)
 
-    for name, seconds in (("PAUSE", 0.5), ("PATIENCE", 60.0), ("LEAST", 4.0)):
+    for name, seconds in (("PAUSE", 0.5), ("PATIENCE", 60.0), ("LEAST", 4.0), ("SOON", 0.5)):
         monkeypatch.setattr(rewards, name, seconds)
     monkeypatch.setattr(rewards, "asyncio", SimpleNamespace(**vars(asyncio) | {"sleep": sleep}))
     monkeypatch.setattr(rewards, "time", SimpleNamespace(monotonic=lambda: now[0]))
@@ -242,8 +242,8 @@ def test_a_full_backlog_is_waited_for(monkeypatch):
 
 def test_a_connection_that_this_process_was_too_busy_to_see_finds_no_full_backlog(serve, monkeypatch):
     """All requests are out together again, where the event loop was held up for longer than a connection may take."""
-    monkeypatch.setattr(reward_server, "CONNECT", 0.2)
-    together, ask, stalls = threading.Barrier(16), reward_server._ask, [0.6]
+    monkeypatch.setattr(reward_server, "CONNECT", 0.5)
+    together, ask, stalls = threading.Barrier(16), reward_server._ask, [1.0]
 
     def answer(handler, free):
         together.wait(10)

@@ -21,7 +21,7 @@ from openrlhf_sagc.run.output_folders import held
 from openrlhf_sagc.run import signals, wishes
 from openrlhf_sagc.run.wishes import GivenUp, Training, Wish
 heard, told = [], {{}}
-signals.tell = heard.append
+signals.tell = lambda word: heard.append(word) or True
 signals.told = told.get
 ckpt = dict(path={folder!r} + "/checkpoints", output_dir={folder!r}, grace_seconds={grace}, disable_ds=False, save_steps={saves}, load_enable={loads})
 args = SimpleNamespace(ckpt=SimpleNamespace(best_metric_key="", **ckpt), eval=SimpleNamespace(dataset=None, steps=-1))
@@ -54,12 +54,23 @@ def run(tmp_path):
     folder = tmp_path / "run"
     folder.mkdir()
 
-    def start(body, *moments, before=GENERATES, grace=1000.0, good=GOOD, saves=5, ignored=0, loads=False, holds=False):
+    def start(
+        body,
+        *moments,
+        before=GENERATES,
+        grace=1000.0,
+        good=GOOD,
+        saves=5,
+        ignored=0,
+        loads=False,
+        holds=False,
+        python="-uc",
+    ):
         names = {"paths": PATHS, "folder": str(folder), "grace": grace, "good": good, "saves": saves}
         names |= {"loads": loads, "holds": holds}
         program = RUN.format(body=body, before=before, ignored=int(ignored), **names)
         process = subprocess.Popen(
-            [sys.executable, "-uc", program], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            [sys.executable, python, program], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
         assert process.stdout.readline() == "ready\n", process.stdout.read()
         for moment in moments:
@@ -181,6 +192,14 @@ def test_a_signal_is_heard_where_ray_is_gone(run, gone):
     assert ended == 143 and lines[-1] == f"openrlhf_sagc: ended by SIGTERM: {ADVICE}"
 
 
+def test_what_nobody_has_heard_is_told_again(run):
+    """As before Ray is there."""
+    deaf = f"{GENERATES}; signals.tell = lambda word: heard.append(word) or len(heard) > 3"
+    body = "wish(); print([word.saves for word in heard if not word.end]); raise GivenUp"
+    ended, lines = run(body, signal.SIGUSR1, lambda _: time.sleep(4), signal.SIGTERM, before=deaf)
+    assert ended == 143 and "[1, 1, 1, 1]" in lines
+
+
 def test_a_file_that_is_no_text_keeps_no_signal_back(run):
     def garbled(_):
         (run.folder / "openrlhf_sagc.signal").write_bytes(b"\xff")
@@ -201,6 +220,7 @@ def test_a_run_whose_lines_nobody_reads_any_more_ends_as_others_do(run, body, gr
         process.stdout = io.StringIO()
 
     assert run(body, unread, grace=grace) == (130, [])
+    assert run(f"print('what is left to be written'); {body}", unread, grace=grace, python="-c") == (130, [])
 
 
 def test_a_run_that_ends_by_itself_ends_as_it_would(run):
