@@ -1,6 +1,7 @@
 """For all tests: processes that start at once."""
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,10 @@ import pytest
 import warm_python
 from cpu_stack import ROOT, cpu_environment, deepspeed_environment
 from filelock import FileLock
+
+# Where the tests run in the background, or under nohup, these are ignored, and so they would be in every process of a test.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 WORKER = "PYTEST_XDIST_WORKER" in os.environ
 if WORKER or "-n" not in sys.argv:
