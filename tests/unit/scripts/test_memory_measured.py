@@ -73,7 +73,8 @@ def test_checkpoints_are_the_layers_inputs_and_one_layer_works(sizes, kind):
     expected = 2 * 3 * sizes[0] + 8 * sizes[0]
     assert expected <= held <= expected + positions
     work = 2 * 3 * sizes[0] + MEMORY.kept_a_token(config) + 6 * sizes[1] + 2 * sizes[0]
-    assert work <= peak <= 1.02 * work + positions
+    early = 2 * sizes[1]  # what the layer's last matrix took is free by then on some CPUs, as on one without bfloat16
+    assert work - early <= peak <= 1.02 * work + positions
 
 
 @pytest.mark.parametrize("sizes", SIZES)
