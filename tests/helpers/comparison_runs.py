@@ -31,15 +31,19 @@ def write_events(folder: Path, steps: list[tuple[int, float, dict]], name: str =
     return file
 
 
-def write_run(folder: Path, samples: list[tuple], logs: list[tuple[float, dict]]) -> Path:
-    """A run's two logs: samples of (prompt, score, tokens, time), and the scalars of steps with their time."""
+def write_run(folder: Path, samples: list[tuple], logs: list[tuple[float, dict]], evaluations: dict = {}) -> Path:
+    """A run's two logs: samples of (prompt, score, tokens, time), and the scalars of steps with their time.
+
+    `evaluations` are the times at which those of these steps were logged.
+    """
     (folder / "tensorboard/run").mkdir(parents=True)
     lines = (f"{checksum(prompt)} {score} {tokens} {at}\n" for prompt, score, tokens, at in samples)
     (folder / "rewards.log").write_text("".join(lines))
     steps = [
         (step, at, {f"train/{name}": value for name, value in log.items()}) for step, (at, log) in enumerate(logs, 1)
     ]
-    write_events(folder / "tensorboard/run", steps)
+    steps += [(step, at, {"eval/eval_task_pass1": 0.5}) for step, at in evaluations.items()]
+    write_events(folder / "tensorboard/run", sorted(steps, key=lambda step: step[1]))
     evaluated = folder / "evaluated.jsonl"
     evaluated.write_text("".join(json.dumps({"prompt": prompt}) + "\n" for prompt in HELDOUT))
     return evaluated

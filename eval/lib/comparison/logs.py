@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from lib.run_logs.console import PHASES
-from lib.run_logs.read import read_run
+from lib.run_logs.read import read
 from lib.synthetic_reward import checksum
 
 ROUNDS = ("long_round", "sorted_round", "wasted_tokens")  # as tail batching logs them
@@ -40,11 +40,14 @@ def read_steps(folder: Path, evaluated: Path, straggler_ratio: float) -> pd.Data
         counts stopped groups with their chance; `trained` samples and their mean `trained_length`; `virtual_queue`
         where there is one; `long_round` and `sorted_round`, 1 or 0, and `wasted_tokens` of tail batching.
     """
-    logged = read_run(folder / "tensorboard" / "run")
-    samples = read_samples(folder, evaluated)
+    run = read(str(folder / "tensorboard/run"))
+    logged, samples = run.steps, read_samples(folder, evaluated)
     samples = samples[~samples["heldout"]]
     after_generation = logged[[*PHASES]].drop(columns="timing/generation").sum(axis=1)
     ends = logged["wall_time"] - after_generation
+    # This package logs a step behind its evaluation, OpenRLHF as released before it.
+    evaluated_first = run.evaluations["wall_time"].reindex(logged.index) <= logged["wall_time"]
+    ends = ends.where(~evaluated_first, logged["wall_time"].shift() + logged["timing/generation"])
     number = np.searchsorted(logged["wall_time"], samples["time"])
     rows = []
     for at, (step, log) in enumerate(logged.iterrows()):
@@ -79,23 +82,22 @@ def read_steps(folder: Path, evaluated: Path, straggler_ratio: float) -> pd.Data
 
 def read_evaluations(folder: Path, evaluated: Path, steps: pd.DataFrame) -> pd.DataFrame:
     """A row an evaluation: step, training seconds, samples a problem, right answers of each problem as "3 0 8 ...", mean tokens."""
-    logged = read_run(folder / "tensorboard" / "run")
+    made = read(str(folder / "tensorboard/run")).evaluations["wall_time"]
     samples = read_samples(folder, evaluated)
     samples = samples[samples["heldout"]]
     problems = [checksum(json.loads(line)["prompt"]) for line in evaluated.read_text().splitlines()]
+    seconds = steps.set_index("step")["seconds"]
     rows = []
-    for number, of_evaluation in samples.groupby(np.searchsorted(logged["wall_time"], samples["time"])):
-        right = of_evaluation.groupby("prompt")["score"].sum().reindex(problems)
-        count = of_evaluation.groupby("prompt").size().reindex(problems)
-        if count.nunique(dropna=False) > 1:
-            continue  # stopped in the middle
-        step = steps.iloc[number - 1]  # the one before it
+    for number, of_evaluation in samples.groupby(np.searchsorted(made, samples["time"])):
+        if number == len(made) or made.index[number] not in seconds:
+            continue  # the run was ended in the middle
+        of_problem = of_evaluation.groupby("prompt")["score"]
         rows.append(
             {
-                "step": step["step"],
-                "seconds": step["seconds"],
-                "samples": count.iloc[0],
-                "right": " ".join(str(int(n)) for n in right),
+                "step": made.index[number],
+                "seconds": seconds[made.index[number]],
+                "samples": of_problem.size().iloc[0],
+                "right": " ".join(str(int(n)) for n in of_problem.sum().reindex(problems)),
                 "tokens": of_evaluation["tokens"].mean(),
             }
         )

@@ -57,9 +57,8 @@ class Measured(NamedTuple):
             seconds of training up to its end, from the end of the first step on; `hours` on the clock, without down
             time; the columns of FIRST_OF, HEALTH and WEIGHTS, `made` rollouts, dropped ones included, `tokens` and
             `groups` trained.
-        evaluations: step, `spent`, `hours`, `reward` (mean over data sources), `samples`; `right` and `tokens` where
-        single
-            problems are known; a column for each source.
+        evaluations: step, `spent`, `hours` up to its own end, `reward` (mean over data sources), `samples`; `right` and
+            `tokens` where single problems are known; a column for each source.
         asynchronous: whether the parts of a step overlap.
         every: steps between two that are logged.
         notes: sentences.
@@ -154,4 +153,8 @@ def _evaluations(run: Run, steps: pd.DataFrame) -> pd.DataFrame:
     frame = pd.DataFrame({f"of {source}": run.evaluations.loc[at, tag] for source, tag in found.items()}, index=at)
     samples = run.evaluations.get("eval_num_samples", pd.Series(np.nan, run.evaluations.index))
     frame = frame.assign(reward=frame.mean(axis=1), samples=samples.reindex(at), step=at)
-    return frame.join(steps[["spent", "hours"]]).dropna(subset="reward").reset_index(drop=True)
+    # This package logs a step behind its evaluation, OpenRLHF as released before it.
+    logged_at = run.evaluations.get("wall_time", pd.Series(dtype=float)).reindex(at)
+    own = (logged_at - run.steps["wall_time"].reindex(at)).clip(lower=0).fillna(0) / 3600
+    frame = frame.assign(spent=steps["spent"], hours=steps["hours"] + own)
+    return frame.dropna(subset="reward").reset_index(drop=True)

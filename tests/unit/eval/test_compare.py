@@ -24,7 +24,7 @@ def test_a_comparison_goes_on_where_it_was_stopped(tmp_path, monkeypatch, capsys
             trained.append(run.folder)
             shutil.rmtree(run.folder, ignore_errors=True)
             samples = [("a", 1.0, 10, 101.0)] * 4 + [(prompt, 1.0, 5, 110.0) for prompt in HELDOUT for _ in range(8)]
-            write_run(run.folder, samples, [(108.5, scalars(4.0, 4.0))])
+            write_run(run.folder, samples, [(108.5, scalars(4.0, 4.0))], {1: 111.0})
             on_seconds(run.policy, run.seconds)
             set_done(run.folder, run.made_with, [run.policy for run in runs])
 

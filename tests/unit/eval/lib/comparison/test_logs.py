@@ -4,6 +4,7 @@ import lib.comparison.logs
 import numpy as np
 import pytest
 from comparison_runs import HELDOUT, scalars, write_run
+from lib.synthetic_reward import checksum
 
 
 @pytest.fixture
@@ -18,7 +19,7 @@ def recorded(tmp_path):
         (108.5, scalars(4.0, 8.0)),
         (125.0, scalars(2.0, 4.0, **{"sagc/virtual_queue": 0.7, "tail_batching/wasted_tokens": 9.0})),
     ]
-    return tmp_path, write_run(tmp_path, samples, logs)
+    return tmp_path, write_run(tmp_path, samples, logs, {1: 110.5, 2: 131.5})
 
 
 def test_steps_are_read_from_the_logs(recorded):
@@ -55,7 +56,30 @@ def test_evaluations_are_read_from_the_logs(recorded):
 
 def test_an_evaluation_that_was_cut_is_left_out(recorded):
     folder, evaluated = recorded
-    log = folder / "rewards.log"
-    log.write_text("".join(log.read_text().splitlines(keepends=True)[:-1]))
+    with (folder / "rewards.log").open("a") as log:
+        log.write(f"{checksum('held 1')} 1.0 5 140.0\n")
     steps = lib.comparison.logs.read_steps(folder, evaluated, straggler_ratio=2.5)
-    assert lib.comparison.logs.read_evaluations(folder, evaluated, steps)["step"].tolist() == [1]
+    assert lib.comparison.logs.read_evaluations(folder, evaluated, steps)["step"].tolist() == [1, 2]
+
+
+# Arms differ in when a step is logged: with this package behind its evaluation, in OpenRLHF as released before it.
+@pytest.mark.parametrize("patched", [True, False], ids=["patched", "unpatched"])
+def test_both_arms_have_their_evaluations_at_the_same_steps(patched, tmp_path):
+    samples, logs, evaluations, now = [], [], {}, 100.0
+    for step in range(1, 7):
+        samples += [("a", 1.0, 10, now + 2.0), ("b", 0.0, 10, now + 4.0)] * 2  # of 4 s of generation
+        now += 7.5
+        at = now
+        if step % 3 == 0:
+            right = float(step > 3)
+            samples += [(prompt, right, 5, now + 20.0) for prompt in HELDOUT]
+            now += 30.0
+            evaluations[step] = now
+        logs.append((now + 0.01 if patched else at, scalars(4.0, 4.0)))
+        now += 0.02
+    evaluated = write_run(tmp_path, samples, logs, evaluations)
+    steps = lib.comparison.logs.read_steps(tmp_path, evaluated, straggler_ratio=2.5)
+    made = lib.comparison.logs.read_evaluations(tmp_path, evaluated, steps)
+    assert made["step"].tolist() == [3, 6] and made["right"].tolist() == ["0 0", "1 1"]
+    assert made["seconds"].tolist() == [2 * 7.5, 5 * 7.5]
+    assert steps["idle_tail"].tolist() == pytest.approx([1.0] * 6, abs=0.02)

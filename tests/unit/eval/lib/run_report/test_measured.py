@@ -72,3 +72,12 @@ def test_evaluations_are_a_mean_over_their_sources():
     found = measure(run_of([4.0] * 4, evaluations=tags), 0).evaluations
     assert found["reward"].tolist() == [0.5, 0.75] and found["of math"].tolist() == [0.25, 0.5]
     assert found["spent"].tolist() == [7.5, 22.5] and found["samples"].tolist() == [64, 64]
+
+
+@pytest.mark.parametrize("patched", [True, False], ids=["patched", "unpatched"])
+def test_the_clock_of_an_evaluation_has_the_evaluation_whenever_its_step_was_logged(patched):
+    ends = np.array([10.0, 20.0, 60.0, 70.0])  # an evaluation of 30 s follows the second step
+    tags = {"eval_math_pass1": {2: 0.25}, "wall_time": {2: 50.0}}
+    ends[1] += 30.0 * patched
+    found = measure(run_of([4.0] * 4, evaluations=tags, wall_time=ends), 0).evaluations
+    assert (3600 * found["hours"]).tolist() == pytest.approx([40.0]) and found["spent"].tolist() == [7.5]
