@@ -199,7 +199,14 @@ def report() -> None:
     )
     parser.add_argument("--trace", nargs="+", default=[], metavar="NAME=FILE", help="traces of an arm's rollouts")
     parser.add_argument("--target", type=float, help="another held-out reward than a comparison's")
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        help="of training after which rewards are compared, by default those that all runs have",
+    )
     arguments = parser.parse_args()
+    if arguments.seconds is not None and arguments.seconds <= 0:
+        raise ValueError(f"--seconds {arguments.seconds} must be above 0")
     if arguments.target is not None:
         check_target(arguments.target)
     arms, settings = arms_of(arguments.runs)
@@ -208,7 +215,8 @@ def report() -> None:
             f"--target {arguments.target} is for comparisons of this command: a report of logs has every reward"
         )
     settings |= {} if arguments.target is None else {"target": arguments.target}
-    text = write_report(arms, arguments.output, settings, traces_of(arguments.trace, arms), remarks_of(settings))
+    traces, remarks = traces_of(arguments.trace, arms), remarks_of(settings)
+    text = write_report(arms, arguments.output, settings, traces, remarks, arguments.seconds)
     with reader_may_leave():
         print(text)
 

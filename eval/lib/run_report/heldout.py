@@ -71,13 +71,21 @@ def summaries(arms: list[Arm], settings: dict) -> list[dict]:
     curves = {policy: curves_of(mine, policy, settings) for policy in policies}
     mean_times = {policy: mean_time_of(curves[policy], settings["target"]) for policy in policies}
     choice = best_of(policies)
-    best = min(choice, key=lambda policy: (mean_times[policy]["value"], draws[policy]["time"][0]))
+    shared = curves[choice[0]].index
+    for policy in choice:
+        shared = shared.intersection(curves[policy].index)
+    # A size that ran with more seeds than the others is no better for them.
+    fair = {policy: curves[policy].loc[shared] if len(shared) else curves[policy] for policy in choice}
+    best = min(
+        choice,
+        key=lambda policy: (mean_time_of(fair[policy], settings["target"])["value"], draws[policy]["time"][0]),
+    )
     run_seconds = steps[~steps["first"]].groupby(["seed", "policy"])["seconds"].mean().unstack()
     rows = []
     for arm in arms:
         policy = arm.name
         sooner = {
-            target: sooner_than(curves[best], curves[policy], target) if best != policy else None
+            target: sooner_than(fair[best], curves[policy], target) if best != policy else None
             for target in other_targets(settings)
         }
         own = sooner[settings["target"]]

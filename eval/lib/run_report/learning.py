@@ -1,8 +1,10 @@
 """Rewards against steps, training seconds, the clock and rollouts: at equal ones, and what each reward took."""
 
+from itertools import combinations
 from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 from lib.run_report.content import Section, Table, number, with_interval
 from lib.run_report.measured import Arm, Measured
 from lib.run_report.statistics import LEVEL, time_to
@@ -15,6 +17,7 @@ OF_TRAINING = (
     "Not every run has two evaluations, so these are training rewards, means of 10 steps without an interval. They "
     "are of the groups that were kept: an arm that drops groups shows others than one that does not."
 )
+UNPAIRED = "Differences are not paired: logs do not say which runs share a seed."
 AXES = {"step": "steps", "spent": "training seconds", "hours": "hours on the clock", "rollouts": "rollouts made"}
 
 
@@ -52,25 +55,51 @@ def sources(arms: list[Arm]) -> list[set[str]]:
     return [{name for run in arm.runs for name in run.evaluations if str(name).startswith("of ")} for arm in arms]
 
 
-def at_equal(arms: list[Arm], axis: str, evaluated: bool) -> tuple[float, list[dict]] | None:
-    """The largest value of the axis that all runs reach, and each arm's reward there; None if it is not known."""
+class Equal(NamedTuple):
+    """Rewards at `end` of an axis: each arm's with its interval, and those of its seeds."""
+
+    end: float
+    rewards: list[dict[str, float | None]]
+    of_seeds: list[pd.Series]
+
+
+def at_equal(arms: list[Arm], axis: str, evaluated: bool, end: float | None = None) -> Equal | None:
+    """Rewards at the largest value of the axis that all runs reach, or at `end` before it; None if it is not known."""
     curves = [[curve(run, axis, evaluated) for run in arm.runs] for arm in arms]
     ends = [one.at[-1] if len(one.at) else np.nan for arm in curves for one in arm]
     if not np.isfinite(ends).all() or min(ends) <= 0:
         return None
-    end = min(ends)
-    return end, [_reward_at(arm, end) for arm in curves]
+    end = min(ends) if end is None else min(*ends, end)
+    of_seeds = [
+        pd.Series({run.seed: float(np.interp(end, one.at, one.reward)) for run, one in zip(arm.runs, own)})
+        for arm, own in zip(arms, curves)
+    ]
+    return Equal(end, [_reward_at(own, end, rewards) for own, rewards in zip(curves, of_seeds)], of_seeds)
 
 
-def _reward_at(curves: list[Curve], end: float) -> dict[str, float | None]:
+def _reward_at(curves: list[Curve], end: float, rewards: pd.Series) -> dict[str, float | None]:
     """Mean reward at a point of the axis: over seeds by Student's t, of one run by the binomial of its samples."""
-    rewards = np.array([np.interp(end, one.at, one.reward) for one in curves])
-    value = float(rewards.mean())
     if len(rewards) > 1:
-        half = t.ppf((1 + LEVEL) / 2, len(rewards) - 1) * rewards.std(ddof=1) / np.sqrt(len(rewards))
-        return {"value": value, "low": value - half, "high": value + half}
+        return _over_seeds(rewards)
     samples = curves[0].samples[np.searchsorted(curves[0].at, end) if end in curves[0].at else -1]
-    return {"value": value, **binomial(value, samples)}
+    return {"value": rewards.iloc[0], **binomial(rewards.iloc[0], samples)}
+
+
+def _over_seeds(values: pd.Series) -> dict[str, float | None]:
+    """Mean with the interval of Student's t; one seed has none."""
+    half = t.ppf((1 + LEVEL) / 2, len(values) - 1) * values.sem() if len(values) > 1 else None
+    value = float(values.mean())
+    return {"value": value, "low": half and value - half, "high": half and value + half}
+
+
+def difference(mine: pd.Series, other: pd.Series) -> dict[str, float | None]:
+    """How much more reward one arm has than another, over the seeds that both have."""
+    return _over_seeds((mine - other).dropna())
+
+
+def are_paired(arms: list[Arm]) -> bool:
+    """Whether runs of the same seed are pairs, as in a comparison of eval/compare.py."""
+    return all(run.kept.get("comparison") for arm in arms for run in arm.runs)
 
 
 def binomial(share: float, samples: float) -> dict[str, float | None]:
@@ -108,8 +137,13 @@ def _times(arm: Arm, axis: str, target: float, evaluated: bool) -> str:
     return number(np.mean(found), digits) + span
 
 
-def section(arms: list[Arm]) -> Section:
-    """The tables of rewards."""
+def section(arms: list[Arm], seconds: float | None = None) -> Section:
+    """The tables of rewards.
+
+    Args:
+        arms: to compare.
+        seconds: of training after which they are compared, in the place of the end that all runs reach.
+    """
     evaluated = are_evaluated(arms)
     blocks: list = [OF_EVALUATIONS if evaluated else OF_TRAINING]
     if len(named := sources(arms)) > 1 and all(named) and not set.intersection(*named):
@@ -117,17 +151,24 @@ def section(arms: list[Arm]) -> Section:
             "Warning: the arms were evaluated on other data, so they are other tasks and their rewards are not "
             "comparable."
         )
-    rows = []
-    for axis, name in AXES.items():
-        if found := at_equal(arms, axis, evaluated):
-            end, rewards = found
-            rows.append([name, number(end, 3 if axis == "hours" else 0), *(with_interval(one, 3) for one in rewards)])
+    equal = {axis: at_equal(arms, axis, evaluated, seconds if axis == "spent" else None) for axis in AXES}
+    found = {axis: one for axis, one in equal.items() if one}
+    rows = [
+        [AXES[axis], number(one.end, 3 if axis == "hours" else 0), *(with_interval(mean, 3) for mean in one.rewards)]
+        for axis, one in found.items()
+    ]
     names = [arm.name for arm in arms]
     if rows:
-        blocks += ["Rewards at equal steps, seconds and rollouts, at the end that all runs reach:"]
+        where = (
+            "the end that all runs reach" if seconds is None else "the end that all runs reach, or the seconds given"
+        )
+        blocks += [f"Rewards at equal steps, seconds and rollouts, at {where}:"]
         blocks.append(Table(["at equal", "at", *names], rows, "l" + "r" * (1 + len(names))))
         if len(arms) > 1:
-            blocks.append(_who_wins(arms, evaluated))
+            blocks.append(_who_wins(arms, found))
+        if len(arms) > 1 and are_paired(arms):
+            blocks += ["Differences, paired by seed, whose intervals are not widened for their number:"]
+            blocks.append(_differences(arms, found))
     rows = []
     for target in targets(arms, evaluated):
         for axis, name in AXES.items():
@@ -141,25 +182,36 @@ def section(arms: list[Arm]) -> Section:
     return Section("Learning", blocks if len(blocks) > 1 else [*blocks, "No reward is known."])
 
 
-def _who_wins(arms: list[Arm], evaluated: bool) -> str:
+def _differences(arms: list[Arm], found: dict[str, Equal]) -> Table:
+    """A row for each two arms."""
+    rows = [
+        [
+            mine.name,
+            other.name,
+            *(with_interval(difference(one.of_seeds[n], one.of_seeds[m]), 3) for one in found.values()),
+        ]
+        for (m, other), (n, mine) in combinations(enumerate(arms), 2)
+    ]
+    return Table(["arm", "minus", *(f"at equal {AXES[axis]}" for axis in found)], rows, "ll" + "r" * len(found))
+
+
+def _who_wins(arms: list[Arm], found: dict[str, Equal]) -> str:
     """Which arm is ahead at equal seconds and at equal rollouts, which need not be the same."""
     lines = []
-    for axis in ("spent", "rollouts"):
-        if not (found := at_equal(arms, axis, evaluated)):
+    for axis, name in (("spent", "equal training seconds"), ("rollouts", "equal rollouts made")):
+        if axis not in found:
             continue
-        _, rewards = found
-        order = np.argsort([-one["value"] for one in rewards], kind="stable")
-        first, second = (rewards[at] for at in order[:2])
-        apart = first["low"] is not None and second["high"] is not None and first["low"] > second["high"]
-        at = {"spent": "equal training seconds", "rollouts": "equal rollouts made"}[axis]
-        doubt = (
-            ""
-            if apart
-            else (
-                "; the intervals overlap, so that is not significant"
-                if first["low"] is not None
-                else "; there is no interval"
-            )
-        )
-        lines.append(f"At {at} {arms[order[0]].name} is ahead{doubt}.")
-    return " ".join(lines)
+        rewards, shared = found[axis].rewards, pd.concat(found[axis].of_seeds, axis=1).dropna()
+        paired = are_paired(arms) and len(shared) > 1
+        means = shared.mean() if paired else [one["value"] for one in rewards]
+        first, second, *_ = np.argsort([-mean for mean in means], kind="stable")
+        ends = rewards[first]["low"], rewards[second]["high"]
+        if paired:
+            is_more = difference(shared[first], shared[second])["low"] > 0
+            doubt = "" if is_more else ": the paired difference is not significant"
+        elif None in ends:
+            doubt = "; there is no interval"
+        else:
+            doubt = "" if ends[0] > ends[1] else "; the intervals overlap, so that is not significant"
+        lines.append(f"At {name} {arms[first].name} is ahead{doubt}.")
+    return " ".join([*lines, *([] if are_paired(arms) else [UNPAIRED])])

@@ -17,6 +17,7 @@ def write_report(
     settings: dict | None = None,
     trace_files: dict | None = None,
     remarks: list[str] | None = None,
+    seconds_of_training: float | None = None,
 ) -> str:
     """Write REPORT.md, report.html, comparison.json and the figures into a folder; the text of REPORT.md.
 
@@ -26,6 +27,7 @@ def write_report(
         settings: of a comparison on two cores: its `target` and `seconds`.
         trace_files: name of an arm -> its traces.
         remarks: sentences on how the runs were made.
+        seconds_of_training: after which rewards are compared, in the place of the end that all runs reach.
 
     Raises:
         ValueError: a trace is none.
@@ -34,7 +36,8 @@ def write_report(
     for algorithm in dict.fromkeys(arm.algorithm for arm in arms):
         mine = [arm for arm in arms if arm.algorithm == algorithm]
         several = len({arm.algorithm for arm in arms}) > 1
-        found = _of_algorithm(mine, settings, trace_files or {}, f"{algorithm}-" if several else "")
+        prefix = f"{algorithm}-" if several else ""
+        found = _of_algorithm(mine, settings, trace_files or {}, prefix, seconds_of_training)
         verdicts += [f"{algorithm.upper()}: {line}" if several else line for line in found[0]]
         sections += [
             section._replace(title=f"{algorithm.upper()}: {section.title}") if several else section
@@ -61,7 +64,7 @@ def write_report(
 
 
 def _of_algorithm(
-    arms: list[Arm], settings: dict | None, trace_files: dict, prefix: str
+    arms: list[Arm], settings: dict | None, trace_files: dict, prefix: str, seconds_of_training: float | None
 ) -> tuple[list[str], list[Section], list[dict]]:
     """Verdicts, sections and rows of JSON of the arms of one algorithm."""
     rows, base, verdicts = [], arms[0], []
@@ -72,7 +75,11 @@ def _of_algorithm(
         verdicts += heldout.verdict(rows, settings["target"])
     verdicts = seconds.verdicts(base, [arm for arm in arms if arm is not base]) + verdicts
     by_name = {figure.name: figure._replace(name=prefix + figure.name) for figure in plots.figures(arms)}
-    of_seconds, learned, lengths = seconds.section(arms, base), learning.section(arms), health.section(arms)
+    of_seconds, learned, lengths = (
+        seconds.section(arms, base),
+        learning.section(arms, seconds_of_training),
+        health.section(arms),
+    )
     of_seconds.blocks[1:1] = [by_name[name] for name in ("parts", "seconds", "steps") if name in by_name]
     learned.blocks[1:1] = [by_name["rewards"]] if "rewards" in by_name else []
     lengths.blocks[1:1] = [by_name[name] for name in ("lengths", "control") if name in by_name]

@@ -1,6 +1,7 @@
 """What the report says of arms that learn at a given pace."""
 
 import numpy as np
+import pandas as pd
 import pytest
 from comparison_runs import SETTINGS, learning, report_of
 from lib.run_report.statistics import with_ends
@@ -92,6 +93,20 @@ def test_the_best_fixed_size_has_the_least_mean_time(tmp_path):
     }
     assert against["unpatched:8"]["sooner"]["value"] > against["unpatched:16"]["sooner"]["value"]
     assert text.count("\n| sagc | unpatched:") == 2 and "\n| unpatched:8 | unpatched:" not in text
+
+
+def test_the_best_fixed_size_is_taken_where_all_sizes_were_run(tmp_path):
+    """The size that ran with more seeds than the others was faster there than anyone in theirs."""
+    steps, evaluations = learning("unpatched:32", 60.0)
+    more = learning("unpatched:32", 16.0, seeds=(3, 4, 5))
+    lucky = pd.concat([steps, more[0]]), pd.concat([evaluations, more[1]])
+    arms = [learning("unpatched:8", 48.0), lucky, learning("sagc", 24.0, seeds=range(6))]
+    _, rows = report_of(tmp_path, *arms)
+    assert rows["unpatched:32"]["mean_time"]["value"] < rows["unpatched:8"]["mean_time"]["value"]
+    assert rows["sagc"]["best_fixed"] == "unpatched:8" and rows["sagc"]["sooner"]["0.75"]["runs"] == 3
+    arms[0] = learning("unpatched:8", 90.0)
+    _, rows = report_of(tmp_path, *arms)
+    assert rows["sagc"]["best_fixed"] == "unpatched:32" and rows["sagc"]["sooner"]["0.75"]["runs"] == 3
 
 
 def test_arms_of_this_project_are_compared_with_those_named_after_them(tmp_path):

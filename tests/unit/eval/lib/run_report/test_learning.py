@@ -28,8 +28,8 @@ def text_of(found):
 
 
 def table_of(found, title):
-    (table,) = [block for block in found.blocks if hasattr(block, "rows") and block.titles[0] == title]
-    return [dict(zip(table.titles, row)) for row in table.rows]
+    tables = [block for block in found.blocks if hasattr(block, "rows") and block.titles[0] == title]
+    return [dict(zip(table.titles, row)) for table in tables for row in table.rows]
 
 
 def test_who_wins_at_equal_seconds_may_lose_at_equal_rollouts():
@@ -44,7 +44,7 @@ def test_who_wins_at_equal_seconds_may_lose_at_equal_rollouts():
 
 def test_dropped_rollouts_count_at_equal_rollouts():
     run = run_of(np.full(STEPS, 1.5), evaluations=evaluated(0.015), dynamic_filtering_pass_rate=50.0)
-    end, (off, ours) = at_equal([arms()[0], arm_of("ours", run)], "rollouts", True)
+    end, (off, ours), _ = at_equal([arms()[0], arm_of("ours", run)], "rollouts", True)
     assert end == 2560 and off["value"] == pytest.approx(0.8) and ours["value"] == pytest.approx(0.3)
 
 
@@ -58,12 +58,35 @@ def test_the_time_to_each_reward():
 
 def test_seeds_have_students_interval_and_one_run_the_binomial():
     runs = [run_of(np.full(STEPS, 6.5), evaluations=evaluated(0.02 + seed / 1000)) for seed in range(3)]
-    _, (found,) = at_equal([arm_of("off", *runs)], "step", True)
+    _, (found,), _ = at_equal([arm_of("off", *runs)], "step", True)
     assert found["value"] == pytest.approx(0.84) and found["high"] - found["value"] == pytest.approx(
         4.303 * 0.04 / 3**0.5, rel=1e-3
     )
     assert binomial(0.5, 400)["low"] == pytest.approx(0.451, abs=1e-3)
     assert binomial(1.5, 400) == binomial(0.5, np.nan) == {"low": None, "high": None}
+
+
+def test_differences_of_a_comparison_are_paired_by_the_seeds_that_both_have():
+    """Seeds differ by far more than arms: only pairs tell them apart."""
+    seeds = {"off": [0.010, 0.014, 0.018], "ours": [0.011, 0.0151, 0.0191, 0.002]}
+    found = {}
+    for paired in (True, False):
+        kept = {"comparison": "a policy"} if paired else None
+        runs = {
+            name: [run_of(np.full(STEPS, 4.0), kept, evaluated(slope)) for slope in own] for name, own in seeds.items()
+        }
+        found[paired] = section([arm_of(name, *own) for name, own in runs.items()])
+    (row,) = table_of(found[True], "arm")
+    assert (row["arm"], row["minus"]) == ("ours", "off") and row["at equal steps"] == "0.043 [0.037, 0.048]"
+    assert "At equal training seconds ours is ahead. At" in text_of(found[True])  # without the fourth seed
+    assert not table_of(found[False], "arm") and "Differences are not paired" in text_of(found[False])
+    assert "the intervals overlap" in text_of(found[False])
+
+
+def test_rewards_are_compared_after_the_seconds_that_are_asked_for():
+    rows = {row["at equal"]: row for row in table_of(section(arms(), seconds=100.0), "at equal")}
+    assert rows["training seconds"]["at"] == "100" and rows["steps"]["at"] == "40"
+    assert float(rows["training seconds"]["off"].split()[0]) == pytest.approx(0.02 * (100 / 10 + 1))
 
 
 def test_without_evaluations_it_is_the_training_reward_and_says_so():
