@@ -26,6 +26,7 @@ INTERVAL = r"\d\.\d\d \[\d\.\d\d, \d\.\d\d\]"
 SENTENCE = 60  # characters from which on two equal ones are no chance
 RECOMMENDED = "fixed:8+tail:1"
 EARLIER = {"1.36 [1.09, 1.70]", "1.13 [1.10, 1.16]"}  # of results that commit 74a6728 has
+CORRECTED = {"1.48 [0.94, 2.34]", "1.03 [0.75, 1.41]", "1.13 [1.00, 1.27]", "1.10 [0.81, 1.49]"}  # in CHANGELOG.md
 
 
 def table_of(text: str) -> list[list[str]]:
@@ -113,8 +114,9 @@ def test_the_first_screens_numbers_are_those_of_the_studies():
     sources = [row[-1] for row in table_of(README)]
     for gain, source in zip((everything, shaped), sources):
         assert ("not significant" in source) == (gain["low"] <= 1 <= gain["high"])
-    reward = comparison("long_tail_32", RECOMMENDED, "unpatched:32")["sooner"]
-    assert reward["low"] > 1 and f" {100 / reward['value']:.0f} % of the" in " ".join(README.split())
+    reward = comparison("long_tail", RECOMMENDED, "unpatched:32")["sooner"]  # the best size where all were run
+    results = " ".join(README[README.index("## Results") :].split())
+    assert reward["low"] < 1 and f" {100 / reward['value']:.0f} % of the" in results and "not significant" in results
 
 
 def intervals(found) -> set[str]:
@@ -138,6 +140,7 @@ def test_intervals_in_the_documents_are_those_of_the_studies():
     known |= {*re.findall(INTERVAL, (STUDIES / "floor/REPORT.md").read_text())}
     for page in [*PAGES, ROOT / "RESULTS.md", ROOT / "CHANGELOG.md"]:
         named = set(re.findall(INTERVAL, " ".join(page.read_text().split())))
+        named -= CORRECTED if page.name == "CHANGELOG.md" else set()
         assert named <= known, f"{page.name}: no study has {sorted(named - known)}"
 
 
