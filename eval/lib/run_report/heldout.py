@@ -230,15 +230,21 @@ def by_step(mine: pd.DataFrame, settings: dict) -> Table:
     rows = []
     for step in sorted(steps):
         at_step = mine[mine["step"] == step]
-        draws = [
-            resample(at_step[at_step["policy"] == policy], settings, np.random.default_rng(0))["reward"]
-            for policy in policies
-        ]
-        rows.append(
-            [str(int(step)), *(interval(one, 3) for one in draws), *(interval(one - draws[0], 3) for one in draws[1:])]
-        )
+        base, *others = (at_step[at_step["policy"] == policy] for policy in policies)
+        means = [interval(_reward_of(arm, settings), 3) for arm in (base, *others)]
+        rows.append([str(int(step)), *means, *(_more_than(base, arm, settings) for arm in others)])
     titles = ["step", *policies, *(f"{policy} - {policies[0]}" for policy in policies[1:])]
     return Table(titles, rows, "r" * len(titles))
+
+
+def _reward_of(evaluations: pd.DataFrame, settings: dict) -> np.ndarray:
+    return resample(evaluations, settings, np.random.default_rng(0))["reward"]
+
+
+def _more_than(base: pd.DataFrame, mine: pd.DataFrame, settings: dict) -> str:
+    """The difference over the seeds that both have."""
+    both = [one[one["seed"].isin(other["seed"])] for one, other in ((base, mine), (mine, base))]
+    return "–" if both[0].empty else interval(_reward_of(both[1], settings) - _reward_of(both[0], settings), 3)
 
 
 def each_run(arms: list[Arm], settings: dict) -> Table:

@@ -56,6 +56,15 @@ def test_the_report_has_the_reward_by_step(tmp_path):
     assert cells == ["0.625", "1.000", "0.375"]  # 5 and 8 right answers of 8
 
 
+def test_differences_at_a_step_are_of_the_seeds_that_both_have(tmp_path):
+    alike = learning("unpatched:8", 64.0), learning("unpatched:8", 8.0, seeds=(3,))
+    base = tuple(map(pd.concat, zip(*alike)))
+    text, _ = report_of(tmp_path, base, learning("sagc", 32.0))
+    line = next(line for line in text.partition("at the same step")[2].splitlines() if line.startswith("| 4 |"))
+    cells = [cell.strip().split(" ")[0] for cell in line.split("|")[2:-1]]
+    assert cells == ["0.719", "1.000", "0.375"]  # the fourth seed of unpatched:8 has all right
+
+
 def test_the_report_has_the_length_of_heldout_responses(tmp_path):
     steps, evaluations = learning("unpatched:8", 64.0)
     evaluations["tokens"] = 50.0 + evaluations["step"]

@@ -92,6 +92,8 @@ def test_another_target_is_for_a_comparison(command, comparisons, tmp_path):
     assert command(comparisons[0], "--target", "0.5")["settings"]["target"] == 0.5
     with pytest.raises(SystemExit, match="eval/compare.py: --target 70.0 is a mean reward"):
         command(comparisons[0], "--target", "70")
+    with pytest.raises(SystemExit, match="eval/compare.py: --seconds 0.0 must be above 0"):
+        command(comparisons[0], "--seconds", "0")
     with pytest.raises(SystemExit, match="--target 0.5 is for comparisons of this command"):
         command(f"off={log(tmp_path / 'off', 4.0)}", "--target", "0.5")
 
