@@ -1,7 +1,11 @@
 """`python -m openrlhf_sagc`: OpenRLHF's train_ppo_ray with this package's scheduler and faster step, by the script's own flags."""
 
+import os
+import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
 
 from openrlhf_sagc.arguments import add_arguments, checked_settings
 from openrlhf_sagc.config.compilation import compile_nothing_on_cpus
@@ -59,6 +63,26 @@ def main() -> None:
             train_ppo_ray.train(settings.openrlhf_args(), trainer)
 
 
+@contextmanager
+def hearing_signals() -> Iterator[None]:
+    """End at a signal that comes before Ray starts, which takes a while; `ended_by_signals` hears the later ones."""
+
+    def end(number: int, frame: Any) -> None:
+        if number != signal.SIGUSR1:  # nothing is there to be saved
+            words = f"ended by {signal.Signals(number).name} before the training began: start the same command again"
+            print(f"\nopenrlhf_sagc: {words}", file=sys.stderr, flush=True)
+            os._exit(128 + number)  # what is imported may catch exceptions
+
+    with ExitStack() as stack:
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
+            usual = signal.getsignal(number)
+            if usual is not signal.SIG_IGN:
+                signal.signal(number, end)
+                stack.callback(signal.signal, number, usual)
+        yield
+
+
 if __name__ == "__main__":
     redact_output()
-    main()
+    with hearing_signals():
+        main()

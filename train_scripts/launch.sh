@@ -232,8 +232,10 @@ case ${ISOLATED_NETWORK:-no} in
 esac
 [ "${PREFLIGHT:-on}" = off ] || "${python[@]}" "$here/preflight.py" "${checks[@]}" "$module" "${flags[@]}"
 
-echo "train_scripts/launch.sh: $RUN_NAME writes to $OUTPUT; a checkpoint is due every $save_steps steps, if the run has as many:" \
-    "${SAVE_HOURS} h at $STEP_MINUTES minutes a step, an estimate (STEP_MINUTES=... for yours)" >&2
+due="a checkpoint is due every $save_steps steps, if the run has as many: ${SAVE_HOURS} h at $STEP_MINUTES minutes a step"
+due+=", an estimate (STEP_MINUTES=... for yours)"
+[[ " $* " != *" --ckpt.save_steps"[\ =]* ]] || due="a checkpoint is due as --ckpt.save_steps says"
+echo "train_scripts/launch.sh: $RUN_NAME writes to $OUTPUT; $due" >&2
 if [ "$DEVICE" = gpu ] && [ "$SUBMIT" != ray ] && [ -z "${RAY_ADDRESS:-}" ]; then
     # A Ray of this run alone, which other users of this machine cannot enter.
     RAY_TMPDIR=$(mktemp -d "${RAY_TMPDIR:-/tmp}/ray.XXXXXX") # short: Ray's socket paths are limited to 107 characters

@@ -61,8 +61,12 @@ export SAVE_HOURS=1 STEP_MINUTES=$((60 / (STEPS < 2 ? 1 : STEPS < 20 ? STEPS / 2
 rewards=$PWD/train_scripts/smoke_reward.py
 if [ "$script" = multi_turn_agent.sh ]; then export AGENT=$rewards; else export REWARD=$rewards; fi
 # A quarter more prompts than the steps train: groups of equal rewards are dropped.
-bash "train_scripts/$script" --data.max_samples $((10 * STEPS)) --train.num_episodes 1 "$@" &
+(trap - INT && exec bash "train_scripts/$script" --data.max_samples $((10 * STEPS)) --train.num_episodes 1 "$@") & # it hears Ctrl-C
 training=$!
-trap 'kill "$training" 2>/dev/null; wait "$training"' INT TERM # it ends with this one
-wait "$training"
+for name in HUP INT TERM USR1; do
+    # shellcheck disable=SC2064
+    trap "caught=yes; kill -s $name $training 2>/dev/null || true" "$name"
+done
+until caught='' code=0; wait "$training" || code=$?; [ -z "$caught" ]; do :; done # a signal ends the waiting, not the run
+[ $code = 0 ] || exit $code
 echo "train_scripts/smoke.sh: $script has trained, evaluated and saved; see $OUTPUT"

@@ -139,11 +139,9 @@ class Checkpointing(BasePPOTrainer):
         self._note(global_step, client_states)
 
     def _note(self, step: int, client_states: dict[str, Any] | None) -> None:
-        """Write the package's note into the checkpoints of a step, with what says whether anything is left to train."""
-        state = (client_states or {}).get("samples_generator", {})
-        waiting = sum(len(state.get(name, ())) for name in ("returned", "accepted", "frame"))
-        progress = {"prompts_consumed": state.get("prompts_consumed"), "prompts_waiting": waiting}
-        write_notes(self.settings.ckpt.path, step, {**self.settings.data.described, **progress})
+        """Write the package's note into the checkpoints of a step, with the episodes that are over."""
+        episodes = (client_states or {}).get("episode")
+        write_notes(self.settings.ckpt.path, step, {**self.settings.data.described, "episodes": episodes})
 
     def _complete(self, step: int, client_states: dict[str, Any] | None) -> None:
         """Give a checkpoint the scheduler's state under a key of its own, and the episode that a resumed run begins in.

@@ -76,12 +76,12 @@ class RewardFailures:
         if not self._failures:
             return
         attempts, max_share = self._reward.retries + 1, self._reward.max_failure_share
-        message = (
-            f"{self._source}: {self._missing} of {num_samples} samples lack a reward after at most {attempts} attempts, "
-            f"first: {self._failures[0]}"
-        )
+        message = f"samples lack a reward after at most {attempts} attempts, first: {self._failures[0]}"
         if self._missing > max_share * num_samples and (len(self._groups) > 1 or not max_share):
-            raise RuntimeError(f"{message}; --reward.max_failure_share {max_share:g} allows fewer")
+            raise RuntimeError(
+                f"{self._source}: {self._missing} of {num_samples} {message}; --reward.max_failure_share {max_share:g} allows fewer"
+            )
+        message = f"{self._source}: {message} (rollout/reward_failures counts them)"
         for failure in self._failures:
             reason = re.sub(r"[\W\d]+", " ", failure)
             if reason not in self._reasons and len(self._reasons) < MOST_REASONS:

@@ -15,21 +15,18 @@ LONGEST_HEADER = 1 << 27  # bytes, of a file of safetensors
 
 
 def is_done(args: Settings, checkpoint: Path | None) -> bool:
-    """Whether nothing is left to do, which is said: the checkpoint is of the last step, and its model is whole.
+    """Whether nothing is left to do, which is said: all episodes are over at the checkpoint, and its model is whole.
 
     Where only the model is missing that is said too: such a run trains nothing, and saves it.
     """
-    note = read_note(checkpoint) if checkpoint else {}
-    consumed, rows = note.get("prompts_consumed"), args.data.described.get("rows", math.inf)
-    if checkpoint is None or not isinstance(consumed, int) or note.get("prompts_waiting") != 0:
-        return False
-    if consumed < rows * args.train.num_episodes:
+    over = read_note(checkpoint).get("episodes") if checkpoint else None
+    if checkpoint is None or not isinstance(over, int) or over < args.train.num_episodes:
         return False
     done = (
         f"nothing is left to train after step {step_of(checkpoint)}, the last of {args.train.num_episodes} episode(s)"
     )
     if not is_whole(Path(args.ckpt.output_dir)):
-        print(f"openrlhf_sagc: {done}: its model is saved in --ckpt.output_dir {args.ckpt.output_dir}")
+        print(f"openrlhf_sagc: {done}: its model is now saved from there, in --ckpt.output_dir {args.ckpt.output_dir}")
         return False
     print(
         f"openrlhf_sagc: {done}: the model in --ckpt.output_dir {args.ckpt.output_dir} stays as it is; a higher "

@@ -11,6 +11,8 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
+import ray
+
 from openrlhf_sagc.config.settings import Settings
 from openrlhf_sagc.run.checkpoints import last_whole, step_of
 from openrlhf_sagc.run.output_folders import held, saves
@@ -52,6 +54,7 @@ def ended_by_signals(args: Settings, is_held: bool = False) -> Iterator[None]:
         except (Exception, KeyboardInterrupt) as error:
             if ending.signal is None:
                 raise
+            _answer_of(ray.shutdown)  # what its processes say at their end comes before the line
             _say(ending.line())
             _let_go_of_dead_pipes()
             raise SystemExit(128 + ending.signal) from error

@@ -29,8 +29,8 @@ def test_a_failed_reward_costs_its_sample_and_the_group_is_trained_without_it(ma
     assert generator.metrics["rollout/reward_failure_share"] == 1 / (4 * 9)  # groups that the filter lets it ask for
     assert generator.metrics["dynamic_filtering/dropped_reward_missing"] == 0
     assert warnings == [
-        "--reward.remote_url reward.py: 1 of 36 samples lack a reward after at most 3 attempts, first: "
-        "ValueError: no parse (reward.py:3)"
+        "--reward.remote_url reward.py: samples lack a reward after at most 3 attempts, first: "
+        "ValueError: no parse (reward.py:3) (rollout/reward_failures counts them)"
     ]
 
 
@@ -207,7 +207,8 @@ def test_every_reason_is_reported_once(make_generator, monkeypatch):
     for _ in range(3):
         generator.generate_samples()
     said = [line.split(": ", 1)[1] for line in warnings if "remote_url" in line]
-    first = "4 of 16 samples lack a reward after at most 3 attempts, first: the prompt is empty"
+    counted = "(rollout/reward_failures counts them)"
+    first = f"samples lack a reward after at most 3 attempts, first: the prompt is empty {counted}"
     assert said == [first, "another reason: tokens [7, 8]", "another reason: TypeError: a"]
 
 

@@ -2,11 +2,16 @@
 
 import json
 import runpy
+import signal
+import subprocess
+import sys
+import time
 import zipfile
 from unittest import mock
 
 import pytest
 import torch
+from cpu_stack import ROOT
 from train_command import FLAGS
 from up_to_ray import reward_file
 
@@ -165,7 +170,7 @@ def finished(saved, tmp_path):
 
     save_file({"weight": torch.ones(3)}, tmp_path / "model.safetensors")
     (tmp_path / "tokenizer_config.json").write_text("{}")
-    (saved / NOTE).write_text(json.dumps({"format": 1, "files": [], "prompts_consumed": 200, "prompts_waiting": 0}))
+    (saved / NOTE).write_text(json.dumps({"format": 1, "files": [], "episodes": 1}))
     return (tmp_path / "model.safetensors").read_bytes()
 
 
@@ -189,7 +194,10 @@ def test_a_finished_run_saves_a_model_that_is_missing_or_was_cut(run_main, tmp_p
         (tmp_path / file).unlink()
     training = mock.Mock()
     run_main(training, *SAVES, "--ckpt.load_enable")
-    assert training.called and f"its model is saved in --ckpt.output_dir {tmp_path}\n" in capsys.readouterr().out
+    assert (
+        training.called
+        and f"its model is now saved from there, in --ckpt.output_dir {tmp_path}\n" in capsys.readouterr().out
+    )
 
 
 def test_a_run_that_has_steps_left_moves_the_earlier_model_beside_its_own(run_main, tmp_path, finished):
@@ -270,3 +278,25 @@ def test_a_command_says_whether_engines_are_eager(start_run, monkeypatch, module
     monkeypatch.setattr("openrlhf_sagc.run.trees.bring_tree", lambda tree, eager: given.append(eager))
     start_run(*["--vllm.enforce_eager"] * eager, module=module)
     assert given == [eager]
+
+
+@pytest.mark.parametrize("number, code", [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129)])
+def test_a_signal_that_comes_before_the_training_ends_it_in_a_line(number, code):
+    """SIGUSR1 does not: nothing is there to be saved yet."""
+    program = """
+import time
+from openrlhf_sagc.__main__ import hearing_signals
+with hearing_signals():
+    print("ready", flush=True)
+    time.sleep(100)
+"""
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, stdout=pipe, stderr=pipe, text=True) as process:
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGUSR1)
+        time.sleep(0.2)
+        process.send_signal(number)
+        said = process.communicate(timeout=60)[1]
+    assert process.returncode == code and said.splitlines()[-1].startswith(
+        f"openrlhf_sagc: ended by {number.name} before"
+    )

@@ -220,7 +220,7 @@ def test_a_run_whose_lines_nobody_reads_any_more_ends_as_others_do(run, body, gr
         process.stdout = io.StringIO()
 
     assert run(body, unread, grace=grace) == (130, [])
-    assert run(f"print('what is left to be written'); {body}", unread, grace=grace, python="-c") == (130, [])
+    assert run(f"print('what is left to be written'); {body}", unread, grace=grace, python="-Ec") == (130, [])
 
 
 def test_a_run_that_ends_by_itself_ends_as_it_would(run):
