@@ -81,7 +81,7 @@ class RewardFailures:
             raise RuntimeError(
                 f"{self._source}: {self._missing} of {num_samples} {message}; --reward.max_failure_share {max_share:g} allows fewer"
             )
-        message = f"{self._source}: {message} (rollout/reward_failures counts them)"
+        message = f"{self._source}: {message} (rollout/reward_failures, or eval_failed_rewards, counts them)"
         for failure in self._failures:
             reason = re.sub(r"[\W\d]+", " ", failure)
             if reason not in self._reasons and len(self._reasons) < MOST_REASONS:

@@ -20,11 +20,9 @@ def is_done(args: Settings, checkpoint: Path | None) -> bool:
     Where only the model is missing that is said too: such a run trains nothing, and saves it.
     """
     over = read_note(checkpoint).get("episodes") if checkpoint else None
-    if checkpoint is None or not isinstance(over, int) or over < args.train.num_episodes:
+    if checkpoint is None or type(over) is not int or over < args.train.num_episodes:
         return False
-    done = (
-        f"nothing is left to train after step {step_of(checkpoint)}, the last of {args.train.num_episodes} episode(s)"
-    )
+    done = f"nothing is left to train after step {step_of(checkpoint)}: {over} episode(s) are over"
     if not is_whole(Path(args.ckpt.output_dir)):
         print(f"openrlhf_sagc: {done}: its model is now saved from there, in --ckpt.output_dir {args.ckpt.output_dir}")
         return False

@@ -3,7 +3,7 @@
 import contextlib
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 STARTS = 3
@@ -19,16 +19,12 @@ def started(init: Callable, *args: Any, **settings: Any) -> Any:
     """
     import psutil
 
-    own, said = signal.getsignal(signal.SIGTERM), ""
+    said = ""
     for start in range(1, STARTS + 1):
         others = psutil.Process().children()
         try:
-            context = init(*args, **settings)
-            if (
-                own is not signal.SIG_DFL
-            ):  # Ray's own handler raises in the middle of Ray's calls, which end with abort()
-                signal.signal(signal.SIGTERM, own)
-            return context
+            with _own_sigterm():
+                return init(*args, **settings)
         except Exception as error:
             if "timed out during startup" not in str(error):
                 raise
@@ -41,3 +37,17 @@ def started(init: Callable, *args: Any, **settings: Any) -> Any:
         "openrlhf_sagc: Ray does not start, since the machine is busy or its Python is on a slow disk: start again later, or from "
         f"a local disk. {said}"
     )
+
+
+@contextlib.contextmanager
+def _own_sigterm() -> Iterator[None]:
+    """Keep the handler of SIGTERM, if there is one: Ray's raises in the middle of Ray's calls, which end with abort()."""
+    from ray._private import utils
+
+    set_handler = utils.set_sigterm_handler
+    if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        utils.set_sigterm_handler = lambda handler: None
+    try:
+        yield
+    finally:
+        utils.set_sigterm_handler = set_handler

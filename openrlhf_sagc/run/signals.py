@@ -24,6 +24,7 @@ FILE = "openrlhf_sagc.signal"  # in --ckpt.output_dir: the name of a signal, fro
 SECOND = 5.0  # seconds after which another signal ends the run at once; one soon after the first is the same wish
 STUCK = 3.0  # seconds in which Python may act on an interrupt
 ANSWER = 5.0  # seconds in which Ray's head answers
+SHUTDOWN = 3.0  # seconds in which Ray's connection is closed
 
 
 @contextmanager
@@ -54,7 +55,8 @@ def ended_by_signals(args: Settings, is_held: bool = False) -> Iterator[None]:
         except (Exception, KeyboardInterrupt) as error:
             if ending.signal is None:
                 raise
-            _answer_of(ray.shutdown)  # what its processes say at their end comes before the line
+            ending.over.set()  # nothing interrupts it any more
+            _answer_of(ray.shutdown, seconds=SHUTDOWN)  # what its processes say at their end comes before the line
             _say(ending.line())
             _let_go_of_dead_pipes()
             raise SystemExit(128 + ending.signal) from error
@@ -96,7 +98,7 @@ class _Ending:
             elif number is not None and now - first >= SECOND:
                 deadline = now
             is_told = is_told or bool(_answer_of(tell, wish))  # again at the next look, until Ray is there and answers
-            if self.signal is not None and now >= deadline and not self.over.is_set():
+            if self.signal is not None and time.monotonic() >= deadline and not self.over.is_set():
                 return self._interrupt(self.signal)
 
     def _next(self) -> int | None:
@@ -177,8 +179,8 @@ def _let_go_of_dead_pipes() -> None:
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-def _answer_of(function: Callable, *arguments: Any) -> Any:
-    """What it returns; None where Ray's head is gone, or does not answer in ANSWER seconds: no end waits for longer."""
+def _answer_of(function: Callable, *arguments: Any, seconds: float = ANSWER) -> Any:
+    """What it returns; None where Ray's head is gone, or does not answer in so many seconds: no end waits for longer."""
     answers: SimpleQueue[Any] = SimpleQueue()
 
     def ask() -> None:
@@ -191,5 +193,5 @@ def _answer_of(function: Callable, *arguments: Any) -> Any:
 
     threading.Thread(target=ask, name="asks", daemon=True).start()
     with suppress(Empty):
-        return answers.get(timeout=ANSWER)
+        return answers.get(timeout=seconds)
     return None

@@ -10,6 +10,6 @@ def test_a_finished_run_saves_its_model_again_as_it_was(train, tmp_path):
     flags = {"ckpt__path": tmp_path / "checkpoints", "ckpt__save_steps": 3, "train__enable_ema": True}
     finished = train("cpu-patched", **flags)
     again = train("cpu-patched", ckpt__load_enable=True, fails=True, code=0, **flags)
-    assert again.scalars.empty and "nothing is left to train after step 6, the last of 1 episode(s)" in again.output
+    assert again.scalars.empty and "nothing is left to train after step 6: 1 episode(s) are over" in again.output
     models = [(run.model / "model.safetensors").read_bytes() for run in (finished, again)]
     assert models[0] == models[1]

@@ -89,7 +89,11 @@ def _over_seeds(values: pd.Series) -> dict[str, float | None]:
     """Mean with the interval of Student's t; one seed has none."""
     half = t.ppf((1 + LEVEL) / 2, len(values) - 1) * values.sem() if len(values) > 1 else None
     value = float(values.mean())
-    return {"value": value, "low": half and value - half, "high": half and value + half}
+    return {
+        "value": value,
+        "low": None if half is None else value - half,
+        "high": None if half is None else value + half,
+    }
 
 
 def difference(mine: pd.Series, other: pd.Series) -> dict[str, float | None]:

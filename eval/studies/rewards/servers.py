@@ -13,7 +13,7 @@ from collections import Counter
 from http.server import BaseHTTPRequestHandler, HTTPServer, ThreadingHTTPServer
 
 KINDS = ("one-thread server", "gateway that starts late", "server that resets", "1 MiB answers", "redirects")
-LATE = 3.0  # seconds until the gateway has started: a moment before OpenRLHF asks again, which is the least favourable to us
+LATE = 3.0  # seconds until the gateway has started: a moment before OpenRLHF asks again, where ours is later by the most seconds
 RESETS = 4  # requests of a run
 
 

@@ -30,7 +30,7 @@ def test_a_failed_reward_costs_its_sample_and_the_group_is_trained_without_it(ma
     assert generator.metrics["dynamic_filtering/dropped_reward_missing"] == 0
     assert warnings == [
         "--reward.remote_url reward.py: samples lack a reward after at most 3 attempts, first: "
-        "ValueError: no parse (reward.py:3) (rollout/reward_failures counts them)"
+        "ValueError: no parse (reward.py:3) (rollout/reward_failures, or eval_failed_rewards, counts them)"
     ]
 
 
@@ -207,7 +207,7 @@ def test_every_reason_is_reported_once(make_generator, monkeypatch):
     for _ in range(3):
         generator.generate_samples()
     said = [line.split(": ", 1)[1] for line in warnings if "remote_url" in line]
-    counted = "(rollout/reward_failures counts them)"
+    counted = "(rollout/reward_failures, or eval_failed_rewards, counts them)"
     first = f"samples lack a reward after at most 3 attempts, first: the prompt is empty {counted}"
     assert said == [first, "another reason: tokens [7, 8]", "another reason: TypeError: a"]
 

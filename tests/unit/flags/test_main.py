@@ -179,7 +179,7 @@ def test_a_finished_run_keeps_its_model_byte_for_byte(run_main, tmp_path, finish
     run_main(training, *SAVES, "--ckpt.load_enable")
     assert not training.called and (tmp_path / "model.safetensors").read_bytes() == finished
     assert capsys.readouterr().out.splitlines()[-1] == (
-        f"openrlhf_sagc: nothing is left to train after step 1, the last of 1 episode(s): the model in --ckpt.output_dir {tmp_path} "
+        f"openrlhf_sagc: nothing is left to train after step 1: 1 episode(s) are over: the model in --ckpt.output_dir {tmp_path} "
         "stays as it is; a higher --train.num_episodes trains on"
     )
 

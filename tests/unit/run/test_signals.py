@@ -185,6 +185,12 @@ def test_a_run_that_is_over_just_in_time_is_not_interrupted_any_more(run):
     assert (ended, lines[-1][:8]) == (0, "finished")
 
 
+def test_a_deadline_that_comes_while_ray_is_closed_takes_the_line_not_away(run):
+    slow = f"{GENERATES}; signals.ray.shutdown = lambda: time.sleep(2)"
+    ended, lines = run("wish(); time.sleep(1); raise GivenUp", signal.SIGTERM, before=slow, grace=2.0)
+    assert ended == 143 and lines[-1] == f"openrlhf_sagc: ended by SIGTERM: {ADVICE}"
+
+
 @pytest.mark.parametrize("gone", ["1 / 0", "time.sleep(1000)"])
 def test_a_signal_is_heard_where_ray_is_gone(run, gone):
     """As where a scheduler ends Ray's processes too."""
@@ -247,12 +253,14 @@ def test_a_run_without_checkpoints_saves_where_there_are_none_of_others(run, oth
     assert lines[-1] == f"openrlhf_sagc: ended by SIGTERM: {line}"
 
 
-def test_ray_does_not_take_the_signal_away(monkeypatch):
+def test_ray_does_not_take_the_signal_away():
     """Its own handler would raise in the middle of its calls, which end with abort()."""
+    from ray._private import utils
+
     from openrlhf_sagc.run.ray_start import started
 
     def init():
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(15))
+        utils.set_sigterm_handler(lambda *_: sys.exit(15))
 
     before = signal.getsignal(signal.SIGTERM)
     try:
