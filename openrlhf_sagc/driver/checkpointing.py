@@ -139,9 +139,15 @@ class Checkpointing(BasePPOTrainer):
         self._note(global_step, client_states)
 
     def _note(self, step: int, client_states: dict[str, Any] | None) -> None:
-        """Write the package's note into the checkpoints of a step, with the episodes that are over."""
-        episodes = (client_states or {}).get("episode")
-        write_notes(self.settings.ckpt.path, step, {**self.settings.data.described, "episodes": episodes})
+        """Write the package's note into the checkpoints of a step, with what says whether anything is left to train."""
+        states = client_states or {}
+        state = states.get("samples_generator", {})
+        progress = {
+            "episodes": states.get("episode"),  # that are over
+            "prompts_consumed": state.get("prompts_consumed"),
+            "prompts_waiting": sum(len(state.get(name, ())) for name in ("returned", "accepted", "frame")),
+        }
+        write_notes(self.settings.ckpt.path, step, {**self.settings.data.described, **progress})
 
     def _complete(self, step: int, client_states: dict[str, Any] | None) -> None:
         """Give a checkpoint the scheduler's state under a key of its own, and the episode that a resumed run begins in.

@@ -19,10 +19,9 @@ def is_done(args: Settings, checkpoint: Path | None) -> bool:
 
     Where only the model is missing that is said too: such a run trains nothing, and saves it.
     """
-    over = read_note(checkpoint).get("episodes") if checkpoint else None
-    if checkpoint is None or type(over) is not int or over < args.train.num_episodes:
+    if checkpoint is None or not _is_over(read_note(checkpoint), args):
         return False
-    done = f"nothing is left to train after step {step_of(checkpoint)}: {over} episode(s) are over"
+    done = f"nothing is left to train after step {step_of(checkpoint)}: {args.train.num_episodes} episode(s) are over"
     if not is_whole(Path(args.ckpt.output_dir)):
         print(f"openrlhf_sagc: {done}: its model is now saved from there, in --ckpt.output_dir {args.ckpt.output_dir}")
         return False
@@ -31,6 +30,15 @@ def is_done(args: Settings, checkpoint: Path | None) -> bool:
         "--train.num_episodes trains on"
     )
     return True
+
+
+def _is_over(note: dict[str, Any], args: Settings) -> bool:
+    """Whether the episodes of the run are over, or just all their prompts, where it had not looked for the next one yet."""
+    over, consumed = note.get("episodes"), note.get("prompts_consumed")
+    if type(over) is int and over >= args.train.num_episodes:
+        return True
+    prompts = args.data.described.get("rows", math.inf) * args.train.num_episodes
+    return note.get("prompts_waiting") == 0 and type(consumed) is int and consumed >= prompts
 
 
 def is_whole(folder: Path) -> bool:

@@ -44,10 +44,13 @@ def _own_sigterm() -> Iterator[None]:
     """Keep the handler of SIGTERM, if there is one: Ray's raises in the middle of Ray's calls, which end with abort()."""
     from ray._private import utils
 
-    set_handler = utils.set_sigterm_handler
-    if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
-        utils.set_sigterm_handler = lambda handler: None
+    own, set_handler = signal.getsignal(signal.SIGTERM), utils.set_sigterm_handler
+    if own is signal.SIG_DFL:
+        yield
+        return
+    utils.set_sigterm_handler = lambda handler: None
     try:
         yield
     finally:
         utils.set_sigterm_handler = set_handler
+        signal.signal(signal.SIGTERM, own)  # Ray's library has one too

@@ -163,14 +163,15 @@ def test_a_mistyped_path_is_refused_where_a_model_is(run_main, tmp_path, saved):
     assert (tmp_path / "model.safetensors").read_text() == "weights"
 
 
-@pytest.fixture
-def finished(saved, tmp_path):
+@pytest.fixture(params=[{"episodes": 1}, {"episodes": 0, "prompts_consumed": 200, "prompts_waiting": 0}])
+def finished(saved, tmp_path, request):
     """The checkpoint of a run's only episode, and the model that the run has saved."""
+    note = request.param
     from safetensors.torch import save_file
 
     save_file({"weight": torch.ones(3)}, tmp_path / "model.safetensors")
     (tmp_path / "tokenizer_config.json").write_text("{}")
-    (saved / NOTE).write_text(json.dumps({"format": 1, "files": [], "episodes": 1}))
+    (saved / NOTE).write_text(json.dumps({"format": 1, "files": [], **note}))
     return (tmp_path / "model.safetensors").read_bytes()
 
 
