@@ -9,7 +9,7 @@ from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 import openrlhf_sagc.driver.rollout as rollout
 from openrlhf_sagc.decisions.records import ROLLOUT, Rollout
 from openrlhf_sagc.driver.experience import group_sizes_of
-from openrlhf_sagc.driver.reward_failures import MOST_REASONS
+from openrlhf_sagc.driver.reward_failures import MOST_REASONS, RewardFailures
 
 
 def test_a_failed_reward_costs_its_sample_and_the_group_is_trained_without_it(make_generator, monkeypatch):
@@ -220,3 +220,9 @@ def test_a_run_with_endless_reasons_is_warned_of_some(make_generator, monkeypatc
     for _ in range(20):
         generator.generate_samples()
     assert sum("remote_url" in line for line in warnings) == MOST_REASONS
+
+
+def test_a_step_that_lacks_samples_of_the_step_before_names_the_reward(make_generator):
+    """Groups that are kept may have lost samples then; nothing has failed in this step."""
+    failures = RewardFailures(make_generator(8, lambda prompt, size: [], **ONE_SIZE).settings, print)
+    assert failures.first == "--reward.remote_url reward.py failed in the step before"

@@ -1,8 +1,9 @@
 """Rewards against steps, seconds and rollouts."""
 
 import numpy as np
+import pandas as pd
 import pytest
-from lib.run_report.learning import at_equal, binomial, section, targets
+from lib.run_report.learning import at_equal, binomial, difference, section, targets
 from report_runs import arm_of, run_of
 
 STEPS = 40
@@ -101,3 +102,9 @@ def test_other_data_are_warned_of():
     other = {"eval_gsm8k_pass1": {4: 0.5, 8: 0.6}}
     mine = arm_of("ours", run_of(np.full(STEPS, 4.0), evaluations=other))
     assert "Warning: the arms were evaluated on other data" in text_of(section([arms()[0], mine]))
+
+
+def test_a_difference_that_is_the_same_with_every_seed_has_an_interval_of_that_value():
+    found = difference(pd.Series([0.75, 0.75, 0.75]), pd.Series([0.25, 0.25, 0.25]))
+    assert found == {"value": 0.5, "low": 0.5, "high": 0.5}
+    assert difference(pd.Series([0.75]), pd.Series([0.25])) == {"value": 0.5, "low": None, "high": None}
