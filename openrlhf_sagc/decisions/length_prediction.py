@@ -16,6 +16,7 @@ DISCOUNT = 0.5  # factor by which a prompt's history fades with every new group 
 AVERAGE_DISCOUNT = 0.999  # factor by which the average fades with every new group of any prompt
 AVERAGE_ROLLOUTS = 8 / (1 - AVERAGE_DISCOUNT)  # that the average weighs as much as after many groups of 8
 ERROR_DISCOUNT = 0.995  # the same for the errors of predictions
+PRIOR_GROUPS = 16  # that errors are taken to be those of a policy that stands still, before any was seen
 DRIFT_RATE = 0.005  # share of a group's error that all lengths are taken to have moved by
 KEY_BYTES = 5
 MOST_PROMPTS = 10**6  # whose history is kept, some 300 MB; those that were observed longest ago are forgotten first
@@ -29,6 +30,7 @@ class LengthPredictor:
 
     `explained` is the share of the spread between prompts, in log lengths, that was foreseen of the last prompts: 1 if
     all was, 0 if a prompt's history said no more than the average, or if there was none, below if it misled.
+    `explained_again` is that share of prompts that have a history, which a later episode begins with.
     """
 
     def __init__(self) -> None:
@@ -37,14 +39,26 @@ class LengthPredictor:
         # The same sums by prompt, see `key_of`; that of the last group is the last.
         self._prompts: OrderedDict[str, tuple[float, float]] = OrderedDict()
         self._spread, self._groups = 0.0, 0.0  # discounted sum of squares of group means less the average; groups
-        self._error, self._judged = 0.0, 0.0  # the same less what was expected; those fade sooner
+        self._noise = 0.0  # discounted sum of the variances of these means
+        # Of groups with a history: sum of squares less what was expected, and groups; all groups. These fade sooner.
+        self._error, self._known, self._judged = 0.0, 0.0, 0.0
 
     @property
     def explained(self) -> float:
         """See above; 0 before any group of a prompt as it came from the data."""
-        if not self._judged or not self._spread:
+        if not self._known or not self._spread:
             return 0.0
-        return 1 - (self._error / self._judged) / (self._spread / self._groups)
+        share = self._known / self._judged
+        return share * (1 - (self._error / self._known) / (self._spread / self._groups))
+
+    @property
+    def explained_again(self) -> float:
+        """See above; as if the policy stood still before such a group was seen, when both means are off by chance alone."""
+        if not self._spread:
+            return 0.0
+        still = 2 * self._noise / self._groups
+        error = (self._error + PRIOR_GROUPS * still) / (self._known + PRIOR_GROUPS)
+        return 1 - error / (self._spread / self._groups)
 
     def observe(
         self, prompt: str, tokens_R: Sequence[float], unfinished_R: Sequence[bool], *, is_fair: bool = True
@@ -64,22 +78,27 @@ class LengthPredictor:
             lengths_R = [max(tokens, expected) if cut else tokens for tokens, cut in zip(tokens_R, unfinished_R)]
         if min(lengths_R) < 1:
             lengths_R = [max(length, 1.0) for length in lengths_R]
-        logs = math.fsum(map(math.log, lengths_R))
+        logs_R = [math.log(length) for length in lengths_R]
+        logs = math.fsum(logs_R)
         if whole and is_fair and self._weight:
-            self._judge(key, logs / len(lengths_R))
+            self._judge(key, logs_R, logs / len(logs_R))
         logs -= len(lengths_R) * self._drift
         self._total = AVERAGE_DISCOUNT * self._total + logs
         self._weight = AVERAGE_DISCOUNT * self._weight + len(lengths_R)
         self._learn(key, DISCOUNT, logs, len(lengths_R))
 
-    def _judge(self, key: str, mean: float) -> None:
-        """The mean log length of a group is this: how well that was foreseen, and what it says of the drift."""
+    def _judge(self, key: str, logs_R: list[float], mean: float) -> None:
+        """How well the mean log length of a group was foreseen, and what it says of the drift."""
         error = mean - self._expected_log(key)
         spread = mean - self._drift - self._total / self._weight
         self._spread = AVERAGE_DISCOUNT * self._spread + spread**2
         self._groups = AVERAGE_DISCOUNT * self._groups + 1
-        self._error, self._judged = ERROR_DISCOUNT * self._error + error**2, ERROR_DISCOUNT * self._judged + 1
-        if key in self._prompts:
+        noise = math.fsum((log - mean) ** 2 for log in logs_R) / max(len(logs_R) * (len(logs_R) - 1), 1)
+        self._noise = AVERAGE_DISCOUNT * self._noise + noise
+        known = key in self._prompts
+        self._error = ERROR_DISCOUNT * self._error + known * error**2
+        self._known, self._judged = ERROR_DISCOUNT * self._known + known, ERROR_DISCOUNT * self._judged + 1
+        if known:
             self._drift += DRIFT_RATE * error
 
     def _learn(self, key: str, discount: float, logs: float, rollouts: int) -> None:
@@ -128,7 +147,7 @@ class LengthPredictor:
         return {
             "average": [self._total, self._weight],
             "drift": self._drift,
-            "judged": [self._spread, self._groups, self._error, self._judged],
+            "judged": [self._spread, self._groups, self._error, self._judged, self._known, self._noise],
             "prompts": {key: list(sums) for key, sums in self._prompts.items()},
         }
 
@@ -136,7 +155,10 @@ class LengthPredictor:
         """Go on from `state_dict()`."""
         self._total, self._weight = state["average"]
         self._drift = state.get("drift", 0.0)
-        self._spread, self._groups, self._error, self._judged = state.get("judged", [0.0] * 4)
+        judged = state.get("judged", [0.0] * 6)
+        if len(judged) < 6:  # of a version that did not tell prompts without a history apart
+            judged = [*judged[:2], 0.0, 0.0, 0.0, 0.0]
+        self._spread, self._groups, self._error, self._judged, self._known, self._noise = judged
         known = {
             key: sums for key, sums in state["prompts"].items() if len(key) == 2 * KEY_BYTES
         }  # before format 5: 8 bytes

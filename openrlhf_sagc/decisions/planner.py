@@ -92,7 +92,9 @@ class StepPlanner:
         size = self.controller.group_size
         num_groups = self._num_groups(size)
         rate = self.sampler.acceptance_rate(size)
-        explained = self.predictor.explained if self.predictor else 0.0
+        explained = 0.0
+        if self.predictor:  # all prompts of a later episode have a history
+            explained = self.predictor.explained_again if queue.episode > 1 else self.predictor.explained
         framed = len(queue.frame) * rate / num_groups
         left = queue.left * rate / num_groups
         waiting = len(queue) + (len(queue.frame) if framed < HALF_A_STEP else 0)  # a frame that is over is dissolved

@@ -167,6 +167,31 @@ def test_prompts_without_a_history_are_not_explained_and_slow_ones_do_not_count(
     assert predictor.explained == before
 
 
+def test_what_a_later_episode_foresees_is_known_before_it_begins_and_measured_in_it():
+    """It took most of a second episode to be seen where errors of prompts without a history counted."""
+    predictor, rng = LengthPredictor(), np.random.default_rng(0)
+    logs = rng.normal(6, 1, 320)
+    rolled_out = lambda log: np.exp(log + rng.normal(0, 0.4, 8)).tolist()  # noqa: E731
+    assert predictor.explained_again == 0
+    for prompt, log in enumerate(logs):
+        predictor.observe(str(prompt), rolled_out(log), [False] * 8)
+    assert predictor.explained == 0 and predictor.explained_again > 0.9
+    for prompt, log in enumerate(logs[:64]):
+        predictor.observe(str(prompt), rolled_out(12 - log), [False] * 8)
+    assert predictor.explained_again < -1  # it misleads
+    again = LengthPredictor()
+    again.load_state_dict(predictor.state_dict())
+    assert again.explained_again == predictor.explained_again and again.explained == predictor.explained
+
+
+def test_a_state_of_before_goes_on_with_its_lengths():
+    predictor = explained_of(same, same)
+    state = predictor.state_dict()
+    again = LengthPredictor()
+    again.load_state_dict(state | {"judged": state["judged"][:4]})
+    assert again.predict("3") == predictor.predict("3") and again.explained == 0
+
+
 def test_the_drift_of_all_lengths_is_no_difference_between_prompts():
     """What all others show moves the expectation of a prompt that was seen only before."""
     predictor = LengthPredictor()
