@@ -11,7 +11,7 @@ shift 3
 
 # CPUs without bfloat16 emulate it: there, float32 takes 0.6 times the seconds.
 grep -q avx512_bf16 /proc/cpuinfo && dtype=bf16 || dtype=fp32
-[ "$tree" = cpu-patched ] && module=openrlhf_sagc || module=openrlhf_sagc.unpatched
+[ "$tree" = cpu-patched ] && module=openrlhf_sagc${OFF:+.off} || module=openrlhf_sagc.unpatched
 exec bash train_scripts/on_cpu.sh "$tree" python train_scripts/train_on_cpu.py "$module" \
     --actor.model_name_or_path "$task/model" \
     --reward.remote_url "$PWD/train_scripts/countdown/reward.py" \

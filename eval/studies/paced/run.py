@@ -1,0 +1,152 @@
+"""The real stack with engines and training that are paced like a GPU's: seconds a step, rewards and lengths of each arm.
+
+    python eval/studies paced          # train what the plan has and steps.csv lacks; started again, it goes on
+    python eval/studies paced table    # the table and the plot again, from the CSV files
+
+The plan, arms.py, names arms and seeds. All arms of a seed begin with the same warm-started model. A run waits most of
+the time, so two at once hardly delay each other; it needs 7 GB of memory, 11 with --shape four, and about 13 minutes.
+"""
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pandas as pd
+import psutil
+from lib.comparison.logs import read_evaluations, read_steps
+from lib.comparison.training import make_task
+from lib.paths import ROOT, set_aside, study_flags
+from lib.run_logs.read import read_run
+from lib.runs import train_command
+from lib.turns import Run, end, opened_log
+from rich.console import Console
+
+from studies.paced.arms import CONTROL, SHAPES, TASK, arms_of, run_of
+from studies.paced.table import plot, table
+
+FOLDER = Path(__file__).parent
+RUNS = ROOT / "build/paced"
+KEY = ["shape", "arm", "seed"]
+POLL_SECONDS = 1.0
+
+
+def read_run_of(folder: Path, task: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """A run's steps and evaluations.
+
+    `step_seconds` are the trainer's own: the phases of a step in turn, or the clock where they overlap; evaluations are in
+    neither. `seconds` add them up from the end of the first step on, which warms up.
+    """
+    evaluated = task / "data/evaluated.jsonl"
+    steps = read_steps(folder, evaluated, CONTROL["straggler_ratio"])
+    took = read_run(folder / "tensorboard/run")["timing/step_total"].to_numpy()
+    steps = steps.assign(step_seconds=took, seconds=took.cumsum() - took[0])
+    return steps, read_evaluations(folder, evaluated, steps)
+
+
+def folder_of(shape: str, name: str, seed: int) -> Path:
+    return RUNS / shape / name.replace(", ", "-").replace(" ", "-") / str(seed)
+
+
+def started(shape: str, name: str, seed: int) -> Run:
+    """An arm's run with a seed, which trains from now on."""
+    folder, task = folder_of(shape, name, seed), RUNS / f"task-{seed}"
+    tree, flags, environment = run_of(arms_of(shape)[name], SHAPES[shape], seed)
+    set_aside(folder)
+    folder.mkdir(parents=True)
+    environment |= {"REWARD_TASK": TASK.name, "REWARD_LOG": str(folder / "rewards.log")}
+    environment |= {"PACE_LOG": str(folder / "pace.log")}
+    # Compiled, an iteration needs a third of a core less on two engines.
+    command = [*train_command(tree, task, folder, flags, eager=False), "--eval.dataset", task / "data/evaluated.jsonl"]
+    log = folder / "train.log"
+    with opened_log(log) as sink:
+        words = list(map(str, command))
+        process = psutil.Popen(words, stdout=sink, stderr=subprocess.STDOUT, env={**os.environ, **environment})
+    return Run(process, log)
+
+
+def missing(arguments: argparse.Namespace) -> Iterator[tuple[str, int]]:
+    """Arms and seeds of the plan that are not measured, seed by seed, so that those of a seed run beside each other."""
+    file = arguments.output / "steps.csv"
+    made = set(pd.read_csv(file)[KEY].itertuples(index=False, name=None)) if file.exists() else set()
+    arms = {
+        name: arm
+        for name, arm in arms_of(arguments.shape).items()
+        if name in (arguments.arms or arms_of(arguments.shape))
+    }
+    seeds = arguments.seeds or sorted({seed for arm in arms.values() for seed in arm.seeds})
+    for seed in seeds:
+        for name, arm in arms.items():
+            if (arguments.seeds or seed in arm.seeds) and (arguments.shape, name, seed) not in made:
+                yield name, seed
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Train what is missing, so many runs at once; each is written when it is over.
+
+    Raises:
+        ValueError: a run failed; those beside it are ended.
+    """
+    todo, console, began, done = list(missing(arguments)), Console(stderr=True), time.monotonic(), 0
+    for seed in dict.fromkeys(seed for _, seed in todo):
+        make_task(RUNS / f"task-{seed}", seed, console, TASK)
+    arguments.output.mkdir(parents=True, exist_ok=True)
+    running: dict[tuple[str, int], Run] = {}
+    try:
+        while todo or running:
+            while todo and len(running) < arguments.at_once:
+                running[todo[0]] = started(arguments.shape, *todo[0])
+                todo.pop(0)
+            time.sleep(POLL_SECONDS)
+            for name, seed in [key for key, run in running.items() if run.process.poll() is not None]:
+                ended = running.pop((name, seed))
+                if code := ended.process.returncode:
+                    raise ValueError(f"{name}, seed {seed}: exit code {code}, see {ended.log}")
+                write(arguments, name, seed)
+                done += 1
+                left = (time.monotonic() - began) / done * (len(todo) + len(running)) / 60
+                console.print(f"{name}, seed {seed}: done; {len(todo) + len(running)} runs, {left:.0f} min left")
+    finally:
+        end(list(running.values()))
+
+
+def write(arguments: argparse.Namespace, name: str, seed: int) -> None:
+    """Add a run's rows to the CSV files."""
+    frames = read_run_of(folder_of(arguments.shape, name, seed), RUNS / f"task-{seed}")
+    for frame, file in zip(frames, (arguments.output / "steps.csv", arguments.output / "evaluations.csv")):
+        key = dict(zip(KEY, (arguments.shape, name, seed)))
+        rows = pd.DataFrame({**key, **frame.to_dict("list")}).round(4)
+        rows.to_csv(file, mode="a", header=not file.exists(), index=False)
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = study_flags(__doc__, FOLDER)
+    parser.add_argument("what", nargs="?", choices=("run", "table"), default="run")
+    parser.add_argument("--shape", choices=SHAPES, default="two", help="GPUs of a run, by which the plan has its arms")
+    parser.add_argument("--arms", nargs="+", help="of the plan; by default all")
+    parser.add_argument("--seeds", nargs="+", type=int, help="by default those of the plan")
+    parser.add_argument("--at_once", type=int, default=2, help="runs beside each other")
+    arguments = parser.parse_args()
+    known = arms_of(arguments.shape)
+    for name in arguments.arms or ():
+        if name not in known:
+            raise ValueError(f"--arms {name!r} is none of the plan: give of {', '.join(map(repr, known))}")
+    if arguments.at_once < 1:
+        raise ValueError(f"--at_once {arguments.at_once} must be at least 1")
+    return arguments
+
+
+def main() -> None:
+    for number in (signal.SIGTERM, signal.SIGHUP):  # the runs end with it
+        signal.signal(number, lambda *_: sys.exit("eval/studies paced: stopped"))
+    arguments = parse_arguments()
+    if arguments.what == "run":
+        run(arguments)
+    steps = pd.read_csv(arguments.output / "steps.csv")
+    evaluations = pd.read_csv(arguments.output / "evaluations.csv")
+    print(table(steps, evaluations))
+    plot(steps, evaluations, arguments.output / "paced.png")

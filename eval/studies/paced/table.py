@@ -1,0 +1,127 @@
+"""The study's table and plot, from the rows of steps.csv and evaluations.csv."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from lib.plots import plt, save
+from lib.run_report.statistics import LEVEL, right_of, sooner_than, times_as_fast, with_ends
+from lib.tables import markdown
+from scipy.stats import t
+
+PLAIN = "plain"
+TIMES = 201  # of a curve
+TITLES = [
+    "arm",
+    "seeds",
+    "s a step",
+    "first third",
+    "later",
+    "generation, later",
+    "times as fast as plain",
+    "in the first third",
+    "later",
+    "reward - plain's",
+    "trained length / plain's",
+    "in vain %",
+    "sooner at plain's reward",
+]
+
+
+def table(steps: pd.DataFrame, evaluations: pd.DataFrame) -> str:
+    """Markdown: a table a shape, a row an arm; ratios and differences are paired by seed, with 95 % intervals over seeds."""
+    text = ""
+    for shape, mine in steps.groupby("shape", sort=False):
+        found = summaries(mine, evaluations[evaluations["shape"] == shape])
+        text += f"\n{shape} GPUs\n\n" + markdown(TITLES, found, alignment="l" + "r" * (len(TITLES) - 1))
+    return text.lstrip()
+
+
+def summaries(steps: pd.DataFrame, evaluations: pd.DataFrame) -> list[list[str]]:
+    """The rows of a shape's table."""
+    runs = pd.DataFrame(
+        [run_of(run) | {"arm": arm, "seed": seed} for (arm, seed), run in steps.groupby(["arm", "seed"], sort=False)]
+    )
+    wide = {name: runs.pivot(index="seed", columns="arm", values=name) for name in runs if name not in ("arm", "seed")}
+    rows = []
+    for arm, mine in runs.groupby("arm", sort=False):
+        means = [f"{mine[name].mean():.2f}" for name in ("all", "first", "later", "generation")]
+        ratios = [with_ends(times_as_fast(wide[name], PLAIN, arm)) for name in ("all", "first", "later")]
+        length = (
+            wide["length"][arm].sum() / wide["length"].loc[wide["length"][arm].dropna().index, PLAIN].sum()
+            if PLAIN in wide["length"]
+            else np.nan
+        )
+        rows.append(
+            [arm, len(mine), *means, *ratios, difference(wide["reward"], arm), f"{length:.3f}"]
+            + [f"{100 * mine['in_vain'].mean():.1f}", with_ends(sooner(evaluations, arm))]
+        )
+    return rows
+
+
+def run_of(run: pd.DataFrame) -> dict[str, float]:
+    """What the table has of a run. The first step warms up and is left out."""
+    third, run = len(run) // 3, run.iloc[1:]
+    first, later = run.iloc[: third - 1], run.iloc[third - 1 :]
+    tokens = (run["length_mean"] * run["rollouts"]).sum() + run["wasted_tokens"].sum()
+    return {
+        "all": run["step_seconds"].mean(),
+        "first": first["step_seconds"].mean(),
+        "later": later["step_seconds"].mean(),
+        "generation": later["generation"].mean(),
+        "reward": run["reward"].mean(),
+        "length": run["trained_length"].mean(),
+        "in_vain": run["wasted_tokens"].sum() / tokens,
+    }
+
+
+def difference(wide: pd.DataFrame, arm: str) -> str:
+    """Mean over seeds of an arm minus plain, with Student's interval."""
+    if PLAIN not in wide or arm == PLAIN:
+        return "–"
+    found = (wide[arm] - wide[PLAIN]).dropna()
+    if len(found) < 2:
+        return f"{found.mean():.3f}"
+    half = t.ppf((1 + LEVEL) / 2, len(found) - 1) * found.std() / np.sqrt(len(found))
+    return f"{found.mean():.3f} [{found.mean() - half:.3f}, {found.mean() + half:.3f}]"
+
+
+def curves_of(evaluations: pd.DataFrame, arm: str, seconds: float) -> pd.DataFrame:
+    """Held-out reward over time: a row a seed."""
+    times_T = np.linspace(0, seconds, TIMES)
+    mine = evaluations[evaluations["arm"] == arm]
+    rows = {seed: np.interp(times_T, run["seconds"], right_of(run).mean(axis=1)) for seed, run in mine.groupby("seed")}
+    return pd.DataFrame.from_dict(rows, orient="index", columns=times_T)
+
+
+def sooner(evaluations: pd.DataFrame, arm: str) -> dict[str, float | None] | None:
+    """How many times sooner an arm has the rewards up to the highest that both reach, as of `sooner_than`."""
+    if arm == PLAIN or PLAIN not in set(evaluations["arm"]):
+        return None
+    seconds = evaluations.loc[evaluations["arm"].isin([arm, PLAIN]), "seconds"].max()
+    curves = [curves_of(evaluations, name, seconds) for name in (PLAIN, arm)]
+    seeds = curves[0].index.intersection(curves[1].index)
+    target = min(curve.loc[seeds].mean().max() for curve in curves) - 1e-6
+    return sooner_than(*curves, target)
+
+
+def plot(steps: pd.DataFrame, evaluations: pd.DataFrame, file: Path) -> None:
+    """Seconds of each step, and held-out rewards over the seconds, means over seeds, of the arms with most seeds."""
+    steps = steps[steps["shape"] == "two"]
+    seeds = steps.groupby("arm", sort=False)["seed"].nunique()
+    arms = [arm for arm in seeds.index if seeds[arm] == seeds.max()]
+    figure, (left, right) = plt.subplots(1, 2, figsize=(13, 4.5))
+    for arm in arms:
+        mine = steps[(steps["arm"] == arm) & (steps["step"] > 1)]
+        mean = mine.groupby("step")["step_seconds"].mean()
+        left.plot(mean.index, mean.rolling(5, min_periods=1, center=True).mean(), label=arm)
+        found = evaluations[(evaluations["arm"] == arm) & (evaluations["shape"] == "two")]
+        found = found.assign(reward=[right_of(found.iloc[[at]]).mean() for at in range(len(found))])
+        points = found.groupby("step")[["seconds", "reward"]].mean()
+        right.plot(points["seconds"], points["reward"], marker="o", label=arm)
+    left.set(xlabel="step", ylabel="seconds a step (mean over seeds and 5 steps)", ylim=(0, None))
+    right.set(xlabel="seconds of training", ylabel="held-out reward")
+    left.legend()
+    right.legend()
+    figure.tight_layout()
+    save(figure, file)
