@@ -2,6 +2,7 @@
 
     python eval/studies paced          # train what the plan has and steps.csv lacks; started again, it goes on
     python eval/studies paced table    # the table and the plot again, from the CSV files
+    python eval/studies paced predict  # the simulator's seconds beside them
 
 The plan, arms.py, names arms and seeds. All arms of a seed begin with the same warm-started model. A run waits most of
 the time, so two at once hardly delay each other; it needs 7 GB of memory, 11 with --shape four, and about 13 minutes.
@@ -16,18 +17,20 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import psutil
-from lib.comparison.logs import read_evaluations, read_steps
+from lib.comparison.logs import read_evaluations, read_samples, read_steps
 from lib.comparison.training import make_task
 from lib.paths import ROOT, set_aside, study_flags
-from lib.run_logs.read import read_run
+from lib.run_logs.read import read
 from lib.runs import train_command
 from lib.turns import Run, end, opened_log
 from rich.console import Console
 
 from studies.paced.arms import CONTROL, SHAPES, TASK, arms_of, run_of
-from studies.paced.table import plot, table
+from studies.paced.predict import predictions
+from studies.paced.table import PLAIN, plot, table
 
 FOLDER = Path(__file__).parent
 RUNS = ROOT / "build/paced"
@@ -35,17 +38,39 @@ KEY = ["shape", "arm", "seed"]
 POLL_SECONDS = 1.0
 
 
-def read_run_of(folder: Path, task: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """A run's steps and evaluations.
+def read_run_of(folder: Path, task: Path, asynchronous: bool = False) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """A run's steps and its evaluations, that of the start first.
 
     `step_seconds` are the trainer's own: the phases of a step in turn, or the clock where they overlap; evaluations are in
-    neither. `seconds` add them up from the end of the first step on, which warms up.
+    neither. `seconds` add them up from the end of the first step on, which warms up. `late_share` is that of the run.
     """
-    evaluated = task / "data/evaluated.jsonl"
+    evaluated, log = task / "data/evaluated.jsonl", read(str(folder / "tensorboard/run"))
     steps = read_steps(folder, evaluated, CONTROL["straggler_ratio"])
-    took = read_run(folder / "tensorboard/run")["timing/step_total"].to_numpy()
-    steps = steps.assign(step_seconds=took, seconds=took.cumsum() - took[0])
-    return steps, read_evaluations(folder, evaluated, steps)
+    took = log.steps["timing/step_total"].to_numpy()
+    if asynchronous:  # the weight sync of the step behind an evaluation waits for its end
+        behind = steps["step"].isin(log.evaluations.index + 1)
+        took = took - np.where(behind, steps["sync"] - steps["sync"].median(), 0.0)
+    steps = steps.assign(
+        step_seconds=took, seconds=took.cumsum() - took[0], late_share=late_share(folder / "pace.log")
+    )
+    return steps, pd.concat([pd.read_csv(task / "data/start.csv"), read_evaluations(folder, evaluated, steps)])
+
+
+def groups_of(folder: Path, task: Path, steps: pd.DataFrame) -> pd.DataFrame:
+    """The groups of a run that drops and stops none: their step, prompt (checksum), and tokens and scores of rollouts."""
+    samples = read_samples(folder, task / "data/evaluated.jsonl")
+    samples = samples[~samples["heldout"]]
+    samples = samples.assign(step=np.repeat(steps["step"], steps["rollouts"]).to_numpy())
+    words = lambda values: " ".join(f"{value:g}" for value in values)  # noqa: E731
+    found = samples.groupby(["step", "prompt"], sort=False)[["tokens", "score"]].agg(words)
+    return found.rename(columns={"score": "scores"}).reset_index()
+
+
+def late_share(log: Path) -> float:
+    """Share of a run's iterations that took longer than their pace, as the engines' last lines have it."""
+    names = ["name", "process", "count", "worked", "waited", "late"]
+    engines = pd.read_csv(log, sep=" ", names=names).query("name == 'engine'").groupby("process").last()
+    return engines["late"].sum() / engines["count"].sum()
 
 
 def folder_of(shape: str, name: str, seed: int) -> Path:
@@ -86,38 +111,39 @@ def missing(arguments: argparse.Namespace) -> Iterator[tuple[str, int]]:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Train what is missing, so many runs at once; each is written when it is over.
+    """Train what is missing, so many runs at once, which start together: the start of one takes all cores for two minutes.
 
     Raises:
         ValueError: a run failed; those beside it are ended.
     """
-    todo, console, began, done = list(missing(arguments)), Console(stderr=True), time.monotonic(), 0
-    for seed in dict.fromkeys(seed for _, seed in todo):
-        make_task(RUNS / f"task-{seed}", seed, console, TASK)
+    todo, console, began = list(missing(arguments)), Console(stderr=True), time.monotonic()
     arguments.output.mkdir(parents=True, exist_ok=True)
-    running: dict[tuple[str, int], Run] = {}
-    try:
-        while todo or running:
-            while todo and len(running) < arguments.at_once:
-                running[todo[0]] = started(arguments.shape, *todo[0])
-                todo.pop(0)
-            time.sleep(POLL_SECONDS)
-            for name, seed in [key for key, run in running.items() if run.process.poll() is not None]:
-                ended = running.pop((name, seed))
-                if code := ended.process.returncode:
-                    raise ValueError(f"{name}, seed {seed}: exit code {code}, see {ended.log}")
-                write(arguments, name, seed)
-                done += 1
-                left = (time.monotonic() - began) / done * (len(todo) + len(running)) / 60
-                console.print(f"{name}, seed {seed}: done; {len(todo) + len(running)} runs, {left:.0f} min left")
-    finally:
-        end(list(running.values()))
+    for start in range(0, len(todo), arguments.at_once):
+        together = todo[start : start + arguments.at_once]
+        for _, seed in together:
+            make_task(RUNS / f"task-{seed}", seed, console, TASK)
+        runs = [started(arguments.shape, name, seed) for name, seed in together]
+        try:
+            while None in (codes := [run.process.poll() for run in runs]) and not any(codes):
+                time.sleep(POLL_SECONDS)
+        finally:
+            end(runs)
+        for (name, seed), ended, code in zip(together, runs, codes):
+            if code:
+                raise ValueError(f"{name}, seed {seed}: exit code {code}, see {ended.log}")
+        for name, seed in together:
+            write(arguments, name, seed)
+        left = (time.monotonic() - began) / (start + len(together)) * (len(todo) - start - len(together)) / 60
+        console.print(f"{' and '.join(f'{name}, seed {seed}' for name, seed in together)}: done; {left:.0f} min left")
 
 
 def write(arguments: argparse.Namespace, name: str, seed: int) -> None:
     """Add a run's rows to the CSV files."""
-    frames = read_run_of(folder_of(arguments.shape, name, seed), RUNS / f"task-{seed}")
-    for frame, file in zip(frames, (arguments.output / "steps.csv", arguments.output / "evaluations.csv")):
+    folder, task, arm = folder_of(arguments.shape, name, seed), RUNS / f"task-{seed}", arms_of(arguments.shape)[name]
+    names, frames = ["steps.csv", "evaluations.csv"], read_run_of(folder, task, arm.split is not None)
+    if name == PLAIN:
+        names, frames = [*names, "groups.csv"], (*frames, groups_of(folder, task, frames[0]))
+    for frame, file in zip(frames, map(arguments.output.joinpath, names)):
         key = dict(zip(KEY, (arguments.shape, name, seed)))
         rows = pd.DataFrame({**key, **frame.to_dict("list")}).round(4)
         rows.to_csv(file, mode="a", header=not file.exists(), index=False)
@@ -125,7 +151,7 @@ def write(arguments: argparse.Namespace, name: str, seed: int) -> None:
 
 def parse_arguments() -> argparse.Namespace:
     parser = study_flags(__doc__, FOLDER)
-    parser.add_argument("what", nargs="?", choices=("run", "table"), default="run")
+    parser.add_argument("what", nargs="?", choices=("run", "table", "predict"), default="run")
     parser.add_argument("--shape", choices=SHAPES, default="two", help="GPUs of a run, by which the plan has its arms")
     parser.add_argument("--arms", nargs="+", help="of the plan; by default all")
     parser.add_argument("--seeds", nargs="+", type=int, help="by default those of the plan")
@@ -147,6 +173,9 @@ def main() -> None:
     if arguments.what == "run":
         run(arguments)
     steps = pd.read_csv(arguments.output / "steps.csv")
+    if arguments.what == "predict":
+        print(predictions(steps, pd.read_csv(arguments.output / "groups.csv"), arguments.shape))
+        return
     evaluations = pd.read_csv(arguments.output / "evaluations.csv")
     print(table(steps, evaluations))
     plot(steps, evaluations, arguments.output / "paced.png")

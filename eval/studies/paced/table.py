@@ -24,7 +24,8 @@ TITLES = [
     "reward - plain's",
     "trained length / plain's",
     "in vain %",
-    "sooner at plain's reward",
+    "sooner at the same reward",
+    "late iterations %",
 ]
 
 
@@ -54,7 +55,11 @@ def summaries(steps: pd.DataFrame, evaluations: pd.DataFrame) -> list[list[str]]
         )
         rows.append(
             [arm, len(mine), *means, *ratios, difference(wide["reward"], arm), f"{length:.3f}"]
-            + [f"{100 * mine['in_vain'].mean():.1f}", with_ends(sooner(evaluations, arm))]
+            + [
+                f"{100 * mine['in_vain'].mean():.1f}",
+                with_ends(sooner(evaluations, arm)),
+                f"{100 * mine['late'].mean():.1f}",
+            ]
         )
     return rows
 
@@ -72,6 +77,7 @@ def run_of(run: pd.DataFrame) -> dict[str, float]:
         "reward": run["reward"].mean(),
         "length": run["trained_length"].mean(),
         "in_vain": run["wasted_tokens"].sum() / tokens,
+        "late": run["late_share"].iloc[0],
     }
 
 
