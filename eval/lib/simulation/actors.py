@@ -2,12 +2,14 @@
 
 A padded micro-batch costs as many tokens as its longest sample has, times its samples. Ranks wait for each other in every
 micro-batch, as ZeRO 3 makes them. What a micro-batch costs beyond its tokens is left out, so that a bucket's further ones
-cost nothing. Packed samples cost their own tokens, which all ranks share evenly.
+cost nothing. Packed samples cost their own tokens, and a pass over them takes as long as on the rank that has the most: in the
+forward pass of all, and in each optimizer step. That ranks also wait for each other within it is left out.
 
 Samples are dealt to ranks and sorted by the functions of training. OpenRLHF's cuts stand here once more; a test compares
-both with OpenRLHF's own.
+them with OpenRLHF's own.
 """
 
+import heapq
 import math
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
@@ -23,7 +25,7 @@ from openrlhf_sagc.decisions.step import Step
 
 
 class Actors:
-    """Data-parallel actors, one on each of their GPUs.
+    """Data-parallel actors, one on each of their GPUs, or on the `rank_gpus` of their work.
 
     Args:
         costs: of experience and training.
@@ -34,7 +36,8 @@ class Actors:
     """
 
     def __init__(self, costs: CostModel, work: Work, *, gpus: int, prompt_tokens: int, seed: int = 0):
-        self.costs, self.work, self.ranks = costs, work, work.actor_gpus or gpus
+        self.costs, self.work = costs, work
+        self.ranks = (work.actor_gpus or gpus) // work.rank_gpus
         self._prompt_tokens, self._generator = prompt_tokens, np.random.default_rng(seed)
 
     def seconds(
@@ -65,7 +68,9 @@ class Actors:
         """The same for a bucket; `dealt` gets the lengths of its samples, by optimizer step and rank."""
         lengths_N = [self._prompt_tokens + tokens for group in groups for tokens in group.samples]
         if self.work.micro_batches == "packed":
-            forward = training = sum(lengths_N) / self.ranks
+            shares = packed_shares(lengths_N, self.ranks)
+            forward = max(map(sum, shares)) / self.work.rank_gpus
+            training = sum(map(max, zip(*self.packed_steps(shares)))) / self.work.rank_gpus
         else:
             if len(lengths_N) < self.ranks:
                 raise ValueError(f"{len(lengths_N)} samples are too few for {self.ranks} GPUs of actors")
@@ -92,6 +97,21 @@ class Actors:
         forward = padded_tokens(self._batches(others, count, count, by_length=True))
         training = padded_tokens(self._cut(firsts, step_samples))
         return self.costs.experience_per_token * forward + self.costs.train_per_token * training
+
+    def packed_steps(self, shares: list[list[int]]) -> list[list[int]]:
+        """Tokens of each rank's packed samples, longest first, in each optimizer step, as its replay buffer gives them.
+
+        Of as many neighbours in length as there are steps, one goes to each: the longest to the step with the fewest tokens.
+        """
+        count = max(min(self.work.optimizer_steps, *map(len, shares)), 1)
+        steps, tokens = [[0] * count for _ in shares], self._generator.random(count)
+        for first in range(0, max(map(len, shares)), count):
+            for place, step in enumerate(tokens.argsort().tolist(), first):
+                for rank, share in enumerate(shares):
+                    if place < len(share):
+                        steps[rank][step] += share[place]
+                        tokens[step] += share[place]
+        return steps
 
     def forward_batches(self, lengths_N: list[int]) -> list[list[list[int]]]:
         """Lengths in each rank's batches of a forward pass, as OpenRLHF's `split_rollout_samples` cuts them."""
@@ -185,6 +205,20 @@ class SimulatedStream:
         """Seconds of training that generation has hidden until it ended `now`, and those until the buckets are trained."""
         hidden = sum(min(end, now) - min(begin, now) for begin, end in self._trainings)
         return hidden, max([0.0, *(end - now for _, end in self._trainings[-1:])])
+
+
+def packed_shares(lengths_N: list[int], ranks: int) -> list[list[int]]:
+    """Lengths of each rank's packed samples, longest first: OpenRLHF's `get_capped_partitions` where a batch has room for them.
+
+    The longest is dealt first, to the rank whose samples cost least so far, with their attention.
+    """
+    shares: list[list[int]] = [[] for _ in range(ranks)]
+    cheapest = [(0, rank) for rank in range(ranks)]
+    for length in sorted(lengths_N, reverse=True):
+        cost, rank = cheapest[0]
+        shares[rank].append(length)
+        heapq.heapreplace(cheapest, (cost + length * (24576 + length), rank))
+    return shares
 
 
 def even_parts(items: Sequence[int], count: int) -> list[list[int]]:

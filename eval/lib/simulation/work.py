@@ -48,6 +48,7 @@ class Work:
         micro_batch_size: samples of a padded micro-batch, for each rank.
         actor_gpus: that the engines do not use; 0: actors and engines take turns on all GPUs.
         optimizer_steps: of a rollout.
+        rank_gpus: that share each packed sample, by a ring or by parts of the model, and are as fast together as apart.
     """
 
     old_log_probs: str = "forward"
@@ -56,6 +57,7 @@ class Work:
     micro_batch_size: int = 1
     actor_gpus: int = 0
     optimizer_steps: int = 1
+    rank_gpus: int = 1
 
     @cached_property
     def has_forward(self) -> bool:
@@ -121,6 +123,12 @@ def add_work_flags(parser: argparse.ArgumentParser) -> None:
         "--micro_batch_size", type=int, default=usual.micro_batch_size, help="samples of a padded micro-batch"
     )
     parser.add_argument(
+        "--optimizer_steps",
+        type=int,
+        default=usual.optimizer_steps,
+        help="of a rollout; its samples are dealt to them",
+    )
+    parser.add_argument(
         "--actor_gpus",
         type=int,
         default=usual.actor_gpus,
@@ -134,14 +142,15 @@ def work_of(arguments: argparse.Namespace) -> Work:
     Raises:
         ValueError: they do not fit each other; the message names the flag.
     """
-    if arguments.micro_batch_size < 1:
-        raise ValueError(f"--micro_batch_size must be at least 1, got {arguments.micro_batch_size}")
+    for name in ("micro_batch_size", "optimizer_steps"):
+        if getattr(arguments, name) < 1:
+            raise ValueError(f"--{name} must be at least 1, got {getattr(arguments, name)}")
     if arguments.actor_gpus < 0 or arguments.actor_gpus >= min(arguments.gpus):
         raise ValueError(
             f"--actor_gpus must be at least 0 and leave GPUs of --gpus {min(arguments.gpus)} to the engines, got "
             f"{arguments.actor_gpus}"
         )
-    names = ("old_log_probs", "micro_batches", "stream", "micro_batch_size", "actor_gpus")
+    names = ("old_log_probs", "micro_batches", "stream", "micro_batch_size", "optimizer_steps", "actor_gpus")
     work = Work(**{name: getattr(arguments, name) for name in names})
     if work.stream == "auto" and not work.streams:
         raise ValueError(

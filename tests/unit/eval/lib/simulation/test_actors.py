@@ -11,10 +11,11 @@ from experiences import model_groups, padded_batches_flags, samples_of
 from flags import arguments_with
 from hypothesis import given
 from hypothesis import strategies as st
-from lib.simulation.actors import Actors, SimulatedStream, padded_tokens
+from lib.simulation.actors import Actors, SimulatedStream, packed_shares, padded_tokens
 from lib.simulation.training import SimulatedTraining
 from lib.simulation.work import Work
 from openrlhf.trainer.ppo_utils.replay_buffer import NaiveReplayBuffer
+from openrlhf.utils.seqlen_balancing import get_capped_partitions
 
 import openrlhf_sagc.driver.streaming as streaming
 from openrlhf_sagc.actors.micro_batches import LengthBuffer
@@ -127,6 +128,45 @@ def test_micro_batches_of_a_bucket_are_those_of_the_replay_buffer(lengths, size,
         assert [sorted(batch) for batch in batches] == [sorted(batch) for batch in expected]
 
 
+ROOMY = 10**9  # tokens of a batch: it has room for all that a rank has
+
+
+@given(
+    ranks_and_lengths=st.integers(1, 5).flatmap(
+        lambda ranks: st.tuples(st.just(ranks), st.lists(st.integers(1, 30_000), min_size=ranks, max_size=40))
+    ),
+    batch_size=st.integers(5, 40),
+    seed=st.integers(0, 5),
+)
+def test_packed_samples_go_to_ranks_and_optimizer_steps_as_in_dynamic_batches(ranks_and_lengths, batch_size, seed):
+    ranks, lengths = ranks_and_lengths
+    steps = -(-len(lengths) // batch_size)
+    shares = packed_shares(lengths, ranks)
+    theirs = get_capped_partitions(lengths, ROOMY, ranks)
+    assert sorted(shares) == sorted(sorted((lengths[i] for i in share), reverse=True) for share in theirs)
+    actors, counts = actors_of(ranks, optimizer_steps=steps), [len(share) for share in shares]
+    actors._generator = np.random.default_rng(seed)
+    summed = [sum(share[place] for share in shares if place < len(share)) for place in range(max(counts))]
+    strategy = mock.MagicMock(all_gather=lambda _: torch.tensor(counts))
+    strategy.all_reduce = lambda own, op: torch.tensor(summed) if op == "sum" else own
+    strategy.args.train = SimpleNamespace(batch_size=batch_size, max_tokens_per_gpu=ROOMY, seed=0)
+    strategy.args.ds = SimpleNamespace(ring_attn_size=1, tensor_parallel_size=1)
+    start = torch.from_numpy(np.random.default_rng(seed).random(max(min(steps, *counts), 1)))
+    module, tokens = "openrlhf.trainer.ppo_utils.replay_buffer", []
+    with (
+        mock.patch(f"{module}.get_accelerator", return_value=mock.Mock(current_device_name=lambda: "cpu")),
+        mock.patch(f"{module}.dist", mock.Mock(get_world_size=lambda group: ranks)),
+        mock.patch(f"{module}.torch.rand", return_value=start),
+    ):
+        for share in shares:
+            buffer = NaiveReplayBuffer(1, dynamic_batch=True)
+            buffer.items = [SimpleNamespace(total_length=torch.tensor(n), action_mask=torch.ones(1)) for n in share]
+            buffer.setup_dynamic_batch(strategy)
+            assert all(buffer.dynamic_optimizer_step)
+            tokens.append([sum(buffer.items[i].total_length.item() for i in step) for step in buffer.dynamic_indices])
+    assert actors.packed_steps(shares) == tokens
+
+
 @pytest.fixture
 def stream_of_training(monkeypatch):
     """stream_of_training(ranks, micro_batch_size) -> training's `Stream`, and the group numbers of its buckets."""
@@ -222,8 +262,22 @@ def test_a_padded_micro_batch_costs_its_longest_sample_and_ranks_wait_for_each_o
     assert padded_tokens([[[3, 1], [5]], [[2, 2], [9]]]) == 6 + 9
 
 
+def test_packed_training_takes_as_long_as_on_the_fullest_rank():
+    costs = costs_of(experience_per_token=1.0, train_per_token=2.0)
+    groups = [group_of([40, 20, 10, 5])]
+    assert actors_of(2, costs=costs).seconds(groups) == (40.0, 2.0 * 40)
+    assert actors_of(2, costs=costs).seconds([group_of([40, 40, 10, 10])]) == (50.0, 2.0 * 50)
+    two = actors_of(2, costs=costs, optimizer_steps=2).seconds([group_of([40, 40, 10, 10])])
+    assert two == (50.0, 2.0 * (40 + 10))
+    assert actors_of(8, costs=costs).seconds(groups) == (40.0, 2.0 * 40)  # four ranks have none
+    assert actors_of(8, costs=costs, rank_gpus=4).seconds(groups) == (
+        40.0 / 4,
+        2.0 * 40 / 4,
+    )  # as of two, four times as fast
+
+
 def test_what_is_left_out_costs_nothing():
-    groups = [group_of([10, 20, 30, 40])]
+    groups = [group_of([10, 20, 30, 40])]  # packed, 15 and 45 tokens are on one rank, 25 and 35 on the other
     costs = costs_of(experience_base=0.5, experience_per_token=1.0, train_per_token=2.0)
     assert actors_of(2, 5, costs).seconds(groups) == (0.5 + 120 / 2, 2.0 * 120 / 2)
     assert actors_of(2, 5, costs, old_log_probs="auto").seconds(groups) == (0.5, 2.0 * 120 / 2)

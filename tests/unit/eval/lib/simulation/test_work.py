@@ -63,6 +63,7 @@ def test_a_run_that_cannot_stream_is_refused_with_trainings_reason(words, reason
     "words, message",
     [
         ("--micro_batch_size 0", "--micro_batch_size must be at least 1, got 0"),
+        ("--optimizer_steps 0", "--optimizer_steps must be at least 1, got 0"),
         ("--actor_gpus 8", "--actor_gpus must be at least 0 and leave GPUs of --gpus 8 to the engines, got 8"),
         ("--actor_gpus -1", "--actor_gpus must be at least 0"),
     ],
