@@ -14,27 +14,24 @@ from typing import NamedTuple
 import pandas as pd
 from lib.paths import ROOT, study_flags
 from lib.policies import parse_policy
-from lib.simulation.costs import CostModel
 from lib.simulation.flags import default_arguments
 from lib.simulation.lengths import LogNormal
+from lib.simulation.roofline import H100, MEMORY, roofline
 from lib.simulation.runs import train
+from lib.simulation.work import Work
 from lib.tables import show
 from rich.progress import track
 
 ENGINE_FLAGS = runpy.run_path(str(ROOT / "train_scripts/engine_flags.py"))
-MEMORY = runpy.run_path(str(ROOT / "train_scripts/memory.py"))
-CARD_GB, USUAL_SLOTS = MEMORY["CARD_GB"], 128
+USUAL_SLOTS = 128
 OPENRLHF_SHARE, SHARE = 0.6, 0.8  # of the card for engines: of OpenRLHF's scripts, and of ours
 LAUNCHES = (0.018, 0.010)  # seconds of an iteration without graphs at least
 STEPS, SEEDS = 3, (0, 1, 2)
-BANDWIDTH, FLOPS = 0.8 * 3.35e12, 989e12  # of an H100, as eval/engines/h100-7b.json has them
-DECODING, TRAINING = 0.5 * FLOPS, 0.4 * FLOPS
-ALL_REDUCE, LINK = 12e-6, 300e9  # seconds of one of a few tokens, and bytes a second between GPUs; assumed
 CONFIGS = runpy.run_path(str(ROOT / "train_scripts/recipe_memory.py"))["CONFIGS"]
 
 
 class Recipe(NamedTuple):
-    """The sizes of a script. `longest` is --data.max_len, `cap` the tokens of a response at most."""
+    """The sizes of a script. `longest` is --data.max_len, `cap` the tokens of a response at most, `trained` --train.batch_size."""
 
     model: str
     gpus: int
@@ -43,56 +40,33 @@ class Recipe(NamedTuple):
     samples: int
     longest: int
     cap: int
+    trained: int
 
 
 RECIPES = {  # a test has these of the scripts; the asynchronous one does not wait for its longest rollout
-    "dapo_qwen2.5_1.5b.sh": Recipe("Qwen2.5-1.5B", 8, 1, 128, 16, 10240, 8192),
-    "dapo_qwen2.5_7b.sh": Recipe("Qwen2.5-7B", 8, 2, 512, 16, 22528, 20480),
-    "dapo_qwen2.5_32b_multinode.sh": Recipe("Qwen2.5-32B", 64, 4, 512, 16, 10240, 8192),
-    "multi_turn_agent.sh": Recipe("Qwen2.5-7B", 8, 2, 128, 8, 16384, 16384),
+    "dapo_qwen2.5_1.5b.sh": Recipe("Qwen2.5-1.5B", 8, 1, 128, 16, 10240, 8192, 128),
+    "dapo_qwen2.5_7b.sh": Recipe("Qwen2.5-7B", 8, 2, 512, 16, 22528, 20480, 512),
+    "dapo_qwen2.5_32b_multinode.sh": Recipe("Qwen2.5-32B", 64, 4, 512, 16, 10240, 8192, 512),
+    "multi_turn_agent.sh": Recipe("Qwen2.5-7B", 8, 2, 128, 8, 16384, 16384, 256),
 }
-
-
-def costs_of(model: str, ranks: int, share: float, slots: int, launch: float) -> CostModel:
-    """A roofline of H100s, with two all-reduces a layer where engines have several."""
-    config = CONFIGS[model]
-    weights = MEMORY["weights_of"](config)
-    reduces = 2 * config["num_hidden_layers"] if ranks > 1 else 0
-    sent = reduces * 2 * config["hidden_size"] * 2 * (ranks - 1) / ranks / LINK
-    token = 2 * weights / ranks / DECODING + sent
-    return CostModel(
-        decode_base=2 * weights / ranks / BANDWIDTH + reduces * ALL_REDUCE,
-        decode_per_request=token,
-        decode_per_kv_token=MEMORY["bytes_a_token"](config, ranks) / BANDWIDTH,
-        prefill_per_token=token,
-        launch=launch,
-        max_running=slots,
-        kv_limit=MEMORY["kv_tokens"](config, share * CARD_GB, ranks),
-        gpus_per_engine=ranks,
-        generation_base=1.0,
-        experience_base=1.0,
-        experience_per_token=2 * weights / TRAINING,
-        train_base=1.0,
-        train_per_token=8 * weights / TRAINING,
-        sync=2.0,
-    )
 
 
 def slots_of(recipe: Recipe, share: float = SHARE) -> int:
     """What the script's engines decode at a time."""
-    tokens = MEMORY["kv_tokens"](CONFIGS[recipe.model], share * CARD_GB, recipe.ranks)
+    tokens = MEMORY["kv_tokens"](CONFIGS[recipe.model], share * H100.gb, recipe.ranks)
     return ENGINE_FLAGS["slots_of"](tokens, recipe.longest)
 
 
 def seconds_of(recipe: Recipe, share: float, slots: int, launch: float) -> float:
     """Mean seconds of a step."""
-    costs = costs_of(recipe.model, recipe.ranks, share, slots, launch)
+    costs = roofline(CONFIGS[recipe.model], recipe.ranks, share, slots, launch)
+    work = Work(optimizer_steps=recipe.prompts * recipe.samples // recipe.trained)
     lengths = LogNormal(median=955, between=1.3, within=0.48, cap=recipe.cap)
     settings = {"batch_size": recipe.prompts, "n_samples_per_prompt": recipe.samples, "prompt_tokens": 256}
     found = []
     for seed in SEEDS:
         arguments = default_arguments(**settings, dynamic_sampling=False, seed=seed)
-        run = train(parse_policy(f"fixed:{recipe.samples}"), recipe.gpus, lengths, costs, arguments)
+        run = train(parse_policy(f"fixed:{recipe.samples}"), recipe.gpus, lengths, costs, arguments, work)
         found += [run.step()["seconds"] for _ in range(STEPS)]
     return sum(found) / len(found)
 

@@ -2,7 +2,9 @@
 
 import json
 from dataclasses import replace
+from importlib import import_module
 
+import numpy as np
 import pandas as pd
 import pytest
 from cpu_stack import ROOT
@@ -10,11 +12,13 @@ from lib.comparison.arms import flags_of
 from lib.comparison.step_arms import ARMS
 from lib.paths import ENGINES, STUDIES
 from lib.simulation.costs import CostModel
-from studies.recipes.run import RECIPES, Recipe, costs_of
+from lib.simulation.roofline import roofline
+from studies.recipes.run import CONFIGS, RECIPES, Recipe
 
 # --- predicted -------------------------------------------------------------------------------------------------------
 
 
+RANDOM = np.random.default_rng(0)
 USUAL = CostModel.load(ENGINES / "cpu-2-cores.json")
 # Another machine: an engine of half the speed, and an optimizer that takes much longer.
 GENERATION = ("generation_base", "decode_base", "decode_per_request", "decode_per_kv_token", "prefill_per_token")
@@ -96,7 +100,7 @@ def test_policies_of_a_comparison_are_predicted_with_its_settings(study, small, 
 
 
 def test_recipes_are_predicted_with_more_slots_and_graphs(study, small):
-    recipe = Recipe("Qwen2.5-7B", 2, 1, 64, 8, 2048, 1792)
+    recipe = Recipe("Qwen2.5-7B", 2, 1, 64, 8, 2048, 1792, 128)
     small("recipes.run", RECIPES={"small.sh": recipe}, STEPS=1, SEEDS=(0,))
     folder = study("recipes")
     rows = pd.read_csv(folder / "predicted.csv").set_index("launch ms")
@@ -113,7 +117,8 @@ def test_recipes_are_predicted_with_more_slots_and_graphs(study, small):
 def test_the_costs_of_a_recipe_are_those_of_the_shipped_engine():
     """Of one H100 with a 7B model, within the precision of its rounded numbers; what is left for work is newer."""
     made, shipped = (
-        vars(costs) for costs in (costs_of("Qwen2.5-7B", 1, 0.6, 128, 0.0), CostModel.load(ENGINES / "h100-7b.json"))
+        vars(costs)
+        for costs in (roofline(CONFIGS["Qwen2.5-7B"], 1, 0.6, 128), CostModel.load(ENGINES / "h100-7b.json"))
     )
     others = {"kv_limit"}
     assert {name: made[name] for name in made.keys() - others} == pytest.approx(
@@ -135,3 +140,30 @@ def test_scripts_and_pages_have_the_kept_prediction():
         times = " and ".join(f"{(own[openrlhf] / own['as shipped']).iloc[row]:.2f}" for row in (1, 0))
         cells = f"| {seconds[1]} | {seconds[2]} | {seconds[0]} | {times} |"
         assert cells in page, script
+
+
+# --- what others have published --------------------------------------------------------------------------------------
+
+
+def test_published_seconds_stand_beside_predicted_ones(study, small, tmp_path, capsys):
+    module = small("published.run", FOLDER=tmp_path, STEPS=1, SEEDS=(0,))
+    cells = pd.read_csv(STUDIES / "published/published.csv")
+    parts = cells.groupby("part").head(1).assign(prompts=4, samples=4, gpus=16, policy="fixed:4", trainers=0)
+    apart = parts[parts["part"] == "step"].assign(trainers=8)
+    pd.concat([parts, apart]).to_csv(tmp_path / "published.csv", index=False)
+    table = pd.read_csv(study("published") / "predicted.csv")
+    assert len(table) == len(parts) + 1 and (table[["wide", "narrow"]] > 0).all(axis=None)
+    errors = 100 * (table["wide"] / table["seconds"] - 1)
+    assert table["error_percent"].tolist() == pytest.approx(errors.tolist(), abs=0.1)
+    printed = capsys.readouterr().out
+    assert printed.count(f"| {table.loc[0, 'source']} |") >= 1 and f"Of {len(table)} cells" in printed
+    lengths, *_ = (module.Cell(**{name: row[name] for name in module.Cell._fields}) for _, row in cells.iterrows())
+    drawn = lengths.lengths("wide").draw_rollouts([*lengths.lengths("wide").draw_prompts(4000, RANDOM)], 8, RANDOM)[0]
+    assert drawn.mean() == pytest.approx(lengths.mean_tokens, rel=0.05) and drawn.max() <= lengths.cap
+
+
+def test_the_page_has_the_kept_predictions_of_all_published_cells():
+    module = import_module("studies.published.run")
+    cells, kept = (pd.read_csv(STUDIES / f"published/{name}.csv") for name in ("published", "predicted"))
+    pd.testing.assert_frame_equal(kept[cells.columns], cells)
+    assert module.report(kept.fillna({"policy": ""})) in (STUDIES / "published/README.md").read_text()

@@ -128,7 +128,7 @@ def test_engines_have_slots_for_their_memory(flags_of, script):
     assert slots[1] > 128 and batched == ("max_num_batched_tokens", 8192)
     assert not [pair for pair in pairs(flags_of(script, SAGC="unpatched")) if pair[0] == "--vllm.engine_args"]
     if recipe := recipes.RECIPES.get(script):
-        nodes, gpus, ranks, prompts, samples, longest, share = (
+        nodes, gpus, ranks, prompts, samples, longest, trained, share = (
             float(flags[f"--{name}"][0])
             for name in (
                 "actor.num_nodes",
@@ -137,11 +137,12 @@ def test_engines_have_slots_for_their_memory(flags_of, script):
                 "rollout.batch_size",
                 "rollout.n_samples_per_prompt",
                 "data.max_len",
+                "train.batch_size",
                 "vllm.gpu_memory_utilization",
             )
         )
         cap = int(flags.get("--rollout.max_new_tokens", flags["--data.max_len"])[0])
-        assert recipe[1:] == (nodes * gpus, ranks, prompts, samples, longest, cap) and share == recipes.SHARE
+        assert recipe[1:] == (nodes * gpus, ranks, prompts, samples, longest, cap, trained) and share == recipes.SHARE
         assert flags["--actor.model_name_or_path"][0].removesuffix("-Instruct") == f"Qwen/{recipe.model}"
         assert slots == ("max_num_seqs", recipes.slots_of(recipe))
 
