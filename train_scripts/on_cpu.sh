@@ -20,6 +20,7 @@ export VLLM_CPU_KVCACHE_SPACE=1 VLLM_NO_USAGE_STATS=1                       # Gi
 export VLLM_ENABLE_V1_MULTIPROCESSING=0 # an engine's worker in the engine's process, not in one more that polls
 export TORCHDYNAMO_DISABLE=1            # nothing is compiled, but in the workers of a run without --vllm.enforce_eager
 export OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1
+# PACE_PATH: of eval/studies paced, a folder that slows engines and training down to a GPU's.
 export PYTHONPATH=$tree${PACE_PATH:+:$PACE_PATH} PATH=$root/.venv/bin:$PATH
 [ -z "${WARM_PYTHON:-}" ] || PATH=$(dirname "$WARM_PYTHON"):$PATH # of the tests: a python that starts at once
 unset RAY_ADDRESS

@@ -9,7 +9,8 @@ import pandas as pd
 import pytest
 from lib.paths import ENGINES
 
-from openrlhf_sagc.__main__ import read_settings
+from openrlhf_sagc.arguments import add_arguments
+from openrlhf_sagc.config.flags import parse_flags
 from studies.paced.arms import ARMS, SECOND, SHAPES, run_of
 from studies.paced.run import late_share
 from studies.paced.table import table
@@ -91,7 +92,7 @@ def test_late_iterations_are_counted_once(tmp_path):
 
 
 @pytest.mark.parametrize("shape, name", [*(("two", name) for name in ARMS), *(("four", name) for name in SECOND)])
-def test_every_arm_has_the_samples_of_a_step_and_flags_that_the_command_takes(shape, name, task, monkeypatch):
+def test_every_arm_has_the_samples_of_a_step_and_flags_that_the_command_takes(shape, name):
     arm, kind = {"two": ARMS, "four": SECOND}[shape][name], SHAPES[shape]
     tree, words, environment = run_of(arm, kind, 0)
     flags = dict(zip(words, words[1:]))  # later ones win
@@ -102,7 +103,7 @@ def test_every_arm_has_the_samples_of_a_step_and_flags_that_the_command_takes(sh
     assert int(flags["--vllm.num_engines"]) == engines
     assert float(environment["PACE_SAMPLE_MS"]) * samples == pytest.approx(2000 * kind.gpus / trainers)
     if tree == "cpu-patched" and not arm.off:
-        read_settings(["--actor.model_name_or_path", str(task / "model"), "--data.prompt_dataset", "x", *words])
+        parse_flags(words, add_arguments)
 
 
 def rows(arm, seed, seconds, reward):
@@ -137,7 +138,7 @@ def test_a_run_that_fails_ends_what_runs_beside_it(study, monkeypatch, tmp_path)
     monkeypatch.setattr(module, "RUNS", tmp_path / "runs")
     monkeypatch.setattr(module, "make_task", lambda *_: None)
     monkeypatch.setattr(module, "POLL_SECONDS", 0.05)
-    commands = iter([["sleep", "60"], ["false"]])
+    commands = iter([["bash", "-c", "sleep 60"], ["false"]])
     monkeypatch.setattr(module, "train_command", lambda *_, **__: next(commands))
     began = time.monotonic()
     with pytest.raises(SystemExit, match="^eval/studies paced: auto, seed 0: exit code 1, see .*auto/0/train.log$"):
