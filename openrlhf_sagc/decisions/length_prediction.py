@@ -7,9 +7,11 @@ unfinished rollouts, says more than any average. Both rules are ours.
 import hashlib
 import heapq
 import math
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+
+import numpy as np
 
 SHRINKAGE = 0.5  # rollouts that the average weighs as much as: variance within prompts over that between them
 DISCOUNT = 0.5  # factor by which a prompt's history fades with every new group of it, since the policy changes
@@ -18,6 +20,7 @@ AVERAGE_ROLLOUTS = 8 / (1 - AVERAGE_DISCOUNT)  # that the average weighs as much
 ERROR_DISCOUNT = 0.995  # the same for the errors of predictions
 PRIOR_GROUPS = 16  # that errors are taken to be those of a policy that stands still, before any was seen
 DRIFT_RATE = 0.005  # share of a group's error that all lengths are taken to have moved by
+LAST_GROUPS = 256  # with a history, whose expected lengths are ranked beside their own
 KEY_BYTES = 5
 MOST_PROMPTS = 10**6  # whose history is kept, some 300 MB; those that were observed longest ago are forgotten first
 
@@ -30,6 +33,7 @@ class LengthPredictor:
 
     `explained` is the share of the spread between prompts, in log lengths, that was foreseen of the last prompts: 1 if
     all was, 0 if a prompt's history said no more than the average, or if there was none, below if it misled.
+    `rank_correlation` is Spearman's, of what was expected of the last groups with a history and what came; 0 without any.
     `explained_again` is that share of prompts that have a history, which a later episode begins with.
     """
 
@@ -42,6 +46,15 @@ class LengthPredictor:
         self._noise = 0.0  # discounted sum of the variances of these means
         # Of groups with a history: sum of squares less what was expected, and groups; all groups. These fade sooner.
         self._error, self._known, self._judged = 0.0, 0.0, 0.0
+        self._pairs: deque[list[float]] = deque(maxlen=LAST_GROUPS)  # log lengths, expected and seen
+
+    @property
+    def rank_correlation(self) -> float:
+        """See above; equal lengths are ranked in their order."""
+        if len(self._pairs) < 2:
+            return 0.0
+        ranks_2N = np.argsort(np.argsort(np.array(self._pairs).T, kind="stable"), kind="stable")
+        return float(np.corrcoef(ranks_2N)[0, 1])
 
     @property
     def explained(self) -> float:
@@ -100,6 +113,7 @@ class LengthPredictor:
         self._known, self._judged = ERROR_DISCOUNT * self._known + known, ERROR_DISCOUNT * self._judged + 1
         if known:
             self._drift += DRIFT_RATE * error
+            self._pairs.append([mean - error, mean])
 
     def _learn(self, key: str, discount: float, logs: float, rollouts: int) -> None:
         total, weight = self._prompts.get(key, (0.0, 0.0))
@@ -148,6 +162,7 @@ class LengthPredictor:
             "average": [self._total, self._weight],
             "drift": self._drift,
             "judged": [self._spread, self._groups, self._error, self._judged, self._known, self._noise],
+            "pairs": list(self._pairs),
             "prompts": {key: list(sums) for key, sums in self._prompts.items()},
         }
 
@@ -159,6 +174,7 @@ class LengthPredictor:
         if len(judged) < 6:  # of a version that did not tell prompts without a history apart
             judged = [*judged[:2], 0.0, 0.0, 0.0, 0.0]
         self._spread, self._groups, self._error, self._judged, self._known, self._noise = judged
+        self._pairs = deque(state.get("pairs", ()), maxlen=LAST_GROUPS)
         known = {
             key: sums for key, sums in state["prompts"].items() if len(key) == 2 * KEY_BYTES
         }  # before format 5: 8 bytes

@@ -22,7 +22,7 @@ def control_metrics(planner: StepPlanner, step: Step) -> dict[str, float]:
     if rounds:
         rounds |= {"wasted_tokens": float(wasted_tokens(step))}
     if rounds and planner.predictor:
-        rounds |= {"explained": planner.predictor.explained}
+        rounds |= {name: getattr(planner.predictor, name) for name in ("explained", "rank_correlation")}
     return (
         {f"sagc/{name}": value for name, value in control.items()}
         | {f"tail_batching/{name}": value for name, value in rounds.items()}

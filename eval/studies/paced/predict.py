@@ -14,7 +14,6 @@ import numpy as np
 import pandas as pd
 from lib.simulation.runs import started
 from lib.tables import markdown
-
 from studies.paced.arms import ARMS, CONTROL, SHAPES, Arm
 from studies.paced.table import PLAIN
 

@@ -27,7 +27,6 @@ from lib.run_logs.read import read
 from lib.runs import train_command
 from lib.turns import Run, end, opened_log
 from rich.console import Console
-
 from studies.paced.arms import CONTROL, SHAPES, TASK, arms_of, run_of
 from studies.paced.predict import predictions
 from studies.paced.table import PLAIN, plot, table

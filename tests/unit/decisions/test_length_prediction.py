@@ -9,9 +9,10 @@ import openrlhf.trainer.ppo_utils.samples_generator as upstream
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.stats import spearmanr
 
 from openrlhf_sagc.decisions import length_prediction
-from openrlhf_sagc.decisions.length_prediction import LengthPredictor, balance, key_of, place_whole
+from openrlhf_sagc.decisions.length_prediction import LAST_GROUPS, LengthPredictor, balance, key_of, place_whole
 
 
 def shown(*groups):
@@ -154,6 +155,18 @@ def test_what_history_explains_of_the_spread_is_measured():
     assert explained_of(same, lambda log: 12 - log).explained < -1  # it misleads
     assert abs(explained_of(same, same, spread=0.0).explained) < 1  # all are alike
     assert LengthPredictor().explained == 0
+
+
+def test_expected_lengths_are_ranked_beside_those_that_come():
+    """As SciPy ranks them, over the last groups with a history."""
+    found = explained_of(same, same)
+    expected, seen = np.array(found._pairs).T
+    assert len(found._pairs) == LAST_GROUPS and found.rank_correlation == pytest.approx(spearmanr(expected, seen)[0])
+    assert found.rank_correlation > 0.9 and explained_of(same, lambda log: 12 - log).rank_correlation < -0.8
+    assert LengthPredictor().rank_correlation == 0
+    again = LengthPredictor()
+    again.load_state_dict(json.loads(json.dumps(found.state_dict())))
+    assert again.rank_correlation == found.rank_correlation
 
 
 def test_prompts_without_a_history_are_not_explained_and_slow_ones_do_not_count():

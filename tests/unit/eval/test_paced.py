@@ -8,12 +8,12 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 from lib.paths import ENGINES
-
-from openrlhf_sagc.arguments import add_arguments
-from openrlhf_sagc.config.flags import parse_flags
 from studies.paced.arms import ARMS, SECOND, SHAPES, run_of
 from studies.paced.run import late_share
 from studies.paced.table import table
+
+from openrlhf_sagc.arguments import add_arguments
+from openrlhf_sagc.config.flags import parse_flags
 
 
 @pytest.fixture
@@ -85,9 +85,7 @@ def test_a_module_is_changed_as_it_is_imported(pace, monkeypatch, tmp_path):
 
 
 def test_late_iterations_are_counted_once(tmp_path):
-    (tmp_path / "log").write_text(
-        "engine 7 200 1 1 9\nengine 7 400 2 2 10\ntraining 8 1 1 1 1\nengine 9 200 1 1 2\n"
-    )
+    (tmp_path / "log").write_text("engine 7 200 1 1 9\nengine 7 400 2 2 10\ntraining 8 1 1 1 1\nengine 9 200 1 1 2\n")
     assert late_share(tmp_path / "log") == 0.02
 
 
