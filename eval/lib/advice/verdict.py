@@ -6,6 +6,7 @@ import pandas as pd
 from lib.advice.calibration import Calibration
 
 LEAST_GAIN = 0.03  # that is worth a flag
+NAMED_WASTE = 0.03  # share of the tokens that is decoded in vain and said
 
 
 class Verdict(NamedTuple):
@@ -34,12 +35,19 @@ def verdict(rows: pd.DataFrame, calibration: Calibration) -> Verdict:
         as_good = tried[tried["low"] >= max((1 + best["low"]) / (1 + floor) - 1, floor)]
         fewest = as_good["flags"].str.count("--")
         best = as_good.loc[as_good["low"].where(fewest == fewest.min()).idxmax()]
-        return Verdict(best["switch"], best["flags"], f"It gains {interval(best)}")
+        return Verdict(best["switch"], best["flags"], f"It gains {interval(best)}{price(best, rows.iloc[0])}")
     found = f"the best candidate is {best['switch']}, {interval(best)}"
     if best["low"] <= 0:
         return Verdict(None, "", f"No gain is significant: {found}")
     why = "too small for a flag, below" if floor == LEAST_GAIN else "within the simulator's own error,"
     return Verdict(None, "", f"The gain may be {why} {100 * floor:.0f} %: {found}")
+
+
+def price(row: pd.Series, base: pd.Series) -> str:
+    """What a switch that stops rollouts pays for its gain, in words; empty if it wastes hardly more than the run as it is."""
+    if row["wasted_share"] < base["wasted_share"] + NAMED_WASTE:
+        return ""
+    return f", from steps that stop rollouts: {row['wasted_share']:.0%} of the tokens are decoded in vain"
 
 
 def floor_of(calibration: Calibration) -> float:

@@ -9,9 +9,10 @@ from lib.advice.verdict import LEAST_GAIN, floor_of, verdict
 
 def rows_of(*gains):
     """The run as it is, then switches a, b, ... of these gains with the lower ends of their intervals."""
-    rows = [{"switch": "as it is", "flags": "", "gain": 0.0, "low": 0.0, "high": 0.0}]
+    rows = [{"switch": "as it is", "flags": "", "gain": 0.0, "low": 0.0, "high": 0.0, "wasted_share": 0.0}]
     for name, (low, gain) in zip("abc", gains):
-        rows.append({"switch": name, "flags": f"--{name}", "gain": gain, "low": low, "high": 2 * gain - low})
+        row = {"switch": name, "flags": f"--{name}", "gain": gain, "low": low, "high": 2 * gain - low}
+        rows.append(row | {"wasted_share": 0.0})
     return pd.DataFrame(rows)
 
 
@@ -41,6 +42,12 @@ def test_flags_that_gain_no_more_than_can_be_told_are_spared(low, switch):
     assert verdict(rows, Calibration(True, 0.1, "")).switch == switch
     rows.loc[1, "flags"] = "--a --b --c"
     assert verdict(rows, Calibration(True, 0.1, "")).switch == "b"
+
+
+@pytest.mark.parametrize("before, wasted, said", [(0.0, 0.3, True), (0.0, 0.01, False), (0.3, 0.31, False)])
+def test_tokens_that_are_decoded_in_vain_are_said(before, wasted, said):
+    rows = rows_of((0.2, 0.3)).assign(wasted_share=[before, wasted])
+    assert ("30% of the tokens are decoded in vain" in verdict(rows, Calibration(True, 0.1, "")).reason) == said
 
 
 def test_the_least_gain_holds_for_a_perfect_simulator():
