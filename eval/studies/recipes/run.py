@@ -2,11 +2,14 @@
 
 OpenRLHF's: 128 rollouts at a time, without CUDA graphs, at 0.6 of the memory. As shipped: what train_scripts/engine_flags.py
 makes of 0.8 of the memory, with graphs. Without graphs an iteration takes at least what the launches of its kernels do, which is
-assumed to be 10 or 18 ms. Nothing is stopped or sorted: tail batching has its own studies. It writes predicted.csv and tensor_parallel.csv.
+assumed to be 10 or 18 ms. Nothing is stopped or sorted. It writes predicted.csv and tensor_parallel.csv.
+
+python eval/studies recipes tail_batching    # instead: placed rollouts and tail batching on the engines as shipped
 """
 
 import itertools
 import runpy
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -14,6 +17,7 @@ from typing import NamedTuple
 import pandas as pd
 from lib.paths import ROOT, study_flags
 from lib.policies import parse_policy
+from lib.simulation.costs import CostModel
 from lib.simulation.flags import default_arguments
 from lib.simulation.lengths import LogNormal
 from lib.simulation.roofline import H100, MEMORY, roofline
@@ -27,6 +31,8 @@ USUAL_SLOTS = 128
 OPENRLHF_SHARE, SHARE = 0.6, 0.8  # of the card for engines: of OpenRLHF's scripts, and of ours
 LAUNCHES = (0.018, 0.010)  # seconds of an iteration without graphs at least
 STEPS, SEEDS = 3, (0, 1, 2)
+EPISODES, EPISODE = 3, 10  # of tail_batching: prompts come again after so many steps, on average
+LENGTHS = LogNormal(median=955, between=1.3, within=0.48, cap=0)  # each recipe has a cap of its own
 CONFIGS = runpy.run_path(str(ROOT / "train_scripts/recipe_memory.py"))["CONFIGS"]
 
 
@@ -60,15 +66,20 @@ def slots_of(recipe: Recipe, share: float = SHARE) -> int:
 def seconds_of(recipe: Recipe, share: float, slots: int, launch: float) -> float:
     """Mean seconds of a step."""
     costs = roofline(CONFIGS[recipe.model], recipe.ranks, share, slots, launch)
+    return means_of(recipe, costs, f"fixed:{recipe.samples}", STEPS)["seconds"]
+
+
+def means_of(recipe: Recipe, costs: CostModel, policy: str, steps: int, prompts: int = 0) -> pd.Series:
+    """Means over the steps of all seeds, of so many prompts that come again and again; with 0 each is a new one."""
     work = Work(optimizer_steps=recipe.prompts * recipe.samples // recipe.trained)
-    lengths = LogNormal(median=955, between=1.3, within=0.48, cap=recipe.cap)
+    lengths = LENGTHS._replace(cap=recipe.cap, prompts=prompts)
     settings = {"batch_size": recipe.prompts, "n_samples_per_prompt": recipe.samples, "prompt_tokens": 256}
     found = []
     for seed in SEEDS:
         arguments = default_arguments(**settings, dynamic_sampling=False, seed=seed)
-        run = train(parse_policy(f"fixed:{recipe.samples}"), recipe.gpus, lengths, costs, arguments, work)
-        found += [run.step()["seconds"] for _ in range(STEPS)]
-    return sum(found) / len(found)
+        run = train(parse_policy(policy), recipe.gpus, lengths, costs, arguments, work)
+        found += [run.step() for _ in range(steps)]
+    return pd.DataFrame(found).mean()
 
 
 def of_settings(name: str, recipe: Recipe) -> list[dict]:
@@ -95,10 +106,37 @@ def of_tensor_parallel(name: str, recipe: Recipe) -> dict:
     return row
 
 
+def of_tail_batching(name: str, recipe: Recipe) -> dict:
+    """Percent of the seconds as shipped with placed rollouts, and with the default of tail batching, which places them too."""
+    costs = roofline(CONFIGS[recipe.model], recipe.ranks, SHARE, slots_of(recipe), 0.0)
+    plain, placed, auto = (
+        means_of(recipe, costs, f"fixed:{recipe.samples}{word}", EPISODES * EPISODE, EPISODE * recipe.prompts)
+        for word in ("", "+lengths", "+tail")
+    )
+    row: dict[str, object] = {"script": name}
+    for title, own in (("placed", placed), ("tail batching", auto)):
+        row |= {f"{title}, generation": 100 * own["generation_seconds"] / plain["generation_seconds"]}
+        row |= {f"{title}, step": 100 * own["seconds"] / plain["seconds"]}
+    return row | {"tokens in vain": 100 * auto["wasted_tokens"] / auto["decoded_tokens"]}
+
+
 def main() -> None:
     parser = study_flags(__doc__, Path(__file__).parent)
-    output = parser.parse_args().output
+    parser.add_argument("part", choices=["engines", "tail_batching"], nargs="?", default="engines")
+    arguments = parser.parse_args()
+    output = arguments.output
     output.mkdir(parents=True, exist_ok=True)
+    if arguments.part == "tail_batching":
+        begin, rows = time.monotonic(), []
+        for number, item in enumerate(RECIPES.items(), 1):
+            rows.append(of_tail_batching(*item))
+            print(
+                f"{number} of {len(RECIPES)} scripts after {(time.monotonic() - begin) / 60:.0f} minutes", flush=True
+            )
+        table = pd.DataFrame(rows)
+        table.to_csv(output / "tail_batching.csv", index=False, float_format="%.4g")
+        show("Percent of the seconds of plain steps as shipped", table)
+        return
     recipes = track([*RECIPES.items()], "simulating")
     rows = [(of_settings(*item), of_tensor_parallel(*item)) for item in recipes]
     settings = pd.DataFrame(itertools.chain.from_iterable(settings for settings, _ in rows))

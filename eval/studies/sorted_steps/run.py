@@ -3,6 +3,7 @@
 python eval/studies sorted_steps          # 4,096 prompts in five epochs, lengths like a reasoning model's up to 16k tokens
 python eval/studies sorted_steps table    # the table of these runs once more
 python eval/studies sorted_steps sizes    # the sizes of the recipes, on few and many GPUs: whether the default ever loses
+python eval/studies sorted_steps lengths  # what carries it: five public sets of lengths, a filter, prompts that come once
 python eval/studies sorted_steps measured # what runs of Route on the real stack say, once more
 
 The ideal scheduler knows every response before it is sampled: frames are sorted by the longest one of each group, and
@@ -23,7 +24,7 @@ from lib.simulation.lengths import LogNormal
 from lib.simulation.runs import SUMMED, train
 from lib.tables import show
 from rich.progress import track
-from studies.sorted_steps import sizes
+from studies.sorted_steps import lengths, sizes
 from studies.sorted_steps.epochs import Epochs
 from studies.sorted_steps.measured import against_plain, half_of, interval
 
@@ -112,16 +113,16 @@ def plot(rows: pd.DataFrame, file: Path) -> None:
 
 def main() -> None:
     parser = study_flags(__doc__, Path(__file__).parent)
-    parser.add_argument("part", choices=["gains", "table", "sizes", "measured"], nargs="?", default="gains")
+    parser.add_argument("part", choices=["gains", "table", "sizes", "lengths", "measured"], nargs="?", default="gains")
     parser.add_argument(
-        "--gpus", type=int, nargs="+", help="of gains 16 and 128 if not given; of sizes those of the grid"
+        "--gpus", type=int, nargs="+", help="of gains and lengths 16 and 128 if not given; of sizes those of the grid"
     )
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     sizes.add_flags(parser)
     arguments = parser.parse_args()
     arguments.output.mkdir(parents=True, exist_ok=True)
-    if arguments.part == "sizes":
-        sizes.measure(arguments.output, arguments)
+    if arguments.part in ("sizes", "lengths"):
+        {"sizes": sizes, "lengths": lengths}[arguments.part].measure(arguments.output, arguments)
         return
     if arguments.part == "measured":
         show("Route on the real stack", against_plain(pd.read_csv(MEASURED), "fixed:8", FIRST_EPISODE))

@@ -56,6 +56,20 @@ def test_the_default_is_compared_with_the_best_method_of_each_size(study, small)
     assert (rows["plain"] == 1).all() and rows["filter"].tolist() == [False, True] * 3
 
 
+def test_the_default_is_compared_with_plain_steps_for_each_set_of_lengths(study, small):
+    module = small("sorted_steps.lengths", PROMPTS=128, EPISODES=1)
+    sets = dict([*module.SETS.items()][-1:])
+    small("sorted_steps.lengths", SETS=sets)
+    rows = pd.read_csv(study("sorted_steps", "lengths", "--gpus", 16, "--seeds", 0) / "lengths.csv")
+    assert rows[["filter", "prompts come"]].to_numpy().tolist() == [
+        [f, c] for f in (False, True) for c in ("again", "once")
+    ]
+    assert rows["lengths"].unique().tolist() == [*sets] and rows["plain in vain"][:2].tolist() == [0, 0]
+    assert (rows[["generation", "step"]] > 0).all(axis=None) and rows["length"].between(0.7, 1.3).all()
+    made = pd.concat([rows.assign(seed=seed, generation=share) for seed, share in ((0, 0.4), (1, 0.4))])
+    assert module.summary(made)["generation, %"].tolist() == ["40 [40, 40]"] * 4
+
+
 def test_a_measured_method_is_compared_with_plain_steps_of_its_seed():
     """At the steps that all runs have; the first episode counts for rewards alone, and seeds differ by more than arms."""
     rows = []

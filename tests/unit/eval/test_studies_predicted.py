@@ -112,6 +112,9 @@ def test_recipes_are_predicted_with_more_slots_and_graphs(study, small):
     engines = pd.read_csv(folder / "tensor_parallel.csv").iloc[0]
     assert engines["TP 1"] == pytest.approx(rows["as shipped"][10], rel=1e-3)
     assert pd.isna(engines["TP 4"])  # of two GPUs
+    small("recipes.run", EPISODES=1, EPISODE=1)
+    batched = pd.read_csv(study("recipes", "tail_batching") / "tail_batching.csv").iloc[0]
+    assert (batched.drop(["script", "tokens in vain"]).astype(float) > 0).all() and batched["tokens in vain"] >= 0
 
 
 def test_the_costs_of_a_recipe_are_those_of_the_shipped_engine():
