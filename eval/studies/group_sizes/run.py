@@ -3,8 +3,8 @@
 It trains the Countdown model on the CPU stack with a learning rate of 0, so that all runs sample from the same policy and
 differ by their group sizes only. A fixed size is a run that has no other candidate; control is there with each objective
 at the limit, and with the objective throughput where the limit is out of the way. The repetitions take turns. N samples in
-groups of G count as N (G - 1) / G. It needs a folder that train_scripts/quickstart.sh has made, and writes table.csv and
-group_sizes.png. Started again, it keeps the runs that are finished.
+groups of G count as N (G - 1) / G. It needs a folder that train_scripts/quickstart.sh has made, and writes table.csv. Started
+again, it keeps the runs that are finished.
 """
 
 import itertools
@@ -13,7 +13,6 @@ from pathlib import Path
 import pandas as pd
 from lib.comparison.group_size_runs import SIZES, flags_of, run
 from lib.paths import QUICKSTART, ROOT, check_task, study_flags
-from lib.plots import plt, save
 from lib.tables import show
 from rich.progress import track
 
@@ -65,26 +64,6 @@ def with_shares(table: pd.DataFrame) -> pd.DataFrame:
     return table.assign(**{"share of the best": shares})
 
 
-def plot(table: pd.DataFrame, path: Path) -> None:
-    """Four figures by mean group size: fixed sizes as a line, control as points."""
-    labels = ["straggler rate", "step maximum (tokens)", "s a step", EFFECTIVE]
-    figure, axes = plt.subplots(1, len(labels), figsize=(13, 3), layout="constrained")
-    is_fixed = table["policy"].str.startswith("fixed")
-    for axis, label in zip(axes, labels):
-        axis.plot(table[is_fixed]["mean group size"], table[is_fixed][label], "o-", color="gray", label="fixed size")
-        for color, (_, control) in zip(("C3", "C1", "C0"), table[~is_fixed].iterrows()):
-            axis.plot(control["mean group size"], control[label], "D", color=color, label=control["policy"])
-        if label == "straggler rate":
-            axis.axhline(LIMIT, color="black", linestyle="--", linewidth=1, label="limit")
-        axis.set_xscale("log", base=2)
-        axis.set_xticks(SIZES, SIZES)
-        axis.set_xlabel("mean group size")
-        axis.set_title(f"constant samples: {label}", fontsize="small")
-        axis.grid(alpha=0.3)
-    axes[0].legend(fontsize="small")
-    save(figure, path)
-
-
 def main() -> None:
     parser = study_flags(__doc__, Path(__file__).parent)
     parser.add_argument("--task", type=Path, default=QUICKSTART, help="warm-started task folder")
@@ -100,5 +79,4 @@ def main() -> None:
     table = with_shares(pd.DataFrame([summary(*of) for of in runs.items()]))
     arguments.output.mkdir(parents=True, exist_ok=True)
     table.to_csv(arguments.output / "table.csv", index=False, float_format="%.4f")
-    plot(table, arguments.output / "group_sizes.png")
     show("group control against fixed sizes", table)

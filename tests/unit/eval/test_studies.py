@@ -107,31 +107,6 @@ def test_defaults_are_those_of_the_flags_and_a_higher_limit_gives_larger_groups(
     assert (out / "defaults.png").stat().st_size > 10_000
 
 
-def test_each_part_of_a_faster_step_is_added_and_left_out(study, small):
-    module = small("faster_step.run", SIZE=4, MICRO_BATCH_SIZE=2, STEPS=3)
-    said = {
-        arm: (work.has_forward, work.by_length, work.streams)
-        for arm, parts in module.ARMS.items()
-        for work in [module.work_of(parts, packed=False, actor_gpus=8)]
-    }
-    assert said["nothing"] == (True, False, False) and said["… + stream"] == (False, True, True)
-    assert said["all without micro_batches"] == (False, False, True) and said["all"] == (False, True, True)
-    assert not module.work_of(module.PARTS, packed=True, actor_gpus=8).streams
-    out = study("faster_step", "--gpus", 4, 8, "--batch_size", 8, "--seeds", 0, 1)
-    runs = pd.read_csv(out / "runs.csv")
-    assert len(runs) == (len(module.arms_of(packed=False)) + len(module.arms_of(packed=True))) * 2 * 2
-    parts = runs[[f"{part}_seconds" for part in module.SECONDS]].sum(axis=1)
-    assert parts.tolist() == pytest.approx(runs["seconds"].tolist(), rel=1e-3)
-    arms = runs.query("gpus == 8 and samples == 'padded' and seed == 0").set_index("arm")
-    assert arms["seconds"]["… + micro_batches"] < arms["seconds"]["old_log_probs"] < arms["seconds"]["nothing"]
-    assert arms["sample_share"]["… + stream"] > 0 == arms["sample_share"]["… + micro_batches"]
-    both = pd.DataFrame({"arm": ["nothing", "nothing", "all", "all"], "seed": [0, 1, 0, 1], "seconds": [4.0, 8, 2, 2]})
-    _, everything = module.summary(both.assign(gpus=16, prompts=128, samples="padded")).to_dict("records")
-    assert (everything["speedup"], everything["low"], everything["high"]) == (3.0, 2.0, 4.0)  # ratios of a seed
-    with pytest.raises(SystemExit, match="^eval/studies faster_step: --actor_share 0.01 of --gpus 16 leaves"):
-        study("faster_step", "--actor_share", 0.01, "--gpus", 16)
-
-
 def test_objectives_are_compared_with_the_best_fixed_size_that_keeps_the_limit(study, small):
     module = small("objectives.run", STEPS=3)
     small("objectives.run", cells=lambda: [module.Cell(2, "slow nodes", False, "samples", True)])
