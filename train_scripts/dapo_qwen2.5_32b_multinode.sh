@@ -17,8 +17,8 @@
 #     NCCL, gaps
 # Disk: 1.9 TB for checkpoints (two, the best, a new one) + 66 GB for the HF weights beside each, which stay: 800 a day.
 # Time: 15 minutes a step of 8,192 samples, at most 33 steps an episode. The 10 EPISODES take up to 3.4 days, with 4.6 TB.
-# Predicted (python eval/studies recipes): 448 s a step; with OpenRLHF's engine settings (128 at a time, no graphs) 517 s where
-# the launches of an iteration take 10 ms, 556 s where they take 18.
+# Predicted (python eval/studies recipes): 450 s a step; with OpenRLHF's engine settings (128 at a time, no graphs) 519 s where
+# the launches of an iteration take 10 ms, 558 s where they take 18.
 set -euo pipefail
 
 export MODEL=${MODEL:-Qwen/Qwen2.5-32B}

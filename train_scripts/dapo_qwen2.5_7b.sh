@@ -12,8 +12,8 @@
 #     NCCL, gaps
 # Disk: 430 GB for checkpoints (two, the best, a new one) + 15 GB for the HF weights beside each, which stay: 180 a day.
 # Time: 20 minutes a step of 8,192 samples, at most 33 steps an episode. The 10 EPISODES take up to 4.6 days, with 1,260 GB.
-# Predicted (python eval/studies recipes): 961 s a step; with OpenRLHF's engine settings (128 at a time, no graphs) 1,127 s where
-# the launches of an iteration take 10 ms, 1,485 s where they take 18.
+# Predicted (python eval/studies recipes): 962 s a step; with OpenRLHF's engine settings (128 at a time, no graphs) 1,127 s where
+# the launches of an iteration take 10 ms, 1,486 s where they take 18.
 set -euo pipefail
 
 export MODEL=${MODEL:-Qwen/Qwen2.5-7B}

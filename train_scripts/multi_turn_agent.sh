@@ -16,7 +16,7 @@
 # Disk: 430 GB for checkpoints (two, the best, a new one) + 15 GB for the HF weights beside each, which stay: 180 a day.
 # Time: 8 minutes a step of 1,024 samples, at most 132 steps an episode. The 10 EPISODES take up to 7.3 days, with 1,750 GB.
 # Predicted without the tools' seconds (python eval/studies recipes): 161 s a step; with OpenRLHF's engine settings (128 at a time,
-# no graphs) 237 s where the launches of an iteration take 10 ms, 376 s where they take 18. With engines of one GPU 211 s.
+# no graphs) 237 s where the launches of an iteration take 10 ms, 377 s where they take 18. With engines of one GPU 212 s.
 set -euo pipefail
 
 case " $* " in *" --help "* | *" -h "*) exec bash "$(dirname "$0")/launch.sh" multi_turn_agent --help ;; esac
