@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Trains a warm-started Countdown model with GRPO on the CPU stack: train.sh TREE TASK OUTPUT [FLAG...]
-# TREE is cpu-patched (with this package; OFF=1 without its scheduler) or cpu-base (unpatched), TASK a folder that warm_start.py has made, OUTPUT gets
+# TREE is cpu-patched (with this package; NO_SCHEDULER=1 without its scheduler) or cpu-base (unpatched), TASK a folder that warm_start.py has made, OUTPUT gets
 # tensorboard/run and trained/; later flags win over the ones here. What an earlier run has left there is moved aside.
 # vLLM compiles its model, which pays from some 160 steps on, or 30 where it was compiled before; with --vllm.enforce_eager it does not.
 set -euo pipefail
@@ -11,7 +11,7 @@ shift 3
 
 # CPUs without bfloat16 emulate it: there, float32 takes 0.6 times the seconds.
 grep -q avx512_bf16 /proc/cpuinfo && dtype=bf16 || dtype=fp32
-[ "$tree" = cpu-patched ] && module=openrlhf_sagc${OFF:+.off} || module=openrlhf_sagc.unpatched
+[ "$tree" = cpu-patched ] && module=openrlhf_sagc${NO_SCHEDULER:+.off} || module=openrlhf_sagc.unpatched
 exec bash train_scripts/on_cpu.sh "$tree" python train_scripts/train_on_cpu.py "$module" \
     --actor.model_name_or_path "$task/model" \
     --reward.remote_url "$PWD/train_scripts/countdown/reward.py" \

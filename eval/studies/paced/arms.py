@@ -108,6 +108,6 @@ def run_of(arm: Arm, shape: Shape, seed: int) -> tuple[str, list[str], dict[str,
         "PACE_BASE_MS": f"{shape.base_ms}",
         "PACE_EACH_MS": f"{shape.each_ms}",
         "PACE_SAMPLE_MS": f"{shape.sample_ms * shape.gpus / trainers}",
-        **({"OFF": "1"} if arm.off else {}),
+        **({"NO_SCHEDULER": "1"} if arm.off else {}),
     }
     return ("cpu-patched" if arm.off else tree), flags, environment
