@@ -212,7 +212,9 @@ def test_the_extra_reports_has_what_eval_imports_beside_the_training_stack():
         "vllm",
     }
     # The study of the floor installs trl for itself.
-    own = {path.stem for folder in ("eval", "train_scripts", "eval/engines/pace") for path in (ROOT / folder).iterdir()} | {"trl"}
+    own = {
+        path.stem for folder in ("eval", "train_scripts", "eval/engines/pace") for path in (ROOT / folder).iterdir()
+    } | {"trl"}
     imported = set()
     for file in (ROOT / "eval").rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text())):
