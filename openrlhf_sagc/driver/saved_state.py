@@ -8,10 +8,11 @@ from openrlhf_sagc.decisions.records import Prompt
 from openrlhf_sagc.run.data import is_described, other_data, refusal_of
 
 # Add 1 whenever the entries of a `state_dict` of the scheduler or its parts change, or those of a record in it.
-FORMAT = 7
+FORMAT = 8
 # 3 has neither the digest of the trace nor `data`, and neither 3 nor 4 a frame of prompts; groups that these keep are rolled
-# out again. None of them has the forecasts of tail batching, which begin anew. Before 7 waits for rewards are unknown.
-LOADED = (3, 4, 5, 6, FORMAT)
+# out again. None of them has the forecasts of tail batching, which begin anew. Before 7 waits for rewards are unknown, before 8
+# what was expected of the last groups.
+LOADED = (3, 4, 5, 6, 7, FORMAT)
 
 
 def check_saved_state(state: dict, path: str) -> None:

@@ -32,7 +32,7 @@ ENTRIES = {
     "sampler.seen", "sampler.groups", "sampler.right", "sampler.pairs",
     "token_weights", "token_weights.earlier", "token_weights.frame", "token_weights.rounds", "token_weights.was_long",
     "batcher.waited", "batcher.rounds", "batcher.left", "predictor.average", "predictor.prompts", "predictor.drift",
-    "predictor.judged", "frame",
+    "predictor.judged", "predictor.pairs", "frame",
 }
 # fmt: on
 PROMPT = ("text", "label", "images", "episode", "must_finish", "stops")
@@ -63,7 +63,7 @@ def saved_state(make_generator):
 def test_the_number_stands_for_these_entries(make_generator):
     """If this fails, something that is saved has changed: add 1 to FORMAT, and write the new entries here."""
     saved = saved_state(make_generator)["samples_generator"]
-    assert (FORMAT, entries_of(saved), Prompt._fields, Rollout._fields) == (7, ENTRIES, PROMPT, ROLLOUT)
+    assert (FORMAT, entries_of(saved), Prompt._fields, Rollout._fields) == (8, ENTRIES, PROMPT, ROLLOUT)
     assert len(saved["returned"][0]) == len(PROMPT)
 
 

@@ -41,9 +41,10 @@ def test_rollouts_are_all_that_finished_where_the_file_has_them(tmp_path):
 
 @pytest.mark.parametrize("file", sorted(STUDIES.rglob("evaluations.csv")), ids=lambda file: file.parent.name)
 def test_evaluations_of_all_arms_stand_at_the_same_steps(file):
-    runs = pd.read_csv(file).groupby(["algorithm", "policy", "seed"])["step"]
+    run = [name for name in pd.read_csv(file) if name in ("algorithm", "policy", "shape", "arm", "seed")]
+    runs = pd.read_csv(file).groupby(run)["step"]
     assert runs.apply(lambda steps: tuple(steps[:3])).nunique() == 1  # a run is evaluated twice at least
-    seconds = pd.read_csv(file.parent / "steps.csv").set_index(["algorithm", "policy", "seed", "step"])["seconds"]
+    seconds = pd.read_csv(file.parent / "steps.csv").set_index([*run, "step"])["seconds"]
     evaluations = pd.read_csv(file).query("step > 0").set_index(seconds.index.names)["seconds"]
     assert evaluations.equals(seconds.loc[evaluations.index])
 

@@ -156,7 +156,7 @@ def test_packed_samples_go_to_ranks_and_optimizer_steps_as_in_dynamic_batches(ra
     with (
         mock.patch(f"{module}.get_accelerator", return_value=mock.Mock(current_device_name=lambda: "cpu")),
         mock.patch(f"{module}.dist", mock.Mock(get_world_size=lambda group: ranks)),
-        mock.patch(f"{module}.torch.rand", return_value=start),
+        mock.patch(f"{module}.torch.rand", side_effect=lambda *_, **__: start.clone()),
     ):
         for share in shares:
             buffer = NaiveReplayBuffer(1, dynamic_batch=True)
