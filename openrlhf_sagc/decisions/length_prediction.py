@@ -33,8 +33,8 @@ class LengthPredictor:
 
     `explained` is the share of the spread between prompts, in log lengths, that was foreseen of the last prompts: 1 if
     all was, 0 if a prompt's history said no more than the average, or if there was none, below if it misled.
-    `rank_correlation` is Spearman's, of what was expected of the last groups with a history and what came; 0 without any.
-    `explained_again` is that share of prompts that have a history, which a later episode begins with.
+    `explained_again` is that share of prompts that have a history, which a later episode begins with. `rank_correlation` is
+    Spearman's, of what was expected of the last groups with a history and what came; 0 where either is all the same.
     """
 
     def __init__(self) -> None:
@@ -50,11 +50,9 @@ class LengthPredictor:
 
     @property
     def rank_correlation(self) -> float:
-        """See above; equal lengths are ranked in their order."""
-        if len(self._pairs) < 2:
-            return 0.0
-        ranks_2N = np.argsort(np.argsort(np.array(self._pairs).T, kind="stable"), kind="stable")
-        return float(np.corrcoef(ranks_2N)[0, 1])
+        """See above."""
+        ranks_2N = np.array([_ranks(logs_N) for logs_N in zip(*self._pairs)])
+        return float(np.corrcoef(ranks_2N)[0, 1]) if ranks_2N.size and ranks_2N.std(axis=1).all() else 0.0
 
     @property
     def explained(self) -> float:
@@ -172,7 +170,7 @@ class LengthPredictor:
         self._drift = state.get("drift", 0.0)
         judged = state.get("judged", [0.0] * 6)
         if len(judged) < 6:  # of a version that did not tell prompts without a history apart
-            judged = [*judged[:2], 0.0, 0.0, 0.0, 0.0]
+            judged = [0.0] * 6
         self._spread, self._groups, self._error, self._judged, self._known, self._noise = judged
         self._pairs = deque(state.get("pairs", ()), maxlen=LAST_GROUPS)
         known = {
@@ -180,6 +178,12 @@ class LengthPredictor:
         }  # before format 5: 8 bytes
         self._prompts = OrderedDict((key, (total, weight)) for key, (total, weight) in known.items())
         self._forget()
+
+
+def _ranks(values_N: Sequence[float]) -> np.ndarray:
+    """From 1 on; equal values share their mean rank."""
+    _, places_N, counts = np.unique(values_N, return_inverse=True, return_counts=True)
+    return (counts.cumsum() - (counts - 1) / 2)[places_N]
 
 
 @lru_cache(2**14)

@@ -12,7 +12,6 @@ import importlib.abc
 import importlib.machinery
 import os
 import sys
-import threading
 import time
 from functools import wraps
 
@@ -54,29 +53,24 @@ class Paced:
 
 def pace_worker(module) -> None:
     """An iteration ends where its tokens are sampled, which some of vLLM's models do in `execute_model`."""
-    worker, paced = module.CPUWorker, threading.local()
+    worker, paced = module.CPUWorker, Paced("engine")  # a process has one
     base, each = (float(os.environ[name]) / 1000 for name in ("PACE_BASE_MS", "PACE_EACH_MS"))
-
-    def of_thread() -> Paced:
-        if not hasattr(paced, "engine"):
-            paced.engine = Paced("engine")
-        return paced.engine
 
     execute, sample = worker.execute_model, worker.sample_tokens
 
     @wraps(execute)
     def execute_model(self, scheduler_output, *args, **kwargs):
         if scheduler_output.total_num_scheduled_tokens:
-            of_thread().begin(base + each * len(scheduler_output.num_scheduled_tokens))
+            paced.begin(base + each * len(scheduler_output.num_scheduled_tokens))
         output = execute(self, scheduler_output, *args, **kwargs)
         if output is not None:
-            of_thread().end()
+            paced.end()
         return output
 
     @wraps(sample)
     def sample_tokens(self, *args, **kwargs):
         output = sample(self, *args, **kwargs)
-        of_thread().end()
+        paced.end()
         return output
 
     worker.execute_model, worker.sample_tokens = execute_model, sample_tokens
