@@ -42,14 +42,14 @@ def test_what_a_function_keeps_for_its_thread_is_made_once_a_thread(reward_file)
     names |= {"once": threading.local(), "made": []}
 
     async def steps():
-        actor = Actor(executor, timeout=1.0)
-        for _ in range(2):
-            await asyncio.gather(*[actor.rollout() for _ in range(32)])
-        before = len(names["made"])
-        failed = (await actor.rollout("hangs"))[ROLLOUT].failure
-        for _ in range(2):
-            await asyncio.gather(*[actor.rollout() for _ in range(32)])
-        return before, failed, len(names["made"])
+        actor, given_up = Actor(executor, timeout=1.0), 0  # a busy machine may hold up a call that does not hang
+        for step in range(4):
+            if step == 2:
+                before = len(names["made"]) - given_up
+                failed = (await actor.rollout("hangs"))[ROLLOUT].failure
+            responses = await asyncio.gather(*[actor.rollout() for _ in range(32)])
+            given_up += len(responses) - failures(responses).count(None)
+        return before, failed, len(names["made"]) - given_up
 
     before, failed, after = run(steps())
     assert before <= 5 and failed == WAITED.format(1) and after <= 6
