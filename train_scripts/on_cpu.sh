@@ -19,7 +19,8 @@ export DS_ACCELERATOR=cpu TORCH_EXTENSIONS_DIR=$root/build/torch_extensions # ke
 export VLLM_CPU_KVCACHE_SPACE=1 VLLM_NO_USAGE_STATS=1                       # GiB; vLLM's default takes far more
 export VLLM_ENABLE_V1_MULTIPROCESSING=0 # an engine's worker in the engine's process, not in one more that polls
 export TORCHDYNAMO_DISABLE=1            # nothing is compiled, but in the workers of a run without --vllm.enforce_eager
-export OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1
+# CPU_THREADS: of each process; with a large model two take less time.
+export OMP_NUM_THREADS="${CPU_THREADS:-1}" TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1
 # PACE_PATH: of eval/studies paced, a folder that slows engines and training down to a GPU's.
 export PYTHONPATH=$tree${PACE_PATH:+:$PACE_PATH} PATH=$root/.venv/bin:$PATH
 [ -z "${WARM_PYTHON:-}" ] || PATH=$(dirname "$WARM_PYTHON"):$PATH # of the tests: a python that starts at once

@@ -11,13 +11,14 @@ from lib.turns import paused_seconds, without_pauses
 LOGGED_PARTS = {"step_seconds/idle_tail": "idle_tail", "step_seconds/optimizer": "optimizer"}  # by this project alone
 
 
-def read_steps(run: Path, steps: int, pauses: list[list[float]]) -> pd.DataFrame:
+def read_steps(run: Path, steps: int, pauses: list[list[float]], warm_up: int = WARM_UP) -> pd.DataFrame:
     """A row for each of the run's first `steps` steps after the warm-up.
 
     Args:
         run: its folder.
         steps: to read.
         pauses: [begin, end] of each, as `take_turns` returns them.
+        warm_up: steps of it.
 
     Returns:
         step; `seconds` from the end of the step before to its end, on the clock without pauses; the PHASES and
@@ -35,10 +36,10 @@ def read_steps(run: Path, steps: int, pauses: list[list[float]]) -> pd.DataFrame
         # A pause may fall before the tail begins, and is longer than that then.
         idle_tail=without_pauses(frame["idle_tail"], paused),
     )
-    frame = frame.iloc[WARM_UP : WARM_UP + steps]
+    frame = frame.iloc[warm_up : warm_up + steps]
     if len(frame) < steps:
         raise ValueError(
-            f"{run} has {len(frame)} of {steps} steps after the {WARM_UP} of the warm-up: ask for fewer --steps"
+            f"{run} has {len(frame)} of {steps} steps after the {warm_up} of the warm-up: ask for fewer --steps"
         )
     return (
         frame.assign(rest=frame["seconds"] - frame[[*PHASES.values()]].sum(axis=1)).rename_axis("step").reset_index()

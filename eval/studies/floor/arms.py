@@ -1,19 +1,28 @@
 """The arms of the study, and the commands of their runs."""
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
-from lib.comparison.arms import MICRO_BATCH_SIZE, PROMPTS, SAMPLES, flags_of
+import torch
+from lib.comparison.arms import DYNAMIC, MICRO_BATCH_SIZE, PROMPTS, SAMPLES, flags_of
+from lib.comparison.group_size_runs import WARM_UP
 from lib.comparison.tasks import task_of
 from lib.machine import data_type
 from lib.paths import ROOT
 from lib.runs import train_command
 from lib.turns import GIGABYTES
+from transformers import AutoTokenizer, Qwen3Config, Qwen3ForCausalLM
 
 SIZE = SAMPLES // PROMPTS
 UNPATCHED, DEFAULTS, COMPILED, TRL, FLOOR = ARMS = ["unpatched", "defaults", "compiled", "trl", "floor"]
-POLICIES = {UNPATCHED: f"unpatched:{SIZE}", DEFAULTS: f"fixed:{SIZE}", COMPILED: f"fixed:{SIZE}"}  # of OpenRLHF's arms
+PACKED = "packed"
+POLICIES = {UNPATCHED: f"unpatched:{SIZE}"} | dict.fromkeys(
+    (DEFAULTS, COMPILED, PACKED), f"fixed:{SIZE}"
+)  # OpenRLHF's
+PACKS = {"ds.packing_samples": None, "ds.attn_implementation": "sdpa", **DYNAMIC}
 # TRL pads to the longest of the step in any micro-batch, and 64 samples take less time than 16.
 ONE_PROCESS = {TRL: ("with_trl.py", 64), FLOOR: ("bare.py", MICRO_BATCH_SIZE)}
 GIGABYTES_OF_ONE_PROCESS = 3
@@ -22,32 +31,83 @@ TRL_NAME = TRL_FILE.read_text().split()[0].replace("==", "-")
 TRL_FOLDER = ROOT / "build" / TRL_NAME
 
 
+class Shape(NamedTuple):
+    """A model, and a step of it: prompts, most tokens of a response (None: the task's), optimizer steps."""
+
+    arms: list[str]
+    prompts: int = PROMPTS
+    max_new_tokens: int | None = None
+    optimizer_steps: int = 1
+    warm_up: int = WARM_UP  # first steps of a run, which do not count
+    random: bool = False  # a large random model, instead of the task's
+    gigabytes: int = 0  # that a run of it needs; such runs are made one after another
+
+
+SHAPES = {
+    "tiny": Shape(ARMS),
+    "computing": Shape([PACKED, TRL, FLOOR], 4, 64, optimizer_steps=2, warm_up=1, random=True, gigabytes=14),
+}
+
+
 def gigabytes_of(arm: str) -> int:
-    """Memory that the arm's run needs at most."""
+    """Memory that the arm's run of the tiny model needs at most."""
     return GIGABYTES_OF_ONE_PROCESS if arm in ONE_PROCESS else GIGABYTES
 
 
-def command_of(arm: str, task: Path, seed: int, steps: int, threads: int, folder: Path) -> list:
-    """The command of an arm's run, whose results are in the folder; `threads` are those of an arm of one process."""
+def make_random(task: Path, folder: Path) -> Path:
+    """The task with a random model of 0.3 B parameters in its model's place, whose responses end by chance."""
+    if (folder / "model/model.safetensors").exists():
+        return folder
+    tokenizer = AutoTokenizer.from_pretrained(task / "model")
+    torch.manual_seed(0)
+    config = Qwen3Config(
+        vocab_size=len(tokenizer),
+        hidden_size=1024,
+        intermediate_size=3072,
+        num_hidden_layers=20,
+        num_attention_heads=16,
+        num_key_value_heads=8,
+        head_dim=128,
+        max_position_embeddings=1024,
+        bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    shutil.copytree(task / "data", folder / "data", dirs_exist_ok=True)
+    tokenizer.save_pretrained(folder / "model")
+    Qwen3ForCausalLM(config).save_pretrained(folder / "model")
+    return folder
+
+
+def command_of(arm: str, task: Path, seed: int, steps: int, threads: int, folder: Path, shape: Shape) -> list:
+    """The command of an arm's run, whose results are in the folder.
+
+    `threads` are those of an arm of one process; of a large model's, also of each of OpenRLHF's processes.
+    """
     if arm in ONE_PROCESS:
-        return _one_process(arm, task, seed, steps, threads, folder)
-    return _openrlhf(arm, task, seed, steps, folder)
+        return _one_process(arm, task, seed, steps, threads, folder, shape)
+    command = _openrlhf(arm, task, seed, steps, folder, shape)
+    return ["env", f"CPU_THREADS={threads}", *command] if shape.random else command
 
 
-def _openrlhf(arm: str, task: Path, seed: int, steps: int, folder: Path) -> list:
+def _openrlhf(arm: str, task: Path, seed: int, steps: int, folder: Path, shape: Shape) -> list:
     kind = task_of(task)
     tree, flags = flags_of(POLICIES[arm], "grpo", seed, control={}, task=kind)
     settings = {
         "reward.remote_url": kind.grader,
+        "rollout.batch_size": shape.prompts,
+        "rollout.max_new_tokens": shape.max_new_tokens or kind.max_new_tokens,
+        "train.batch_size": shape.prompts * SIZE // shape.optimizer_steps,
         "train.num_episodes": 1,
-        "data.max_samples": steps * PROMPTS,
+        "data.max_samples": steps * shape.prompts,
         "actor.adam.lr": 0,
+        **(PACKS if arm == PACKED else {}),
     }
-    flags += [str(word) for name, value in settings.items() for word in (f"--{name}", value)]  # later ones win
-    return train_command(tree, task, folder, flags, eager=arm != COMPILED)
+    words = [word for name, value in settings.items() for word in (f"--{name}", value) if word is not None]
+    return train_command(tree, task, folder, flags + list(map(str, words)), eager=arm not in (COMPILED, PACKED))
 
 
-def _one_process(arm: str, task: Path, seed: int, steps: int, threads: int, folder: Path) -> list:
+def _one_process(arm: str, task: Path, seed: int, steps: int, threads: int, folder: Path, shape: Shape) -> list:
     script, micro_batch_size = ONE_PROCESS[arm]
     kind = task_of(task)
     words = {
@@ -58,10 +118,11 @@ def _one_process(arm: str, task: Path, seed: int, steps: int, threads: int, fold
         "dtype": data_type(),
         "steps": steps,
         "seed": seed,
-        "groups": PROMPTS,
+        "groups": shape.prompts,
         "size": SIZE,
-        "micro_batch_size": micro_batch_size,
-        "max_new_tokens": kind.max_new_tokens,
+        "optimizer_steps": shape.optimizer_steps,
+        "micro_batch_size": min(micro_batch_size, shape.prompts * SIZE // shape.optimizer_steps),
+        "max_new_tokens": shape.max_new_tokens or kind.max_new_tokens,
         "max_len": kind.max_len,
     }
     flags = [word for name, value in words.items() for word in (f"--{name}", value)]

@@ -19,17 +19,29 @@ def batches_of(samples: list[list[int]], rows: int) -> list[torch.Tensor]:
     return [torch.tensor(tokens[: len(tokens) // rows * rows]).view(rows, -1) for tokens in batches]
 
 
-def train(model: torch.nn.Module, optimizer: torch.optim.Optimizer, batches: list[torch.Tensor]) -> None:
-    """A policy gradient step, with advantages of -1 and 1 in turns."""
-    tokens = sum(batch.numel() for batch in batches)
-    for batch in batches:
-        advantages_B1 = torch.arange(len(batch))[:, None] % 2 * 2 - 1
-        logits = model(batch[:, :-1]).logits.float()
-        log_probs_BT = torch.log_softmax(logits, -1).gather(2, batch[:, 1:, None]).squeeze(2)
-        (-(log_probs_BT * advantages_B1).sum() / tokens).backward()
-    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-    optimizer.step()
-    optimizer.zero_grad()
+def log_probs_of(model: torch.nn.Module, batch_BT: torch.Tensor) -> torch.Tensor:
+    """Log-probabilities of each token but the first, [B, T - 1]."""
+    logits = model(batch_BT[:, :-1]).logits.float()
+    return torch.log_softmax(logits, -1).gather(2, batch_BT[:, 1:, None]).squeeze(2)
+
+
+def train(model: torch.nn.Module, optimizer: torch.optim.Optimizer, steps: list[list[torch.Tensor]]) -> None:
+    """Policy gradient steps, each on its own batches, with advantages of -1 and 1 in turns.
+
+    From the second on they need the log-probabilities of the policy that sampled; the first one makes them as it trains.
+    """
+    with torch.no_grad():
+        old = [[log_probs_of(model, batch) for batch in batches] for batches in steps[1:]]
+    for number, batches in enumerate(steps):
+        tokens = sum(batch.numel() for batch in batches)
+        for index, batch in enumerate(batches):
+            advantages_B1 = torch.arange(len(batch))[:, None] % 2 * 2 - 1
+            log_probs = log_probs_of(model, batch)
+            before = old[number - 1][index] if number else log_probs.detach()
+            (-((log_probs - before).exp() * advantages_B1).sum() / tokens).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
 
 
 def sync(model: torch.nn.Module, llm: LLM) -> None:
@@ -61,7 +73,8 @@ def main() -> None:
         log.note(samples=len(rewards), reward=sum(rewards) / len(rewards), tokens=sum(map(len, responses)))
         log.mark("experience")
         samples = [[*answer.prompt_token_ids, *one.token_ids] for answer in answers for one in answer.outputs]
-        train(model, optimizer, batches_of(samples, arguments.micro_batch_size))
+        parts = [samples[first :: arguments.optimizer_steps] for first in range(arguments.optimizer_steps)]
+        train(model, optimizer, [batches_of(part, arguments.micro_batch_size) for part in parts])
         log.mark("training")
         sync(model, llm)
         log.mark("sync")

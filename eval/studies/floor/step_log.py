@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 PATHS = ("model", "prompts", "grader", "output")
-NUMBERS = ("steps", "seed", "groups", "size", "micro_batch_size", "max_new_tokens", "max_len")
+NUMBERS = ("steps", "seed", "groups", "size", "optimizer_steps", "micro_batch_size", "max_new_tokens", "max_len")
 
 
 def parse_arguments(description: str | None) -> argparse.Namespace:
@@ -48,9 +48,9 @@ class StepLog:
         self.output, self.step, self.row, self.at = output, 0, {}, time.perf_counter()
 
     def mark(self, part: str) -> None:
-        """A part ends, which began where the one before ended."""
+        """A part ends, which began where the one before ended. One that a step has again adds to itself."""
         now = time.perf_counter()
-        self.row[part], self.at = now - self.at, now
+        self.row[part], self.at = self.row.get(part, 0.0) + now - self.at, now
 
     def note(self, **values: float) -> None:
         """What the step has beside its parts."""

@@ -59,9 +59,10 @@ def config_of(arguments) -> GRPOConfig:
     return GRPOConfig(
         output_dir=str(arguments.output.parent / "trl"),
         seed=arguments.seed,
-        max_steps=arguments.steps,
+        max_steps=arguments.steps * arguments.optimizer_steps,
         per_device_train_batch_size=arguments.micro_batch_size,
-        gradient_accumulation_steps=samples // arguments.micro_batch_size,
+        gradient_accumulation_steps=samples // arguments.optimizer_steps // arguments.micro_batch_size,
+        steps_per_generation=samples // arguments.micro_batch_size,
         num_generations=arguments.size,
         max_completion_length=arguments.max_new_tokens,
         learning_rate=0.0,

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pandas as pd
 import pytest
+import torch
 from comparison_runs import scalars, write_run
 from cpu_stack import ROOT
 from lib.comparison.group_size_runs import WARM_UP
@@ -14,6 +15,7 @@ from lib.run_logs.console import STEP_END
 from studies.floor import arms, step_log
 
 SECONDS = {"unpatched": 8.0, "defaults": 4.0, "compiled": 5.0, "trl": 6.0, "floor": 2.0}  # of a step
+TINY, COMPUTING = arms.SHAPES.values()
 PAUSE = 0.5  # in the first step that counts
 PARTS = {"generation": 1.0, "experience": 0.125, "training": 0.5, "sync": 0.0625}
 
@@ -138,18 +140,19 @@ def flags_of(words):
 
 
 def test_all_arms_have_the_same_work(task, tmp_path):
-    commands = {arm: list(map(str, arms.command_of(arm, task, 3, 17, 1, tmp_path))) for arm in arms.ARMS}
+    commands = {arm: list(map(str, arms.command_of(arm, task, 3, 17, 1, tmp_path, TINY))) for arm in arms.ARMS}
     flags = {arm: flags_of(words) for arm, words in commands.items()}
-    for arm in arms.POLICIES:
+    openrlhfs = [arm for arm in arms.ARMS if arm in arms.POLICIES]
+    for arm in openrlhfs:
         mine = flags[arm]
         assert (mine["--rollout.batch_size"], mine["--rollout.n_samples_per_prompt"]) == ("16", "8")
         assert (mine["--data.max_samples"], mine["--rollout.max_new_tokens"]) == (str(17 * 16), "200")
         assert (mine["--train.seed"], mine["--actor.adam.lr"], mine["--train.batch_size"]) == ("3", "0", "128")
-    sizes = {arm: flags[arm]["--train.micro_batch_size"] for arm in arms.POLICIES}
+    sizes = {arm: flags[arm]["--train.micro_batch_size"] for arm in openrlhfs}
     assert sizes == {"unpatched": "16", "defaults": "16", "compiled": "16"}
-    eager = {arm for arm in arms.POLICIES if "--vllm.enforce_eager" in commands[arm]}
+    eager = {arm for arm in openrlhfs if "--vllm.enforce_eager" in commands[arm]}
     assert eager == {"unpatched", "defaults"}
-    assert [commands[arm][2] for arm in arms.POLICIES] == ["cpu-base", "cpu-patched", "cpu-patched"]
+    assert [commands[arm][2] for arm in openrlhfs] == ["cpu-base", "cpu-patched", "cpu-patched"]
     for arm in arms.ONE_PROCESS:
         mine = flags[arm]
         assert (mine["--groups"], mine["--size"], mine["--steps"], mine["--seed"]) == ("16", "8", "17", "3")
@@ -158,11 +161,28 @@ def test_all_arms_have_the_same_work(task, tmp_path):
         assert mine["--grader"] == flags["defaults"]["--reward.remote_url"] and mine["--model"] == str(task / "model")
 
 
+def test_a_large_models_arms_have_the_same_optimizer_steps_and_threads(task, tmp_path):
+    commands = {
+        arm: list(map(str, arms.command_of(arm, task, 3, 4, 2, tmp_path, COMPUTING))) for arm in COMPUTING.arms
+    }
+    packed, trl, bare = (flags_of(words) for words in commands.values())
+    assert (packed["--rollout.batch_size"], packed["--train.batch_size"], packed["--data.max_samples"]) == (
+        "4",
+        "16",
+        "16",
+    )
+    assert "--ds.packing_samples" in packed and packed["--rollout.max_new_tokens"] == "64"
+    assert trl == bare | {"--micro_batch_size": trl["--micro_batch_size"]}
+    assert (bare["--groups"], bare["--optimizer_steps"], bare["--max_new_tokens"]) == ("4", "2", "64")
+    threads = {arm: [word for word in words if "THREADS=" in word] for arm, words in commands.items()}
+    assert threads == {"packed": ["CPU_THREADS=2"], "trl": ["OMP_NUM_THREADS=2"], "floor": ["OMP_NUM_THREADS=2"]}
+
+
 def test_only_the_arm_of_trl_finds_trl(task, tmp_path):
     named = {
         arm
         for arm in arms.ARMS
-        if str(arms.TRL_FOLDER) in " ".join(map(str, arms.command_of(arm, task, 0, 9, 2, tmp_path)))
+        if str(arms.TRL_FOLDER) in " ".join(map(str, arms.command_of(arm, task, 0, 9, 2, tmp_path, TINY)))
     }
     assert named == {"trl"}
 
@@ -204,6 +224,23 @@ def test_the_floors_batches_have_all_tokens_and_no_padding():
         8,
     ]  # means of 64 to 49, and so on, cut to whole tokens
     assert set(batches[0].unique().tolist()) <= set(range(49, 65))
+
+
+def test_a_later_optimizer_step_needs_one_more_pass_of_its_own_samples():
+    bare = import_module("studies.floor.bare")
+    embedding, passes = torch.nn.Embedding(9, 9), []
+
+    def model(batch_BT):
+        passes.append((batch_BT.tolist(), torch.is_grad_enabled()))
+        return SimpleNamespace(logits=embedding(batch_BT))
+
+    model.parameters = embedding.parameters
+    first, second = [torch.tensor([[1, 2, 3]])], [torch.tensor([[4, 5, 6]]), torch.tensor([[7, 8, 0]])]
+    before = embedding.weight.detach().clone()
+    bare.train(model, torch.optim.SGD(embedding.parameters(), lr=1.0), [first, second])
+    assert passes == [([[4, 5]], False), ([[7, 8]], False), ([[1, 2]], True), ([[4, 5]], True), ([[7, 8]], True)]
+    moved = (embedding.weight != before).any(1)
+    assert moved.nonzero().flatten().tolist() == [1, 2, 4, 5, 7, 8]
 
 
 def test_a_step_has_the_seconds_of_its_parts_and_a_line_that_ends_a_turn(tmp_path, monkeypatch, capsys):
