@@ -59,8 +59,10 @@ def prepared(stack: ExitStack) -> Prepared | None:
     tree = use_tree(PATCHED)
     settings = read_settings(sys.argv[1:])
     from openrlhf_sagc.driver import trainers
+    from openrlhf_sagc.driver.kept_steps import check_kept_steps
     from openrlhf_sagc.driver.trace import held_trace
 
+    check_kept_steps(settings)
     # In this order: nothing is moved before it is held, and no folder is held for flags that cannot work.
     held = stack.enter_context(held_folders(settings))
     stack.enter_context(held_trace(settings))

@@ -13,6 +13,7 @@ from openrlhf_sagc.config.checks import (
     check_agent,
     check_group,
     check_history,
+    check_kept_rollouts,
     check_modes,
     check_prompts,
     check_reward,
@@ -32,6 +33,8 @@ from openrlhf_sagc.config.refusal import (
     PREFIX,
     RESUME_DATA,
     REWARD,
+    ROLLOUTS_FROM,
+    ROLLOUTS_TO,
     TAIL,
     TRACE,
     refusal,
@@ -235,6 +238,10 @@ def _add_files(group: argparse._ArgumentGroup) -> None:
         metavar="PATH",
         help="trace or --ckpt.path of an earlier run on these prompts, whose lengths are then known from the first step on",
     )
+    words = "keep the rollouts that each step trains in this folder, for --train.rollouts_from"
+    group.add_argument(ROLLOUTS_TO, default=None, metavar="FOLDER", help=words)
+    words = "train the steps that --train.rollouts_to has kept again, without engines and evaluations"
+    group.add_argument(ROLLOUTS_FROM, default=None, metavar="FOLDER", help=words)
     group.add_argument(
         RESUME_DATA,
         choices=("same", "anew"),
@@ -294,6 +301,7 @@ def checked_settings(args: SimpleNamespace) -> Settings:
     check_agent(args)
     check_history(args)
     check_trace(args.rollout.trace)
+    check_kept_rollouts(args)
     check_modes(args, off)
     check_batch(args, off)
     prompts = check_inputs(args)

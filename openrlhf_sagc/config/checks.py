@@ -18,6 +18,8 @@ from openrlhf_sagc.config.refusal import (
     LENGTH_HISTORY,
     PREFIX,
     REWARD,
+    ROLLOUTS_FROM,
+    ROLLOUTS_TO,
     TAIL,
     TRACE,
     USUAL_SIZE,
@@ -32,7 +34,7 @@ from openrlhf_sagc.config.settings import Settings, predicts_lengths, prompt_rat
 def check_modes(args: Settings, off: str) -> None:
     """Modes of the run that the scheduler, tail batching or dynamic sampling cannot have."""
     refuse(
-        not args.vllm.num_engines,
+        not args.vllm.num_engines and not args.train.rollouts_from,
         f"--vllm.num_engines {args.vllm.num_engines} leaves nothing to generate with: use 1 or more",
     )
     _check_surplus(args)
@@ -238,6 +240,18 @@ def check_trace(path: str | None) -> None:
     )
     not_plain = f"{TRACE} {path} is not a plain file: give one, or drop the flag for no trace"
     refuse(os.path.exists(path) and not os.path.isfile(path), not_plain)
+
+
+def check_kept_rollouts(args: Settings) -> None:
+    """What kept steps cannot have, and a run that trains them."""
+    images, to, back = args.data.max_images_per_prompt, args.train.rollouts_to, args.train.rollouts_from
+    flag = f"{ROLLOUTS_TO} {to}" if to else f"{ROLLOUTS_FROM} {back}"
+    refuse(to and back, f"{flag} has nothing to keep with {ROLLOUTS_FROM} {back}: drop one of them")
+    refuse((to or back) and images, f"{flag} keeps no images: drop it, or --data.max_images_per_prompt {images}")
+    refuse(
+        back and args.ckpt.load_enable,
+        f"{flag} begins with a model, not with a checkpoint: drop --ckpt.load_enable",
+    )
 
 
 def check_agent(args: Settings) -> None:

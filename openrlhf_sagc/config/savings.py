@@ -69,6 +69,9 @@ def why_not_streamed(args: SimpleNamespace) -> str:
     forward = why_forward(args)
     reasons = {
         f"{STREAM} {train.stream} asks for it": train.stream == "off",
+        "--train.rollouts_to and --train.rollouts_from have whole steps": bool(
+            train.rollouts_to or train.rollouts_from
+        ),
         "--train.colocate_all puts the engines on the actors' devices": train.colocate_all,
         "--vllm.enable_sleep and --ds.enable_sleep let engines and actors take turns": args.vllm.enable_sleep
         or ds.enable_sleep,

@@ -50,6 +50,13 @@ def settled(args: SimpleNamespace) -> Settings:
         ending = os.sep * args.rollout.trace.endswith(os.sep)  # of a folder
         path = os.path.abspath(args.rollout.trace)  # Ray's processes have another working folder
         args.rollout.trace = path + ending * (path != os.sep)
+    for name in ("rollouts_to", "rollouts_from"):
+        if folder := getattr(args.train, name):
+            setattr(args.train, name, os.path.abspath(folder))
+    if args.train.rollouts_from:  # nothing is rolled out
+        args.vllm.num_engines, args.vllm.enable_sleep = 0, False
+        args.train.async_enable = args.train.partial_rollout_enable = False
+        args.eval.dataset = args.rollout.trace = None
     if args.rollout.length_history is not None:
         args.rollout.length_history = os.path.abspath(args.rollout.length_history)
     # A file stays a plain string: Python could not write the bytecode of a module whose path is of another type.

@@ -50,6 +50,10 @@ def describe(args: Settings) -> str:
     parts.append(describe_savings(args))
     if args.rollout.trace is not None:
         parts.append(f"a row of every rollout goes to {args.rollout.trace}")
+    if args.train.rollouts_to:
+        parts.append(f"the rollouts of each step are kept in {args.train.rollouts_to}")
+    if args.train.rollouts_from:
+        parts.append(f"no engine is started: the rollouts of each step are those in {args.train.rollouts_from}")
     return "; ".join(parts)
 
 

@@ -26,6 +26,7 @@ from openrlhf_sagc.driver.engines import WAIT, Engines
 from openrlhf_sagc.driver.evaluation import evaluation_metrics
 from openrlhf_sagc.driver.experience import GroupSample, stamped
 from openrlhf_sagc.driver.extra_logs import step_logs
+from openrlhf_sagc.driver.kept_steps import keep_step
 from openrlhf_sagc.driver.prompts import DataloaderPrompts
 from openrlhf_sagc.driver.reward_failures import RewardFailures
 from openrlhf_sagc.driver.samples import Sample, loss_tokens, sample_of
@@ -105,6 +106,8 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
         consumed = len(step.trained) + step.dropped.total() + len(step.given_up)
         self._prompts_consumed += consumed
         pass_rate = step.pass_rate if self.settings.algo.dynamic_filtering_enable else None
+        if folder := self.settings.train.rollouts_to:
+            keep_step(folder, step.number + 1, samples, pass_rate)
         exhausted = self.queue.close_episode(self.flight.prompts)
         return samples, pass_rate, consumed, exhausted
 

@@ -10,7 +10,6 @@ import ray
 from openrlhf.trainer.ppo_trainer import BasePPOTrainer, PPOTrainer
 from openrlhf.trainer.ppo_trainer_async import GenerateSamplesActor, PPOTrainerAsync, TrainingActor
 from openrlhf.trainer.ppo_utils.experience import Experience
-from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 from openrlhf.utils.logging_utils import init_logger
 
 from openrlhf_sagc.actors.adapters import broadcast_merged
@@ -19,6 +18,7 @@ from openrlhf_sagc.config.savings import why_not_streamed
 from openrlhf_sagc.config.settings import Settings
 from openrlhf_sagc.driver.checkpointing import Checkpointing
 from openrlhf_sagc.driver.experience import GroupExperienceMaker
+from openrlhf_sagc.driver.kept_steps import KeptRollouts
 from openrlhf_sagc.driver.metrics import aged
 from openrlhf_sagc.driver.prompts import in_order
 from openrlhf_sagc.driver.rollout import StragglerAwareSamplesGenerator
@@ -34,11 +34,15 @@ YOUNG_OBJECTS = 100_000  # that are made before Python looks for garbage among t
 class GroupSampling:
     """What rolls out: the scheduler takes the place of OpenRLHF's samples generator, with its prompts and engines."""
 
-    samples_generator: SamplesGenerator
+    samples_generator: Any
+    prompts_dataloader: Any
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
         theirs = self.samples_generator
+        if folder := theirs.args.train.rollouts_from:
+            self.samples_generator = self.prompts_dataloader = KeptRollouts(folder)
+            return
         prompts, data = theirs.prompts_dataloader, theirs.args.data
         if data.keep_order:
             prompts = in_order(theirs.strategy, prompts, data.dataloader_num_workers)

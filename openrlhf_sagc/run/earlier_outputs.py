@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
-from openrlhf_sagc.config.refusal import refusal, refuse
+from openrlhf_sagc.config.refusal import ROLLOUTS_TO, refusal, refuse
 from openrlhf_sagc.config.settings import Settings
 from openrlhf_sagc.run.output_folders import MODELS, ROTATED
 
@@ -32,6 +32,7 @@ def set_earlier_outputs_aside(args: Settings, held: dict[str, str]) -> None:
         SystemExit: something cannot be moved, or this run loads it; the message is one line.
     """
     earlier: dict[str, tuple[str, tuple[str, ...]]] = {"--ckpt.output_dir": ("model", MODEL)}
+    earlier[ROLLOUTS_TO] = "rollouts", ("step-*",)  # of a run that goes on, too: what it rolls out again may differ
     if not args.ckpt.load_enable:
         earlier |= {"--ckpt.path": ("checkpoints", CHECKPOINTS), "--logger.tensorboard_dir": ("log", LOGS)}
     found = {flag: _found(flag, Path(held[flag]), *what) for flag, what in earlier.items() if flag in held}

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from openrlhf_sagc.config.refusal import TRACE, refuse
+from openrlhf_sagc.config.refusal import ROLLOUTS_TO, TRACE, refuse
 from openrlhf_sagc.config.settings import Settings
 
 LOCK = "openrlhf_sagc.lock"  # file in each of the folders
@@ -56,6 +56,8 @@ def _output_folders(args: Settings) -> dict[str, str]:
         folders["--ckpt.path"] = args.ckpt.path
     if args.logger.tensorboard_dir:
         folders["--logger.tensorboard_dir"] = os.path.join(args.logger.tensorboard_dir, args.logger.wandb.run_name)
+    if kept := getattr(getattr(args, "train", None), "rollouts_to", None):  # not a flag of OpenRLHF's
+        folders[ROLLOUTS_TO] = kept
     return folders
 
 

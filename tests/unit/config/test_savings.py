@@ -90,6 +90,7 @@ def test_what_is_kept_has_a_reason(flags, forward, shuffled):
         ({"vllm.enable_sleep": True}, "--vllm.enable_sleep and --ds.enable_sleep let engines and actors take turns"),
         ({"ds.enable_sleep": True}, "--vllm.enable_sleep and --ds.enable_sleep let engines and actors take turns"),
         ({"train.async_enable": True}, "--train.async_enable trains beside the rollouts already"),
+        ({"train.rollouts_to": "kept"}, "--train.rollouts_to and --train.rollouts_from have whole steps"),
         ({"train.batch_size": 8}, ""),
         (KL, "the KL in the reward needs a forward pass"),
         ({"train.old_log_probs": "forward"}, "--train.old_log_probs forward asks for it"),

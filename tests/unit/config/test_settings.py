@@ -20,6 +20,15 @@ def test_a_trace_has_its_whole_path(arguments, tmp_path, monkeypatch):
     assert settled(arguments()).rollout.trace is None and not (tmp_path / "new").exists()
 
 
+def test_a_run_of_kept_steps_rolls_nothing_out(arguments, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert settled(arguments("--train.rollouts_to", "kept")).train.rollouts_to == str(tmp_path / "kept")
+    flags = ["--train.async_enable", "--train.partial_rollout_enable", "--rollout.trace", "run.csv"]
+    made = settled(arguments(*flags, "--train.rollouts_from", "kept"))
+    assert made.train.rollouts_from == str(tmp_path / "kept") and made.vllm.num_engines == 0
+    assert not (made.train.async_enable or made.train.partial_rollout_enable or made.rollout.trace)
+
+
 def test_what_was_given_stays(arguments):
     given = arguments(
         *("--logger.wandb.key", "secret", "--rollout.trace", "run.csv"),

@@ -168,6 +168,26 @@ CASES = {
         "--rollout.trace /none/ is a folder",
         "give a file, such as /none/run.csv",
     ),
+    "kept steps that are kept again": (
+        ["--train.rollouts_to", "/a", "--train.rollouts_from", "/b"],
+        "--train.rollouts_to /a has nothing to keep with --train.rollouts_from /b",
+        "drop one of them",
+    ),
+    "kept steps of images": (
+        ["--train.rollouts_to", "/a", "--data.max_images_per_prompt", "1"],
+        "--train.rollouts_to /a keeps no images",
+        "drop it, or --data.max_images_per_prompt 1",
+    ),
+    "kept steps from a checkpoint on": (
+        ["--train.rollouts_from", "/a", "--ckpt.load_enable"],
+        "--train.rollouts_from /a begins with a model",
+        "drop --ckpt.load_enable",
+    ),
+    "kept steps that are not there": (
+        ["--train.rollouts_from", "/none"],
+        "--train.rollouts_from /none has no step-1.json",
+        "give a folder that --train.rollouts_to has written",
+    ),
     "a learning rate below 0": (["--actor.adam.lr", "-1e-6"], "--actor.adam.lr -1e-06", "use 0 or more"),
     "rollouts that sorted steps do not stop": (
         ["--rollout.tail_batching.enable", "--rollout.tail_batching.response_ratio", "1.5"],

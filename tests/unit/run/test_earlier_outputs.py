@@ -40,6 +40,16 @@ def args(tmp_path):
     return args
 
 
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_kept_steps_are_of_one_start(tmp_path, args, goes_on):
+    args.train, args.ckpt.load_enable = SimpleNamespace(rollouts_to=str(tmp_path / "kept")), goes_on
+    for name in ("step-1.json", "step-1.safetensors", "step-2.safetensors.new", "notes.txt"):
+        write(tmp_path / "kept" / name)
+    begin(args)
+    moved = {f"earlier-1/step-{name}" for name in ("1.json", "1.safetensors", "2.safetensors.new")}
+    assert files(tmp_path / "kept") == moved | {"notes.txt"}
+
+
 def write(path):
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(path.name)
