@@ -205,6 +205,7 @@ def test_the_extra_reports_has_what_eval_imports_beside_the_training_stack():
         "openrlhf",
         "openrlhf_sagc",
         "ray",
+        "safetensors",
         "tokenizers",
         "torch",
         "transformers",
