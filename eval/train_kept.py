@@ -1,11 +1,13 @@
 """Whether OpenRLHF as released and patched OpenRLHF train the same weights from the same rollouts.
 
     python eval/train_kept.py FOLDER FLAGS...
+    bash train_scripts/on_cpu.sh cpu-base .venv/bin/python eval/train_kept.py FOLDER FLAGS...
 
-FOLDER is what --train.rollouts_to of a run has written, and FLAGS are those of the run that OpenRLHF has. Each of the
-two trains all steps of the folder by its own code, from the model on. Only the rollouts are given, and no engine is
-started. It prints the largest difference of a weight, and whether all bits are the same; then its exit code is 0, else 1.
-On the CPU stack begin with `bash train_scripts/on_cpu.sh cpu-base`.
+FOLDER is what --train.rollouts_to of a run has written, and FLAGS are those of that run, without this package's own. Each
+of the two trains all steps of the folder by its own code, from the model on. Only the rollouts are given, and no engine
+is started. It prints the largest difference of a weight, and whether all bits are the same. Its exit code is 0 if they
+are, 1 if not, and 2 if one of the two has not trained. The second command is that of the CPU stack, whose released
+OpenRLHF has the patches that a CPU needs.
 """
 
 import argparse
@@ -14,6 +16,7 @@ import runpy
 import subprocess
 import sys
 from pathlib import Path
+from typing import NoReturn
 
 from safetensors.torch import load_file
 
@@ -45,6 +48,10 @@ def train(kind: str, folder: str, output: str, flags: list[str]) -> None:
 
             def generate_samples(**generate_kwargs):
                 step, *rest = read()
+                if {made.group_size for made in step} - {self.args.rollout.n_samples_per_prompt}:
+                    raise ValueError(
+                        "OpenRLHF trains groups of --rollout.n_samples_per_prompt, and a kept step has others"
+                    )
                 return [batch_of([made.sample], [0], padding) for made in step], *rest
 
             kept.generate_samples = generate_samples
@@ -63,6 +70,11 @@ def train(kind: str, folder: str, output: str, flags: list[str]) -> None:
     runpy.run_module("openrlhf.cli.train_ppo_ray", run_name="__main__")
 
 
+def refuse(problem: str) -> NoReturn:
+    print(f"eval/train_kept.py: {problem}", file=sys.stderr)
+    sys.exit(2)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", default="build/train_kept", help="folder of the two models, before FOLDER")
@@ -72,11 +84,17 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.child:
         return train(arguments.child, arguments.folder, arguments.output, arguments.flags)
-    released, patched = (Path(arguments.output, kind) for kind in (RELEASED, PATCHED))
+    folder = Path(arguments.folder).absolute()  # Ray's processes have another working folder
+    released, patched = (Path(arguments.output, kind).absolute() for kind in (RELEASED, PATCHED))
+    if not list(folder.glob("step-*.json")):
+        refuse(f"FOLDER {folder} has no step-N.json: give one that --train.rollouts_to has written")
     for output in (released, patched):
-        words = ["--child", output.name, "--output", str(output), arguments.folder, *arguments.flags]
-        if subprocess.run([sys.executable, __file__, *words]).returncode:
-            sys.exit(f"eval/train_kept.py: OpenRLHF ({output.name}) has not trained {arguments.folder}: see above")
+        if output.exists():
+            refuse(f"--output {output.parent} has {output.name} already: give another one")
+        words = ["--child", output.name, "--output", str(output), str(folder), *arguments.flags]
+        code = subprocess.run([sys.executable, __file__, *words]).returncode
+        if code or not list(output.glob("*.safetensors")):
+            refuse(f"OpenRLHF ({output.name}) has not trained {folder}: see above")
     names = [file.name for file in released.glob("*.safetensors")]
     files = [(load_file(released / name), load_file(patched / name)) for name in names]
     difference = max((one[key].float() - other[key].float()).abs().max().item() for one, other in files for key in one)

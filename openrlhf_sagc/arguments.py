@@ -240,7 +240,7 @@ def _add_files(group: argparse._ArgumentGroup) -> None:
     )
     words = "keep the rollouts that each step trains in this folder, for --train.rollouts_from"
     group.add_argument(ROLLOUTS_TO, default=None, metavar="FOLDER", help=words)
-    words = "train the steps that --train.rollouts_to has kept again, without engines and evaluations"
+    words = "train the steps that --train.rollouts_to has kept again, without engines, evaluations and checkpoints"
     group.add_argument(ROLLOUTS_FROM, default=None, metavar="FOLDER", help=words)
     group.add_argument(
         RESUME_DATA,

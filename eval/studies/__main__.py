@@ -1,5 +1,6 @@
 """Makes the results of a study again: `python eval/studies NAME`, with its flags. A study is a folder here with a run.py."""
 
+import ast
 import importlib
 import sys
 from pathlib import Path
@@ -12,7 +13,9 @@ def main() -> None:
     names = sorted(file.parent.name for file in FOLDER.glob("*/run.py"))
     name = sys.argv.pop(1) if len(sys.argv) > 1 else ""
     if name in ("-h", "--help"):
-        print(f"{__doc__}\n\n{', '.join(names)}")
+        print(f"{__doc__}\n")
+        for each in names:
+            print(f"  {each:18} {ast.get_docstring(ast.parse((FOLDER / each / 'run.py').read_text())).splitlines()[0]}")
         return
     if name not in names:
         sys.exit(f"eval/studies: {name or 'no name'} is not a study: give one of {', '.join(names)}")

@@ -57,6 +57,7 @@ def settled(args: SimpleNamespace) -> Settings:
         args.vllm.num_engines, args.vllm.enable_sleep = 0, False
         args.train.async_enable = args.train.partial_rollout_enable = False
         args.eval.dataset = args.rollout.trace = None
+        args.ckpt.save_steps = -1  # no run goes on from a step of these
     if args.rollout.length_history is not None:
         args.rollout.length_history = os.path.abspath(args.rollout.length_history)
     # A file stays a plain string: Python could not write the bytecode of a module whose path is of another type.

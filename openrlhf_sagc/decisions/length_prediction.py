@@ -33,7 +33,8 @@ class LengthPredictor:
 
     `explained` is the share of the spread between prompts, in log lengths, that was foreseen of the last prompts: 1 if
     all was, 0 if a prompt's history said no more than the average, or if there was none, below if it misled.
-    `explained_again` is that share of prompts that have a history, which a later episode begins with. `rank_correlation` is
+    `explained_again` is that share of prompts that have a history, which a later episode begins with, by the share of the
+    episode's groups so far that had one: other data, or a million prompts, may bring new ones. `rank_correlation` is
     Spearman's, of what was expected of the last groups with a history and what came; 0 where either is all the same.
     """
 
@@ -47,6 +48,11 @@ class LengthPredictor:
         # Of groups with a history: sum of squares less what was expected, and groups; all groups. These fade sooner.
         self._error, self._known, self._judged = 0.0, 0.0, 0.0
         self._pairs: deque[list[float]] = deque(maxlen=LAST_GROUPS)  # log lengths, expected and seen
+        self.begin_episode()
+
+    def begin_episode(self) -> None:
+        """The next groups are of another episode, or of a run that goes on."""
+        self._known_now, self._judged_now = 0, 0  # groups with a history, and all
 
     @property
     def rank_correlation(self) -> float:
@@ -69,7 +75,8 @@ class LengthPredictor:
             return 0.0
         still = 2 * self._noise / self._groups
         error = (self._error + PRIOR_GROUPS * still) / (self._known + PRIOR_GROUPS)
-        return 1 - error / (self._spread / self._groups)
+        share = self._known_now / self._judged_now if self._judged_now else 1.0
+        return share * (1 - error / (self._spread / self._groups))
 
     def observe(
         self, prompt: str, tokens_R: Sequence[float], unfinished_R: Sequence[bool], *, is_fair: bool = True
@@ -109,6 +116,7 @@ class LengthPredictor:
         known = key in self._prompts
         self._error = ERROR_DISCOUNT * self._error + known * error**2
         self._known, self._judged = ERROR_DISCOUNT * self._known + known, ERROR_DISCOUNT * self._judged + 1
+        self._known_now, self._judged_now = self._known_now + known, self._judged_now + 1
         if known:
             self._drift += DRIFT_RATE * error
             self._pairs.append([mean - error, mean])

@@ -85,6 +85,7 @@ class StepPlanner:
         self.num_engines = num_engines
         self.flight = InFlight()
         self.steps = 0
+        self._episode = 0  # that a step was last planned in by this process
         self._waits = [0.0, 0.0]  # for rewards at the ends of steps: seconds of the last step, and on average
 
     def begin(self, queue: PromptQueue) -> Step:
@@ -93,7 +94,11 @@ class StepPlanner:
         num_groups = self._num_groups(size)
         rate = self.sampler.acceptance_rate(size)
         explained = 0.0
-        if self.predictor:  # all prompts of a later episode have a history
+        if self.predictor:
+            if queue.episode != self._episode:
+                self._episode = queue.episode
+                self.predictor.begin_episode()
+            # A later episode's prompts are taken to have a history.
             explained = self.predictor.explained_again if queue.episode > 1 else self.predictor.explained
         framed = len(queue.frame) * rate / num_groups
         left = queue.left * rate / num_groups

@@ -4,9 +4,10 @@ Nothing is pickled: the files are data that anyone may have written, and what is
 """
 
 import json
+import math
 import re
 from collections.abc import Iterator
-from itertools import groupby, pairwise
+from itertools import chain, groupby, pairwise
 from pathlib import Path
 from typing import Any, Literal
 
@@ -73,7 +74,7 @@ def keep_step(folder: str, number: int, step: StepSamples, pass_rate: float | No
     Raises:
         OSError: the folder cannot be written to.
     """
-    rows = [{name: getattr(made.sample, name) for name in _Sample.model_fields} for made in step]
+    rows = [{name: _plain(getattr(made.sample, name)) for name in _Sample.model_fields} for made in step]
     groups = groupby(range(len(step)), lambda place: step[place].group)
     facts = {"format": 1, "share": vars(step[0].step), "pass_rate": pass_rate}
     facts["metrics"] = {name: float(value) for name, value in step.metrics.items()}
@@ -81,10 +82,23 @@ def keep_step(folder: str, number: int, step: StepSamples, pass_rate: float | No
     arrays = {f"tokens.{place}": np.asarray(made.sample.tokens_T, np.int32) for place, made in enumerate(step)}
     log_probs = {f"log_probs.{place}": made.sample.log_probs_T for place, made in enumerate(step)}
     arrays |= {name: np.asarray(row_T, np.float32) for name, row_T in log_probs.items() if row_T is not None}
-    for kind, content in (("safetensors", save(arrays)), ("json", json.dumps(facts, default=str).encode())):
+    for kind, content in (("safetensors", save(arrays)), ("json", _text(facts).encode(errors="replace"))):
         fresh = Path(folder, f"step-{number}.{kind}.new")
         fresh.write_bytes(content)
         fresh.replace(fresh.with_suffix(""))
+
+
+def _plain(value: Any) -> Any:
+    """The value, or how Python writes it, where that is no JSON: a run does not end for a label."""
+    try:
+        _text(value)
+    except (TypeError, ValueError, RecursionError):
+        return repr(value)
+    return value
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
 
 
 def kept_steps(folder: str) -> list[int]:
@@ -124,7 +138,10 @@ def read_step(folder: str, number: int) -> tuple[StepSamples, float | None]:
         rows, share = [row for group in kept.groups for row in group.samples], kept.share
         kinds = {(row.reward is None, row.score is None) for row in rows}
         _check(len(kinds) == 1, "groups: not all have a reward, or a score")
-        _check(share.num_samples - share.lost == len(rows) and not share.divisor, f"share: not of {len(rows)} samples")
+        fits = share.num_samples - share.lost == len(rows) and share.lost >= 0 and not share.divisor
+        _check(fits, f"share: not of {len(rows)} samples")
+        fits = 0 <= share.progress <= 1 and all(0 < value < math.inf for value in share.plain or ())
+        _check(fits, "share: progress is not 0 to 1, or plain not above 0")
         file = file.with_suffix(".safetensors")
         made = list(_samples(rows, load_file(file)))
     except ValidationError as error:
@@ -147,8 +164,11 @@ def _samples(rows: list[_Sample], arrays: dict[str, np.ndarray]) -> Iterator[Sam
         fits = (tokens_T.dtype, tokens_T.ndim) == (np.int32, 1) and count >= 0 and tokens_T.min() >= 0
         _check(fits, f"tokens.{place}: not int32 of 0 or more")
         fits = log_probs_T is None or (log_probs_T.dtype, log_probs_T.shape) == (np.float32, (count,))
-        _check(fits, f"log_probs.{place}: not {count} of float32")
-        _check(all(start < end <= count for start, end in row.ranges), f"tokens.{place}: fewer than its ranges")
+        fits = fits and (log_probs_T is None or bool(np.isfinite(log_probs_T).all()))
+        _check(fits, f"log_probs.{place}: not {count} finite float32")
+        edges = [0, *chain.from_iterable(row.ranges), count]  # of parts in their order, none of which is empty
+        fits = edges == sorted(edges) and all(start < end for start, end in row.ranges)
+        _check(fits, f"tokens.{place}: not those of its ranges")
         yield Sample(tokens_T=tokens_T, log_probs_T=log_probs_T, **dict(row))
     _check(not arrays, f"{min(arrays, default='')}: no tensor of this step")
 

@@ -72,8 +72,9 @@ def costs_of(plain: pd.DataFrame, shape: str) -> dict:
     """The pace as the simulator's costs, with what a plain run took besides."""
     kind, run = SHAPES[shape], plain.iloc[1:]
     per_token, first = np.polyfit(run["length_max"], run["generation"], 1)  # a step waits for its longest response
+    running = (run["length_mean"] * run["rollouts"] / run["length_max"]).mean() / kind.gpus  # requests of an engine
     return {
-        "decode_base": float(per_token),
+        "decode_base": float(per_token - running * kind.each_ms / 1000),
         "generation_base": max(float(first), 0.0),
         "decode_per_request": kind.each_ms / 1000,
         "train_base": kind.sample_ms * kind.prompts * 8 / 1000,

@@ -9,7 +9,7 @@ from lib.run_report.statistics import LEVEL, right_of, sooner_than, times_as_fas
 from lib.tables import markdown
 from scipy.stats import t
 
-PLAIN = "plain"
+PLAIN, ASYNCHRONOUS = "plain", "asynchronous"
 TIMES = 201  # of a curve
 TITLES = [
     "arm",
@@ -27,14 +27,34 @@ TITLES = [
     "sooner at the same reward",
     "late iterations %",
 ]
+SEED_TITLES = [
+    "arm",
+    "seed",
+    "s a step",
+    "training s",
+    "times as fast as plain",
+    "as asynchronous",
+    "reward - plain's, first third",
+    "later",
+    "trained length / plain's, first third",
+    "later",
+    "last held-out reward",
+]
 
 
 def table(steps: pd.DataFrame, evaluations: pd.DataFrame) -> str:
-    """Markdown: a table a shape, a row an arm; ratios and differences are paired by seed, with 95 % intervals over seeds."""
+    """Markdown: two tables a shape, a row an arm and a row a run.
+
+    Ratios and differences are paired by seed, in the first table with 95 % intervals over seeds.
+    """
     text = ""
     for shape, mine in steps.groupby("shape", sort=False):
-        found = summaries(mine, evaluations[evaluations["shape"] == shape])
-        text += f"\n{shape} GPUs\n\n" + markdown(TITLES, found, alignment="l" + "r" * (len(TITLES) - 1))
+        their_evaluations = evaluations[evaluations["shape"] == shape]
+        for titles, rows in (
+            (TITLES, summaries(mine, their_evaluations)),
+            (SEED_TITLES, by_seed(mine, their_evaluations)),
+        ):
+            text += f"\n{shape} GPUs\n\n" + markdown(titles, rows, alignment="l" + "r" * (len(titles) - 1))
     return text.lstrip()
 
 
@@ -64,6 +84,24 @@ def summaries(steps: pd.DataFrame, evaluations: pd.DataFrame) -> list[list[str]]
     return rows
 
 
+def by_seed(steps: pd.DataFrame, evaluations: pd.DataFrame) -> list[list[str]]:
+    """A row a run, beside plain's and asynchronous training's of its seed."""
+    runs = {key: run_of(run) for key, run in steps.groupby(["arm", "seed"], sort=False)}
+    ends = evaluations[evaluations["step"] == evaluations["step"].max()]  # asynchronous training does not evaluate it
+    last = {key: right_of(run).mean().item() for key, run in ends.groupby(["arm", "seed"])}
+    rows = []
+    for (arm, seed), mine in runs.items():
+        none = dict.fromkeys(mine, np.nan)
+        plain, other = (runs.get((name, seed), none) for name in (PLAIN, ASYNCHRONOUS))
+        numbers = [mine["all"], mine["training"], plain["all"] / mine["all"], other["all"] / mine["all"]]
+        spans = ("first", "later")
+        words = [f"{number:.2f}" for number in numbers]
+        words += [f"{mine[f'{span} reward'] - plain[f'{span} reward']:.3f}" for span in spans]
+        words += [f"{mine[f'{span} length'] / plain[f'{span} length']:.3f}" for span in spans]
+        rows.append([arm, str(seed), *words, f"{last.get((arm, seed), np.nan):.3f}"])
+    return [[word.replace("nan", "–") for word in row] for row in rows]
+
+
 def run_of(run: pd.DataFrame) -> dict[str, float]:
     """What the table has of a run. The first step warms up and is left out."""
     third, run = len(run) // 3, run.iloc[1:]
@@ -78,6 +116,9 @@ def run_of(run: pd.DataFrame) -> dict[str, float]:
         "length": run["trained_length"].mean(),
         "in_vain": run["wasted_tokens"].sum() / tokens,
         "late": run["late_share"].iloc[0],
+        "training": run["training"].mean(),
+        **{f"{span} reward": part["reward"].mean() for span, part in (("first", first), ("later", later))},
+        **{f"{span} length": part["trained_length"].mean() for span, part in (("first", first), ("later", later))},
     }
 
 

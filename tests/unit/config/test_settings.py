@@ -24,8 +24,10 @@ def test_a_run_of_kept_steps_rolls_nothing_out(arguments, tmp_path, monkeypatch)
     monkeypatch.chdir(tmp_path)
     assert settled(arguments("--train.rollouts_to", "kept")).train.rollouts_to == str(tmp_path / "kept")
     flags = ["--train.async_enable", "--train.partial_rollout_enable", "--rollout.trace", "run.csv"]
+    flags += ["--ckpt.save_steps", "2"]
     made = settled(arguments(*flags, "--train.rollouts_from", "kept"))
     assert made.train.rollouts_from == str(tmp_path / "kept") and made.vllm.num_engines == 0
+    assert made.ckpt.save_steps == -1
     assert not (made.train.async_enable or made.train.partial_rollout_enable or made.rollout.trace)
 
 

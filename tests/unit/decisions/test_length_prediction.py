@@ -191,6 +191,7 @@ def test_what_a_later_episode_foresees_is_known_before_it_begins_and_measured_in
     assert predictor.explained_again == 0
     for prompt, log in enumerate(logs):
         predictor.observe(str(prompt), rolled_out(log), [False] * 8)
+    predictor.begin_episode()
     assert predictor.explained == 0 and predictor.explained_again > 0.9
     for prompt, log in enumerate(logs[:64]):
         predictor.observe(str(prompt), rolled_out(12 - log), [False] * 8)
@@ -198,6 +199,24 @@ def test_what_a_later_episode_foresees_is_known_before_it_begins_and_measured_in
     again = LengthPredictor()
     again.load_state_dict(predictor.state_dict())
     assert again.explained_again == predictor.explained_again and again.explained == predictor.explained
+
+
+def test_an_episode_of_other_prompts_foresees_nothing_once_they_are_seen():
+    """A resume with other data goes on in a later episode, with the histories of the ones before."""
+    predictor, rng = LengthPredictor(), np.random.default_rng(0)
+    logs = rng.normal(6, 1, 320)
+    rolled_out = lambda log: np.exp(log + rng.normal(0, 0.4, 8)).tolist()  # noqa: E731
+    for _ in range(2):
+        predictor.begin_episode()
+        for prompt, log in enumerate(logs):
+            predictor.observe(str(prompt), rolled_out(log), [False] * 8)
+    predictor.begin_episode()
+    assert predictor.explained_again > 0.8
+    for prompt, log in enumerate(logs[:16]):
+        predictor.observe(f"other {prompt}", rolled_out(log), [False] * 8)
+    assert predictor.explained_again == 0
+    predictor.begin_episode()  # in which these have a history
+    assert predictor.explained_again > 0.8
 
 
 def test_a_state_of_before_goes_on_with_its_lengths():

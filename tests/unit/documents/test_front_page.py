@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from cpu_stack import ROOT
 from openrlhf.cli import train_ppo_ray
-from studies.sorted_steps.lengths import CELL, SETS
+from studies.paced.table import table
 from studies.sorted_steps.measured import against_plain
 from studies.sorted_steps.run import FIRST_EPISODE, MEASURED
 from up_to_ray import RayStarted
@@ -19,7 +19,6 @@ from openrlhf_sagc.arguments import add_arguments
 
 README = (ROOT / "README.md").read_text()
 STUDIES = ROOT / "eval/studies"
-LENGTHS, SCRIPTS = STUDIES / "sorted_steps/lengths.csv", STUDIES / "recipes/tail_batching.csv"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("docs/*.md")]
 COMMAND = "python -m openrlhf_sagc "
 LINES = {"the page": 110, "the first screen": 25}  # the first screen ends with the command
@@ -81,10 +80,11 @@ def comparison(name: str, policy: str, against: str) -> dict:
     return row["against"][against]
 
 
-def shares_of_plain(column: str) -> dict[tuple, float]:
-    """Percent of plain steps' seconds that the default takes, by cell of lengths.csv; a mean over the seeds."""
-    logs = np.log(pd.read_csv(LENGTHS).set_index(CELL)[column])
-    return {cell: 100 * np.exp(own.mean()) for cell, own in logs.groupby(CELL, sort=False)}
+def generation_shares() -> list[float]:
+    """Percent of a plain step's generation that the default takes, on 16 and 128 GPUs; a mean over the seeds."""
+    seconds = pd.read_csv(STUDIES / "sorted_steps/runs.csv").set_index(["arm", "gpus", "seed"])["all"].sort_index()
+    logs = np.log(seconds.loc["fixed:8+tail"] / seconds.loc["fixed:8"])
+    return (100 * np.exp(logs.groupby("gpus").mean())).tolist()
 
 
 def tail_batching_gains() -> list[float]:
@@ -108,7 +108,8 @@ def test_the_first_screens_numbers_are_those_of_the_studies():
     everything = comparison("long_tail", RECOMMENDED, "unpatched:8")["step"]
     shaped = packed("grpo")
     shares = [f"{100 / gain[end]:.0f}" for gain in (everything, shaped) for end in ("value", "high", "low")]
-    numbers = [number for row in table_of(README)[:2] for number in re.findall(r"\d+", row[2])]
+    shares += [f"{share:.0f}" for share in generation_shares()]
+    numbers = [number for row in table_of(README) for number in re.findall(r"\d+", row[2])]
     assert numbers == shares
     sources = [row[-1] for row in table_of(README)]
     for gain, source in zip((everything, shaped), sources):
@@ -117,37 +118,6 @@ def test_the_first_screens_numbers_are_those_of_the_studies():
     results = " ".join(README[README.index("## Results") :].split())
     said = "{:.0f} % ({:.0f} to {:.0f}) of the".format(*(100 / reward[end] for end in ("value", "high", "low")))
     assert reward["low"] < 1 and said in results and "not significant" in results
-
-
-@pytest.mark.skipif(not LENGTHS.exists(), reason="eval/studies sorted_steps lengths has not been run")
-def test_what_is_predicted_is_that_of_every_set_of_lengths():
-    generation, step = shares_of_plain("generation"), shares_of_plain("step")
-
-    def both(found: dict, name: str, filters: bool = False) -> str:
-        return " and ".join(f"{found[name, filters, 'again', gpus]:.0f}" for gpus in (16, 128))
-
-    results, (first, *others) = " ".join((ROOT / "RESULTS.md").read_text().split()), SETS
-    again = [generation[name, False, "again", 16] for name in SETS]
-    assert f"| {min(again):.0f} to {max(again):.0f} % |" in README
-    low, filtered = generation[first, False, "again", 16], generation[first, True, "again", 16]
-    assert low == min(again) and f"Row 3's {low:.0f} % are {filtered:.0f} % with" in README
-    ends = [both(step, pick(SETS, key=lambda name: step[name, False, "again", 16])) for pick in (min, max)]
-    said = [", ".join(both(generation, name) for name in others), " to ".join(ends)]
-    said.append(f"With the filter {both(generation, first, filters=True)} instead of {both(generation, first)}")
-    vain = pd.read_csv(LENGTHS).set_index(CELL)["in vain"].loc[[(first, False, "once", 16)]].mean()
-    assert f"waste {100 * vain:.0f} % of the tokens" in README
-    said.append(f"{100 * vain:.0f} % of the tokens in vain")
-    assert not [one for one in said if one not in results]
-
-
-@pytest.mark.skipif(not SCRIPTS.exists(), reason="eval/studies recipes tail_batching has not been run")
-def test_what_is_predicted_of_the_launch_scripts_is_the_studys():
-    rows, results = pd.read_csv(SCRIPTS).set_index("script"), (ROOT / "RESULTS.md").read_text()
-    steps = rows["tail batching, step"]
-    assert f"to take {steps.min():.0f} to {steps.max():.0f} % of a step" in README
-    for name, own in rows.iterrows():
-        shares = own[["tail batching, generation", "tail batching, step"]]
-        assert re.search("{:.0f}(?: % of generation)? and {:.0f}(?: of a step)? \\(".format(*shares), results), name
 
 
 def intervals(found) -> set[str]:
@@ -168,7 +138,12 @@ def test_intervals_in_the_documents_are_those_of_the_studies():
     gain = float(sorted_steps["after the first episode"].iloc[-1].split()[0])
     assert f"`sort` takes {100 / gain:.0f} % of a plain step" in README
     known |= {*sorted_steps.to_numpy().ravel()}
-    known |= {*re.findall(INTERVAL, (STUDIES / "floor/REPORT.md").read_text())}
+    paced = table(*(pd.read_csv(STUDIES / f"paced/{name}.csv") for name in ("steps", "evaluations")))
+    for text in ((STUDIES / "floor/REPORT.md").read_text(), paced):
+        known |= {*re.findall(INTERVAL, text)}
+    assert {*paced.splitlines()} <= {*(STUDIES / "paced/README.md").read_text().splitlines(), "two GPUs"}
+    gain, low, high = map(float, re.findall(r"\d\.\d\d", re.search(rf"\| auto .*?({INTERVAL})", paced)[1]))
+    assert f"`auto` takes {100 / gain:.0f} % ({100 / high:.0f} to {100 / low:.0f})" in README
     for page in [*PAGES, ROOT / "RESULTS.md", ROOT / "CHANGELOG.md"]:
         named = set(re.findall(INTERVAL, " ".join(page.read_text().split())))
         named -= CORRECTED if page.name == "CHANGELOG.md" else set()

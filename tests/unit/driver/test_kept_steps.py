@@ -54,6 +54,13 @@ def test_what_is_written_is_what_is_read(tmp_path, has_log_probs):
             assert getattr(value, "dtype", None) == getattr(expected, "dtype", None)
 
 
+def test_what_is_no_json_is_kept_as_python_writes_it(tmp_path):
+    label = {("a", 1): np.arange(2)}
+    keep_step(str(tmp_path), 1, made_step(label=label, prompt="half \ud800 and é"), None)
+    samples, _ = read_step(str(tmp_path), 1)
+    assert samples[0].sample.label == repr(label) and samples[0].sample.prompt == "half ? and é"
+
+
 def test_a_run_gets_the_steps_in_their_order_once(folder):
     for number in range(5, 12):
         keep_step(folder, number, made_step(), None)
@@ -94,6 +101,10 @@ def change(values, path, new):
         (["share", "lost"], 2, "json: share: not of 3 samples"),
         (["share", "num_samples"], "4", "json: share.num_samples: Input should be a valid integer"),
         (["share", "divisor"], 2.0, "json: share: not of 3 samples"),
+        (["share"], {"progress": 0.5, "num_samples": -1, "lost": -4}, "json: share: not of 3 samples"),
+        (["share", "progress"], 1e9, "json: share: progress is not 0 to 1"),
+        (["share", "progress"], float("nan"), "json: share: progress is not 0 to 1"),
+        (["share", "plain"], [0.0, 2.0], "json: share: progress is not 0 to 1, or plain not above 0"),
         (["metrics", "rate"], "fast", "json: metrics.rate: Input should be a valid number"),
         (["groups"], [], "json: groups: List should have at least 1 item"),
         (
@@ -103,17 +114,19 @@ def change(values, path, new):
         ),
         (["groups", 0, "samples", 1, "score"], 1.0, "json: groups: not all have a reward, or a score"),
         (["groups", 1, "samples", 0, "images"], ["a.png"], "json: groups.1.samples.0.images: Input should be"),
-        (["groups", 1, "samples", 0, "ranges"], [[0, 6]], "safetensors: tokens.2: fewer than its ranges"),
-        (["groups", 1, "samples", 0, "ranges"], [[3, 2]], "safetensors: tokens.2: fewer than its ranges"),
+        (["groups", 1, "samples", 0, "ranges"], [[0, 6]], "safetensors: tokens.2: not those of its ranges"),
+        (["groups", 1, "samples", 0, "ranges"], [[0, 3], [0, 3]], "safetensors: tokens.2: not those of its ranges"),
+        (["groups", 1, "samples", 0, "ranges"], [[3, 2]], "safetensors: tokens.2: not those of its ranges"),
         (["groups", 1, "samples", 0, "more"], 1, "json: groups.1.samples.0.more: Extra inputs are not permitted"),
         (["tokens.1"], None, "safetensors: tokens.1: not int32"),
         (["tokens.1"], np.ones(1), "safetensors: tokens.1: not int32"),
         (["tokens.1"], np.ones(0, np.int32), "safetensors: tokens.1: not int32"),
         (["tokens.1"], np.ones((1, 1), np.int32), "safetensors: tokens.1: not int32"),
         (["tokens.1"], -np.ones(1, np.int32), "safetensors: tokens.1: not int32"),
-        (["log_probs.2"], np.ones(4, np.float32), "safetensors: log_probs.2: not 5 of float32"),
-        (["log_probs.2"], np.ones(5), "safetensors: log_probs.2: not 5 of float32"),
-        (["log_probs.2"], None, "safetensors: log_probs.2: not 5 of float32"),
+        (["log_probs.2"], np.ones(4, np.float32), "safetensors: log_probs.2: not 5 finite float32"),
+        (["log_probs.2"], np.full(5, np.nan, np.float32), "safetensors: log_probs.2: not 5 finite float32"),
+        (["log_probs.2"], np.ones(5), "safetensors: log_probs.2: not 5 finite float32"),
+        (["log_probs.2"], None, "safetensors: log_probs.2: not 5 finite float32"),
         (["log_probs.0"], None, "safetensors: log_probs.1: no tensor of this step"),
         (["more"], np.ones(1), "safetensors: more: no tensor of this step"),
     ],

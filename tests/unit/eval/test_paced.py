@@ -106,7 +106,7 @@ def test_every_arm_has_the_samples_of_a_step_and_flags_that_the_command_takes(sh
 
 def rows(arm, seed, seconds, reward):
     step = {"shape": "two", "arm": arm, "seed": seed, "generation": 1.0, "reward": reward, "trained_length": 50.0}
-    step |= {"length_mean": 50.0, "rollouts": 10, "wasted_tokens": 0.0, "late_share": 0.01}
+    step |= {"training": 2.0, "length_mean": 50.0, "rollouts": 10, "wasted_tokens": 0.0, "late_share": 0.01}
     return [step | {"step": number, "step_seconds": value} for number, value in enumerate(seconds, start=1)]
 
 
@@ -123,11 +123,13 @@ def test_the_table_is_paired_by_seed_and_leaves_the_first_step_out():
         for step, seconds, right in ends
     ]
     text = table(pd.DataFrame(steps), pd.DataFrame(evaluations, columns=keys))
-    auto = [cell.strip() for cell in text.splitlines()[-1].split("|")[1:-1]]
+    rows_of_text = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines()]
+    auto = next(row for row in rows_of_text if row[:1] == ["auto"])
     assert auto[:3] == ["auto", "2", "6.60"]
     assert auto[6].startswith("3.33 [") and auto[7].startswith("2.00 [") and auto[8].startswith("4.00 [")
     assert auto[9].startswith("0.100 [0.100,") and auto[10] == "1.000"
     assert auto[12].startswith("2.00 [") and auto[13] == "1.0"
+    assert rows_of_text[-1] == "auto 1 12.00 2.00 3.33 – 0.100 0.100 1.000 1.000 0.750".split()
 
 
 def test_a_run_that_fails_ends_what_runs_beside_it(study, monkeypatch, tmp_path):
