@@ -23,6 +23,7 @@ POLICIES = {UNPATCHED: f"unpatched:{SIZE}"} | dict.fromkeys(
     (DEFAULTS, COMPILED, PACKED), f"fixed:{SIZE}"
 )  # OpenRLHF's
 PACKS = {"ds.packing_samples": None, "ds.attn_implementation": "sdpa", **DYNAMIC}
+PACKS["train.max_tokens_per_gpu"] = 512  # the cost of this attention grows with its square
 # TRL pads to the longest of the step in any micro-batch, and 64 samples take less time than 16.
 ONE_PROCESS = {TRL: ("with_trl.py", 64), FLOOR: ("bare.py", MICRO_BATCH_SIZE)}
 GIGABYTES_OF_ONE_PROCESS = 3
