@@ -15,7 +15,9 @@ def main() -> None:
     if name in ("-h", "--help"):
         print(f"{__doc__}\n")
         for each in names:
-            print(f"  {each:18} {ast.get_docstring(ast.parse((FOLDER / each / 'run.py').read_text())).splitlines()[0]}")
+            print(
+                f"  {each:18} {ast.get_docstring(ast.parse((FOLDER / each / 'run.py').read_text())).splitlines()[0]}"
+            )
         return
     if name not in names:
         sys.exit(f"eval/studies: {name or 'no name'} is not a study: give one of {', '.join(names)}")
