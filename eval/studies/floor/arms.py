@@ -19,11 +19,9 @@ from transformers import AutoTokenizer, Qwen3Config, Qwen3ForCausalLM
 SIZE = SAMPLES // PROMPTS
 UNPATCHED, DEFAULTS, COMPILED, TRL, FLOOR = ARMS = ["unpatched", "defaults", "compiled", "trl", "floor"]
 PACKED = "packed"
-POLICIES = {UNPATCHED: f"unpatched:{SIZE}"} | dict.fromkeys(
-    (DEFAULTS, COMPILED, PACKED), f"fixed:{SIZE}"
-)  # OpenRLHF's
-PACKS = {"ds.packing_samples": None, "ds.attn_implementation": "sdpa", **DYNAMIC}
-PACKS["train.max_tokens_per_gpu"] = 512  # the cost of this attention grows with its square
+OURS = (DEFAULTS, COMPILED, PACKED)
+POLICIES = {UNPATCHED: f"unpatched:{SIZE}", **dict.fromkeys(OURS, f"fixed:{SIZE}")}
+PACKS = {"ds.packing_samples": None, "ds.attn_implementation": "sdpa", **DYNAMIC, "train.max_tokens_per_gpu": 512}
 # TRL pads to the longest of the step in any micro-batch, and 64 samples take less time than 16.
 ONE_PROCESS = {TRL: ("with_trl.py", 64), FLOOR: ("bare.py", MICRO_BATCH_SIZE)}
 GIGABYTES_OF_ONE_PROCESS = 3
@@ -57,8 +55,6 @@ def gigabytes_of(arm: str) -> int:
 
 def make_random(task: Path, folder: Path) -> Path:
     """The task with a random model of 0.3 B parameters in its model's place, whose responses end by chance."""
-    if (folder / "model/model.safetensors").exists():
-        return folder
     tokenizer = AutoTokenizer.from_pretrained(task / "model")
     torch.manual_seed(0)
     config = Qwen3Config(

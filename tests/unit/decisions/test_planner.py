@@ -52,6 +52,28 @@ def test_a_long_round_draws_as_many_waiting_prompts_as_are_expected_to_fill_it(r
     assert not any(group.prompt.must_finish for group in step.dispatch())
 
 
+def test_a_later_episode_begins_with_what_history_foretells_of_prompts_that_have_one(monkeypatch):
+    """Until groups of that episode are seen; a run that goes on begins so too."""
+    predictor, batcher, seen = LengthPredictor(), NoTailBatching(), []
+    decide = batcher.decide
+    monkeypatch.setattr(batcher, "decide", lambda *words: seen.append(words[-1].explained) or decide(*words))
+    settings = dict(hold="prompts", samples=0, prompts=4, signal="tokens", num_engines=1)
+    planner = StepPlanner(StragglerAwareGroupController([4]), DynamicSampler(), batcher, predictor, **settings)
+    queue = PromptQueue(Source(200))
+    for episode, names in ((1, "a"), (2, "a"), (2, "b"), (3, "a")):
+        queue.episode = episode
+        planner.begin(queue)
+        for prompt in range(64):
+            predictor.observe(f"{names}{prompt}", [10.0 + prompt, 11.0 + prompt], [False] * 2)
+    assert seen[0] == 0 and seen[1] > 0.8 and seen[2] > 0.8 and seen[3] > 0.8
+    planner.begin(queue)
+    assert seen[4] > 0.8
+    for prompt in range(640):
+        predictor.observe(f"c{prompt}", [10.0, 11.0], [False] * 2)
+    planner.begin(queue)
+    assert seen[5] < 0.2
+
+
 @pytest.mark.parametrize("known", [True, False])
 def test_an_evaluation_says_something_of_prompts_that_are_trained(known):
     settings = dict(hold="prompts", samples=0, prompts=4, signal="tokens", num_engines=1)
