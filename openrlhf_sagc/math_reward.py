@@ -1,6 +1,6 @@
 r"""The reward of the launch scripts, for --reward.remote_url: 1 for the right final answer of a math problem, else 0.
 
-The answer is what the last \boxed{} holds, else what follows the last `####` or `Answer:` at the beginning of a line;
+The answer is what the last \boxed{} holds, else what follows the last `####`, or `Answer:` at the beginning of a line;
 thoughts in <think> are not read. docs/math_reward.md says what counts as right. Threads may call it; a comparison that
 takes too long counts as wrong. Needs math-verify, pyseccomp and libseccomp2.
 
@@ -52,7 +52,7 @@ def _gold(label) -> str:
     """The answer of a label."""
     text = "" if label is None or isinstance(label, float) and math.isnan(label) else str(label)
     found = extract_answer(text)
-    gold = text if found is None else found
+    gold = found if found is not None else "" if "####" in text else text
     if not gold.strip():
         raise ValueError(f"the label {label!r:.80} has no answer: give every row one, or remove it from the data")
     return gold

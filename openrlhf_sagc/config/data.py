@@ -249,11 +249,36 @@ def _check_labels(args: Settings, source: Source, name: str, rows) -> None:
         count == len(rows),
         f"--data.label_key {key}: no row of {source.flag} {name} has a label: drop it if the reward needs no labels, or give another",
     )
+    if args.reward.remote_url and args.reward.remote_url[0].endswith("/math_reward.py"):
+        empty = _label_without_answer(rows, key)
+        refuse(
+            empty is not None,
+            f"--data.label_key {key}: row {(empty or 0) + 1} of {source.flag} {name} has a label without an answer (nothing behind #### or "
+            "in \\boxed{}), for which openrlhf_sagc/math_reward.py has no verdict: give it one, or remove the row",
+        )
     if count:
         print(
             f"openrlhf_sagc: {source.flag} {name}: row {first + 1} has no label ({count} such rows of {len(rows)}, counted from "
             "1): if the reward needs one, their groups are lost"
         )
+
+
+def _label_without_answer(rows, key: str) -> int | None:
+    r"""Index of the first label that ends with `####` or `\boxed{}`, with nothing in it."""
+    import pyarrow.compute as pc
+
+    start = 0
+    if "string" not in str(getattr(rows.features[key], "dtype", "")):
+        return None
+    for batch in rows.select_columns([key]).with_format("arrow").iter(BATCH):
+        ends = pc.match_substring_regex(
+            batch.column(key).combine_chunks(), r"(?:####\W*|\\boxed\s*\{\s*\}[\s.$\])]*)$"
+        )
+        found = pc.index(ends, True).as_py()
+        if found >= 0:
+            return start + found
+        start += len(ends)
+    return None
 
 
 def _no_json(feature: Any) -> str:

@@ -1,6 +1,6 @@
 """Comparison of answers by math-verify, in a process that can neither be harmed nor do harm; from any thread.
 
-`comparing_process` is that process. What it says is read as data here, in the process of an engine.
+`process` is that process. What it says is read as data here, in the process of an engine.
 """
 
 import itertools
@@ -9,7 +9,6 @@ import os
 import subprocess
 import sys
 import threading
-from collections import deque
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,12 +17,10 @@ PROCESSES = 4  # comparisons at once; few answers need one, and every engine has
 START_SECONDS = 120  # until the process can compare, on a busy machine
 WAITING_SECONDS = 170  # for a verdict with its wait for others; under --reward.timeout
 TRIES = 3  # of a comparison whose process died
-MOST_SENT = 60_000  # bytes of comparisons without a verdict, which a pipe holds: so nobody waits to write
-REMEMBERED = 20_000  # verdicts: the samples of a group often agree
+REMEMBERED = 7_000  # verdicts, of answers of 8 kB at most (1,000 characters each): 64 MiB
 FAILED = "math-verify cannot be run in a process of its own"
 _PROGRAM = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[2]); "
-    "from openrlhf_sagc.grading.comparing_process import main; main()"
+    "import json, sys; sys.path[:] = json.loads(sys.argv[2]); from openrlhf_sagc.grading.process import main; main()"
 )
 
 
@@ -31,7 +28,6 @@ _PROGRAM = (
 class _Asked:
     """A comparison without a verdict yet."""
 
-    number: int
     line: bytes
     verdict: Future
     tries: int = 0
@@ -49,26 +45,27 @@ class Comparisons:
     def __init__(self, processes: int = PROCESSES, program: str = _PROGRAM):
         self._processes, self._program = processes, program
         self._numbers = itertools.count()
-        self._waiting: deque[_Asked] = deque()  # to be sent
-        self._sent: dict[int, _Asked] = {}
-        self._sent_bytes = 0
+        self._asked: dict[int, _Asked] = {}
         self._lock = threading.Lock()
+        self._writing = (
+            threading.Lock()
+        )  # who reads verdicts never waits for it, so that the process always can say them
         self._process: subprocess.Popen | None = None
-        self._is_ready = False
 
     def ask(self, gold: str, answer: str) -> Future:
         """The verdict to come: whether they are equal, or None if math-verify failed on them or took all its seconds.
 
-        It is a RuntimeError if there can be none: the process cannot be started, died again and again, was too busy or closed.
+        It is a RuntimeError if there can be none: the process cannot be started, died again and again, or was closed.
         """
         number = next(self._numbers)
         line = json.dumps({"id": number, "gold": gold, "answer": answer}).encode() + b"\n"
-        asked = _Asked(number, line, Future())
+        asked = _Asked(line, Future())
         with self._lock:
-            self._waiting.append(asked)
+            self._asked[number] = asked
             if self._process is None:
                 self._start()
-            self._send()
+            process = self._process
+        self._send(process, [asked])
         return asked.verdict
 
     def close(self) -> None:
@@ -77,16 +74,15 @@ class Comparisons:
             process, self._process = self._process, None
             if process:
                 process.kill()
-            self._give_up(self._take_back(), "the comparisons were closed")
+            self._give_up(list(self._asked), "the comparisons were closed")
 
     def _start(self) -> None:
         """Start the process, and the thread that listens to it."""
         paths = json.dumps([os.path.abspath(path) for path in sys.path if path])
         answers, target = os.pipe()
-        arguments = [str(self._processes), paths, str(target)]
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-I", "-c", self._program, *arguments],
+                [sys.executable, "-I", "-c", self._program, str(self._processes), paths, str(target)],
                 env={},
                 cwd="/",
                 stdin=subprocess.PIPE,
@@ -97,28 +93,16 @@ class Comparisons:
             )
         except OSError as error:
             os.close(answers)
-            self._give_up(self._take_back(), f"{FAILED}: {error}")
-            return
+            return self._give_up(list(self._asked), f"{FAILED}: {error}")
         finally:
             os.close(target)
-        listener = threading.Thread(
-            target=self._listen, args=[self._process, answers], name="comparisons", daemon=True
-        )
-        listener.start()
+        threading.Thread(target=self._listen, args=[self._process, answers], name="comparisons", daemon=True).start()
 
-    def _send(self) -> None:
-        """Send what waits, as far as it fits into a pipe, the answers to it as well."""
-        while self._is_ready and self._waiting:
-            asked = self._waiting[0]
-            if self._sent and self._sent_bytes + len(asked.line) > MOST_SENT:
-                return
-            self._sent[asked.number] = self._waiting.popleft()
-            self._sent_bytes += len(asked.line)
-            assert self._process and self._process.stdin
-            data = asked.line
-            with suppress(OSError):  # it is dead, which `_listen` is about to hear
-                while data:
-                    data = data[os.write(self._process.stdin.fileno(), data) :]
+    def _send(self, process: subprocess.Popen | None, comparisons: list[_Asked]) -> None:
+        data = b"".join(asked.line for asked in comparisons)
+        with self._writing, suppress(OSError):  # it is dead, which `_listen` hears
+            while data and process and process.stdin:
+                data = data[os.write(process.stdin.fileno(), data) :]
 
     def _listen(self, process: subprocess.Popen, answers: int) -> None:
         """Give the verdicts to those who wait for them, until the process ends. Then start it anew for the others."""
@@ -129,47 +113,31 @@ class Comparisons:
             first = lines.readline()
             start.cancel()
             error = json.loads(first or "{}").get("error")
-            with self._lock:
-                self._is_ready = self._process is process and b"ready" in first
-                self._send()
             for line in lines:
-                self._hear(**json.loads(line))
+                heard = json.loads(line)
+                with self._lock:
+                    asked = self._asked.pop(heard["id"])
+                asked.verdict.set_result(heard["verdict"])
+        start.cancel()
         process.kill()
         why = f"{FAILED}: {error or f'it ended with exit code {process.wait()}'}"
         process.wait()
         with self._lock:
             if self._process is not process:  # closed
                 return
-            self._process, self._is_ready = None, False
-            left = self._take_back()
-            for asked in left:
+            self._process = None
+            for asked in self._asked.values():
                 asked.tries += 1
-            self._give_up([asked for asked in left if error or asked.tries >= TRIES], why)
-            self._waiting.extend(asked for asked in left if not error and asked.tries < TRIES)
-            if self._waiting:
+            self._give_up([number for number, asked in self._asked.items() if error or asked.tries >= TRIES], why)
+            left = list(self._asked.values())
+            if left:
                 self._start()
+            process = self._process or process
+        self._send(process, left)
 
-    def _take_back(self) -> list[_Asked]:
-        """All comparisons without a verdict, none of which is sent or waits any more."""
-        left = [*self._sent.values(), *self._waiting]
-        self._sent.clear()
-        self._waiting.clear()
-        self._sent_bytes = 0
-        return left
-
-    def _give_up(self, comparisons: list[_Asked], why: str) -> None:
-        for asked in comparisons:
-            asked.verdict.set_exception(RuntimeError(why))
-
-    def _hear(self, id: int, verdict: bool | str) -> None:
-        with self._lock:
-            asked = self._sent.pop(id)
-            self._sent_bytes -= len(asked.line)
-            self._send()
-        if verdict == "late":
-            asked.verdict.set_exception(RuntimeError("the machine was too busy to compare two answers"))
-        else:
-            asked.verdict.set_result(verdict if isinstance(verdict, bool) else None)
+    def _give_up(self, numbers: list[int], why: str) -> None:
+        for number in numbers:
+            self._asked.pop(number).verdict.set_exception(RuntimeError(why))
 
 
 class _Shared:
@@ -203,16 +171,14 @@ os.register_at_fork(after_in_child=_begin_anew)
 
 
 def equal_by_algebra(gold: str, answer: str) -> bool | None:
-    """Whether the answers are equal; None if math-verify failed on them or took all the seconds that a comparison has.
+    """Whether the answers are equal; None if math-verify failed on them, or gave no verdict in the seconds that there are.
 
     Only true and false are remembered.
 
     Raises:
-        RuntimeError: there can be no verdict, as `Comparisons.ask` says, or none came in time.
+        RuntimeError: there can be no verdict, as `Comparisons.ask` says.
     """
     try:
         return _shared.verdict((gold, answer)).result(WAITING_SECONDS)
     except TimeoutError:
-        raise RuntimeError(
-            f"no verdict on two answers in {WAITING_SECONDS} s: others are compared before them"
-        ) from None
+        return None

@@ -17,8 +17,7 @@ JOINER = re.compile(
 )
 NAMED = re.compile(r"\\?[a-zA-Z](?:_\{?\w\}?)?\s*=\s*\Z")  # y = in front of a box
 FARTHEST = 60  # characters between boxes that are one answer
-HEAD = r"[ \t*_#>]*(?:the[ \t]+)?(?:final[ \t]+)?answer[ \t*_]*"
-LINE = re.compile(rf"{HEAD}(?::(?P<stated>.*))?|####(?P<marked>.*)", re.IGNORECASE)  # **Answer:** 5
+LABEL = re.compile(r"[ \t*_#>]*(?:the[ \t]+)?(?:final[ \t]+)?answer[ \t*_]*(?::(.*))?", re.IGNORECASE)  # **Answer:** 5
 SIGNS = " \t\r\f\v\xa0\u3000$*_#>"
 THOUGHT = re.compile(r"<(/?)think(?:ing)?>|◁(/?)think▷", re.IGNORECASE)
 OPEN_THOUGHT = re.compile(r"<think(?:ing)?>\s*\Z|◁think▷\s*\Z", re.IGNORECASE)
@@ -83,8 +82,7 @@ def _outside_thoughts(response: str) -> str:
 
 
 def extract_answer(response: str) -> str | None:
-    r"""What the last `\boxed{...}` holds; without a box, what follows the last `####` or `Answer:`
-    at the beginning of a line.
+    r"""What the last `\boxed{...}` holds; without a box, what follows the last `####`, or `Answer:` at the beginning of a line.
 
     Several boxes with only `and`, `or` or a comma between them are one answer, a list joined by `;`. Thoughts in <think>
     are not read. A box that was cut off is no answer, and no earlier one is.
@@ -150,14 +148,16 @@ def _joins(between: str) -> bool | None:
 
 
 def _stated(text: str) -> str | None:
-    """What follows the last `####` or `Answer:`, in its line or the next that is not empty."""
+    """What follows the last `####` to its line's end, or `Answer:`, in its line or the next that is not empty."""
     answer, awaited = None, False
     for line in text.split("\n"):
-        match = LINE.fullmatch(line.rstrip("\r"))
-        if match:
-            stated = match["marked"] if match["stated"] is None else match["stated"]
-            found = (stated or "").strip(" \t\r*_")
-            answer, awaited = (found or answer), not found and match["marked"] is None
+        label = LABEL.fullmatch(line.rstrip("\r"))
+        if label or "####" in line:
+            stated = re.sub(
+                r"<[^<>]*>|#+\s*$", "", line.rstrip("# \t\r*_").rpartition("####")[2] if not label else label[1] or ""
+            )
+            found = stated.strip(" \t\r*_\"'")
+            answer, awaited = (found or answer), not found and label is not None
         elif awaited and line.strip(SIGNS) not in ("", r"\["):
             answer, awaited = line.strip(" \t\r*_"), False
     return answer

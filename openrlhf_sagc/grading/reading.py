@@ -1,87 +1,93 @@
-r"""What an answer is: a value, a list, an interval, a relation, ... Pure text; no algebra.
-
-`read` takes an answer of any spelling. What it does not understand is `Words`, which equal only themselves.
-"""
+r"""What an answer is, by its whole text: a value, a list, an interval, a relation. What is not understood equals only itself."""
 
 import re
+from dataclasses import dataclass
 from functools import lru_cache
 
-from openrlhf_sagc.grading.braces import split_at, tokens
-from openrlhf_sagc.grading.latex import cleaned
-from openrlhf_sagc.grading.nodes import (
-    Many,
-    Node,
-    Option,
-    Relation,
-    Union,
-    Value,
-    Words,
-    is_name,
-    is_variable,
-    plain,
-)
-from openrlhf_sagc.grading.numbers import number
-from openrlhf_sagc.grading.quantities import clock, counted, quantities
-from openrlhf_sagc.grading.words import LEAD_WORDS, PHRASES, TAILS
+from openrlhf_sagc.grading.cleaning import cleaned, number, tokens
+from openrlhf_sagc.grading.words import CURRENCY, LEAD, PHRASES, SAYS, SCALES, unit
 
+SIGNS = frozenset(("=", "<", ">", r"\le", r"\ge", r"\ne", r"\approx", r"\in", r"\equiv", r"\subset", r"\subseteq"))
+VARIABLE = re.compile(r"(?!\\pi|\\infty|e$)(?:[A-Za-z]|\\[a-z]+ ?)(?:_\{?\w+\}?)?")
+_OPTION = re.compile(
+    r"\(([A-J])\)|([A-J])(?:[.)]|:(?![A-Z])|$)|⟦(?:[Oo]ption|[Cc]hoice|[Aa]nswer)(?:⟧\(?| )([A-J])(?:⟧|\)?$)"
+)
+_OTHER_OPTION = re.compile(r"(?<![\w\\{^⟦°])(?:A(?!⟦[a-z]+⟧)|[B-HJ])(?![\w^'])")
+_CLOCK = re.compile(r"(\d{1,2})(?::(\d{2}))? ?(?:⟦([ap])\.?m\.?⟧)?", re.IGNORECASE)
+_ENVIRONMENT = re.compile(
+    r"[(\[]?\\begin\{(\w*?)(matrix|)\}(\{[lcr| ]+\})?((?:(?!\\begin).)*)\\end\{\w*\}[)\]]?", re.DOTALL
+)
+_CONNECTIVE = re.compile(
+    r"(?<=[⟦ ])(and|&|und|et|y|和|or|или|oder|ou|或)(?=[⟧ ])(?! (?:a|an|half|\w*quarters?|thirds?|more|less|fewer|above|below|one|two|three)\b)"
+)
+_LEADS = re.compile(r"⟦([^⟧]*)⟧|\\?[A-Za-z](?![A-Za-z({^_])[,:]?|[,:]")
+_DATE = re.compile(r"\d{4}-\d\d?-\d\d?|\d\d?/\d\d?/\d{4}|(?:\d{3}-)?\d{3}-\d{4}")  # or a telephone number
 DEEPEST = 8  # brackets in brackets that are looked into
 
 
-_SIGNS = {
-    "=": "=",
-    "<": "<",
-    ">": ">",
-    r"\le": r"\le",
-    r"\ge": r"\ge",
-    r"\ne": r"\ne",
-    r"\approx": r"\approx",
-    r"\in": r"\in",
-}
-_SIGNS |= {
-    r"\equiv": r"\equiv",
-    r"\sim": r"\sim",
-    r"\subset": r"\subset",
-    r"\subseteq": r"\subseteq",
-    r"\notin": r"\notin",
-}
-_ENVIRONMENT = re.compile(
-    r"(?:[(\[|]|\\\{)?\\begin\{([a-zA-Z]*)(?:matrix|\*)?\}(?:\{[lcr| ]*\})?(.*)\\end\{[a-zA-Z*]*\}(?:[)\]|]|\\\})?",
-    re.DOTALL,
-)
-_DATE = re.compile(r"\d{4}-\d\d?-\d\d?|\d\d?/\d\d?/\d{4}|(?:\d{3}-)?\d{3}-\d{4}")  # or a telephone number
-_OPTION = re.compile(
-    r"\(([A-J])\)|([A-J])(?=[.)]|:(?![A-Z])|$)[.:)]?|⟦(?:[Oo]ption|[Cc]hoice|[Aa]nswer)(?:⟧:?\(?([A-J])\)?(?=[.:)]|$)| ([A-J])⟧)"
-)
-_NEXT_OPTION = re.compile(r"[,;⟧]\(?[A-J][:)]")
-_LETTERS = re.compile(r"[A-J]{2,5}")
-_LEADS = re.compile(r"(?:⟦([^⟧]*)⟧|\\?[A-Za-z](?![A-Za-z({^_])|[,:])[,:]?")
+@dataclass(frozen=True)
+class Node:
+    r"""An answer or a part of one.
+
+    kind: `value` (text is LaTeX, unit what it counts), `words`, `option` (text is its letters, items what it says), `relation` (text has the
+        signs between the items), or what joins the items: `,` `or` `and` `±` `{}` without order, `()` `[)` `<>` and so on, `row`, `column`,
+        `matrix`, `:` for a ratio, `+` for amounts, `{|}` for a set by a condition, `cup` for numbers in intervals.
+    """
+
+    kind: str
+    text: str = ""
+    unit: str | None = None
+    items: tuple["Node", ...] = ()
 
 
-@lru_cache(maxsize=20_000)
+def plain(text: str) -> str:
+    """A text for comparison with another: without marks, articles, gaps, and the case of words."""
+    words = re.sub(r"⟦([^⟧]*)⟧", lambda mark: f" {re.sub('[^ ]{3,}', lambda word: word[0].lower(), mark[1])} ", text)
+    return re.sub(r"\s+", " ", re.sub(r"(?<![\w\\])(?:[Aa]n?|[Tt]he) (?=[A-Za-z]{2})", "", words)).strip(" .")
+
+
+def split_at(text: str, separators: frozenset[str]) -> tuple[list[str], list[str]]:
+    """The parts of the text between the separators outside all brackets, and the separators."""
+    parts, found, start = [], [], 0
+    for token, at, depth in tokens(text):
+        if depth == 0 and token in separators:
+            parts.append(text[start:at].strip())
+            found.append(token)
+            start = at + len(token)
+    return [*parts, text[start:].strip()], found
+
+
+@lru_cache(maxsize=5_000)
 def read(answer: str) -> Node:
     """What the answer is."""
-    text = _without_lead(TAILS.sub("", cleaned(answer)))
-    return _read(counted(text), 0)
-
-
-def _without_lead(text: str) -> str:
-    """The text without words of the closed list in front of it that say that the answer follows."""
+    text = re.sub(r"\.?(?:⟦I |I⟦|⟦)hope (?:it|this|that) is correct⟧\.?$", "", cleaned(answer))
     at, end = 0, 0
     while found := _LEADS.match(text, at):
-        words = (found[1] or "").casefold().split()
-        known = next((i for i, word in enumerate(words) if word.strip(".,:") not in LEAD_WORDS), len(words))
-        if known < len(words):
-            said = max((i + 1 for i, word in enumerate(words[:known]) if word in _SAYING), default=0)
-            return f"⟦{' '.join(found[1].split()[said:])}⟧{text[found.end(1) + 1:]}" if said else text[end:]
+        words = (found[1] or "").lower().split()
+        if not all(word.strip(".,:") in LEAD for word in words):
+            break
         at = found.end()
-        if words and (words[-1] in _SAYING or found[0].endswith(":")):
+        if words and words[-1].strip(":") in SAYS or found[1] and found[0].endswith(":"):
             end = at
-    return text[end:].lstrip(" :=") or text
+    return _read(text[end:].lstrip(" :=") or text, 0)
 
 
-_SAYING = frozenset(
-    "is are be equals answer result get have so thus hence therefore that 答案 答案是 答案为 是 为 结果是 ответ réponse respuesta antwort".split()
-)
+def _read(text: str, depth: int) -> Node:
+    text = text.strip(" ,;")
+    while _whole(text, "{", "}"):
+        text = text[1:-1].strip(" ,;")
+    if depth > DEEPEST or _DATE.fullmatch(text):
+        return Node("words", text)
+    text = re.sub(r"^⟦([A-Za-z])⟧$", r"\1", text)
+    found = (
+        reader(text, depth + 1)
+        for reader in (_phrase, _option, _clock, _environment, _list, _relation, _union, _bracket, _plus_minus)
+    )
+    return next((node for node in found if node), None) or _quantities(text)
+
+
+def _several(kind: str, texts: list[str], depth: int) -> Node:
+    return Node(kind, items=tuple(_read(text, depth) for text in texts))
 
 
 def _whole(text: str, opening: str, closing: str) -> bool:
@@ -91,206 +97,162 @@ def _whole(text: str, opening: str, closing: str) -> bool:
     return all(depth > 0 or at in (0, len(text) - len(closing)) for _, at, depth in tokens(text))
 
 
-def _read(text: str, depth: int) -> Node:
-    text = text.strip(" ,;")
-    while _whole(text, "{", "}"):
-        text = text[1:-1].strip(" ,;")
-    text = re.sub(r"^⟦([A-Za-z])⟧$", r"\1", text)
-    if depth > DEEPEST:
-        return Words(text)
-    return (
-        _phrase(text)
-        or (Words(text) if _DATE.fullmatch(text) else None)
-        or _option(text, depth)
-        or clock(text)
-        or _environment(text, depth)
-        or _list(text, depth)
-        or _relation(text, depth)
-        or _union(text, depth)
-        or _bracket(text, depth)
-        or _plus_minus(text, depth)
-        or quantities(text)
-    )
-
-
-def _phrase(text: str) -> Node | None:
-    if text in (r"\emptyset", r"\{\}"):
-        return Words("no solution")
-    if text in ("+\\infty", "\\infty"):
-        return Value(r"\infty")
-    if text in (r"\mathbb{R}", r"(-\infty,\infty)", r"(-\infty,+\infty)"):
-        return Words("all real numbers")
-    said = PHRASES.get(plain(text).casefold())
-    if said == "infinity":
-        return Value(r"\infty")
-    if said == "negative infinity":
-        return Value(r"-\infty")
-    return Words(said) if said else None
+def _phrase(text: str, _: int) -> Node | None:
+    said = {
+        r"\emptyset": "no solution",
+        r"\{\}": "no solution",
+        r"\mathbb{R}": "all real numbers",
+        r"(-\infty,\infty)": "all real numbers",
+    }.get(text) or PHRASES.get(plain(text).lower())
+    endless = {"infinity": r"\infty", "negative infinity": r"-\infty"}.get(said or "")
+    return Node("value", endless) if endless else Node("words", said) if said else None
 
 
 def _option(text: str, depth: int) -> Node | None:
-    if _LETTERS.fullmatch(text) and len(set(text)) == len(text):
-        return Option("".join(sorted(text)), Value(text))
+    if re.fullmatch("[A-J]{2,5}", text) and list(text) == sorted(set(text)):
+        return Node("option", text)
     match = _OPTION.match(text)
-    if not match:
+    rest = text[match.end() :].strip(" .:") if match else ""
+    if not match or _OTHER_OPTION.search(rest):
         return None
-    letter = match[1] or match[2] or match[3] or match[4]
-    rest = text[match.end() :].strip(" .:")
-    if not rest:
-        return Option(letter, None)
-    if _NEXT_OPTION.search(rest):
+    return Node("option", match[1] or match[2] or match[3], items=(_read(rest, depth),) if rest else ())
+
+
+def _clock(text: str, _: int) -> Node | None:
+    """A time of day, in words that no other answer has."""
+    match = _CLOCK.fullmatch(text)
+    if not match or not (match[2] or match[3]) or int(match[1]) > 12 + 12 * (not match[3]) or int(match[2] or 0) > 59:
         return None
-    if match[2] and text[match.end() - 1] not in ".:)":
-        return None
-    return Option(letter, _read(rest, depth + 1))
+    hours = int(match[1]) % 12 + 12 * (match[3] in "pP") if match[3] else int(match[1])
+    return Node("words", f"{hours}:{match[2] or '00'} o'clock")
 
 
 def _environment(text: str, depth: int) -> Node | None:
     """A matrix as its rows, a column as a vector, a system of equations as a list."""
     match = _ENVIRONMENT.fullmatch(text)
-    if not match or r"\begin" in match[2]:
+    if not match or match[1] in ("v", "V"):
         return None
-    rows = [row for row in re.split(r"\\\\(?:\[[^\]]*\])?", match[2]) if row.strip()]
-    name = match[1].removesuffix("matrix")
-    if name in ("cases", "aligned", "align", "array", "gathered", "split") and not (
-        name == "array" and text[0] in "([|"
-    ):
-        return Many(",", tuple(_read(row.replace("&", "" if "=" in row else ","), depth + 1) for row in rows))
-    cells = [tuple(_read(cell, depth + 1) for cell in row.split("&")) for row in rows]
-    bars = "|" if name in ("v", "V") or text[0] == "|" else ""
-    if bars or not cells or len({len(row) for row in cells}) != 1:
-        return None
-    if len(cells[0]) == 1:
-        return Many("column", tuple(cell for (cell,) in cells))
-    if len(cells) == 1:
-        return Many("row", cells[0])
-    return Many("matrix", tuple(Many("row", row) for row in cells))
-
-
-_AND, _OR = frozenset("and & и und et y 和".split()), frozenset("or или oder ou 或".split())
-_NO_LIST = frozenset(
-    "a an half quarter third more less fewer so above below under over greater smaller one two three four five".split()
-)
+    rows = [row for row in match[4].split(r"\\") if row.strip()]
+    if not match[2] and text[0] == "\\":
+        return _several(",", [row.replace("&", "" if "=" in row else ",") for row in rows], depth)
+    if all("&" not in row for row in rows):
+        return _several("column", rows, depth)
+    return Node("matrix", items=tuple(_several("row", row.split("&"), depth) for row in rows))
 
 
 def _list(text: str, depth: int) -> Node | None:
     """Parts between ; or, and, or a comma, outside of brackets."""
-    text = re.sub(r"⟦([^⟧]* [^⟧]*)⟧", _connectives, text)
-    marks = {mark for mark in re.findall(r"⟦[^⟧ ]*⟧", text)}
-    ors, ands = ({mark for mark in marks if mark[1:-1].casefold() in words} for words in (_OR, _AND))
-    for joint, separators in ((";", {";"}), ("or", ors), (",", ands | {","})):
+    text = re.sub(r"⟦ ?⟧", "", re.sub(r" ?(⟦|⟧) ?", r"\1", _CONNECTIVE.sub(r"⟧⟦\1⟧⟦", text))) if "⟦" in text else text
+    marks = set(re.findall(r"⟦[^⟧ ]*⟧", text))
+    ors = {mark for mark in marks if mark[1:-1] in ("or", "или", "oder", "ou", "或")}
+    ands = {mark for mark in marks if mark[1:-1] in ("and", "&", "und", "et", "y", "和")}
+    for joint, separators in ((",", {";"}), ("or", ors), (",", ands | {","})):
         parts, found = split_at(text, frozenset(separators))
-        if not found:
-            continue
-        if not parts[0].strip() and "⟦" in found[0] or not parts[-1].strip() and "⟦" in found[-1]:
-            return Words(text)
-        parts = [part for part in (part.strip(" ,;") for part in parts) if part]
-        if len(parts) == 1:
-            return _read(parts[0], depth + 1)
-        joint = "and" if joint == "," and "," not in found else joint
-        return Many(joint, tuple(_read(part, depth + 1) for part in parts)) if parts else Words("")
+        if found:
+            if not (parts[0] and parts[-1]) and "⟦" in found[0] + found[-1]:
+                return Node("words", text)
+            parts = [part for part in (part.strip(" ,;") for part in parts) if part]
+            joint = "and" if joint == "," and not {",", ";"} & set(found) else joint
+            return _read(parts[0], depth) if len(parts) == 1 else _several(joint, parts, depth)
     return None
 
 
-def _connectives(match: re.Match) -> str:
-    """`and`, `or` in a mark of their own, unless they are part of a number: and a half, or more."""
-    words = match[1].split(" ")
-    groups: list[list[str]] = [[]]
-    for i, word in enumerate(words):
-        beside = {other.casefold() for other in words[max(0, i - 1) : i + 2]}
-        if word.casefold() in _AND | _OR and not beside & _NO_LIST:
-            groups += [[word], []]
-        else:
-            groups[-1].append(word)
-    return "".join(f"⟦{' '.join(group)}⟧" for group in groups if group)
-
-
 def _relation(text: str, depth: int) -> Node | None:
-    sides, signs = split_at(text, frozenset(_SIGNS))
-    if not signs:
-        return None
-    if not sides[0].strip() and signs[0] in ("=", r"\approx"):
-        return _read(text[text.index(signs[0]) + len(signs[0]) :], depth + 1)
-    if not all(side.strip() for side in sides[1:]):
-        return Words(text)
-    read_sides = tuple(_read(side, depth + 1) if side.strip() else Words("") for side in sides)
-    if len(signs) == 1 and signs[0] == "=" and is_name(sides[0]):
-        if isinstance(read_sides[1], Many) and read_sides[1].joint == "±":
-            return Many(",", tuple(Relation((read_sides[0], item), ("=",)) for item in read_sides[1].items))
-    if signs == ["="]:
-        if is_variable(sides[1]) and isinstance(read_sides[0], Value) and number(read_sides[0].latex) is not None:
-            return Relation(read_sides[::-1], ("=",))  # 5 = x
-        names, values = read_sides
-        if isinstance(names, Many) and isinstance(values, Many) and names.joint == values.joint == "()":
-            if len(names.items) == len(values.items):
-                return Many(",", tuple(Relation(pair, ("=",)) for pair in zip(names.items, values.items)))
-    return Relation(read_sides, tuple(signs))
+    sides, signs = split_at(text, SIGNS)
+    if signs and not sides[0] and signs[0] in ("=", r"\approx"):
+        return _read(text[text.index(signs[0]) + len(signs[0]) :], depth)
+    if not signs or not all(sides[1:]):
+        return Node("words", text) if signs else None
+    if signs == ["="] and VARIABLE.fullmatch(sides[1]) and number(sides[0]) is not None:
+        sides = sides[::-1]  # 5 = x
+    node = Node(
+        "relation", " ".join(signs), items=tuple(_read(side, depth) if side else Node("words") for side in sides)
+    )
+    names, values = node.items[:2]
+    if signs == ["="] and values.kind == "±":
+        return Node(",", items=tuple(Node("relation", "=", items=(names, item)) for item in values.items))
+    if signs == ["="] and names.kind == values.kind == "()" and len(names.items) == len(values.items):
+        return Node(",", items=tuple(Node("relation", "=", items=pair) for pair in zip(names.items, values.items)))
+    return node
 
 
 def _union(text: str, depth: int) -> Node | None:
     parts, found = split_at(text, frozenset([r"\cup"]))
-    if found and all(part.strip() for part in parts):
-        items = tuple(_read(part, depth + 1) for part in parts)
-        return Union(items) if all(isinstance(item, (Many, Union, Words)) for item in items) else Words(text)
-    match = re.fullmatch(r"(?:\\mathbb\{R\}|\(-\\infty,\+?\\infty\))(?:\\setminus ?|-)\\\{(.*)\\\}", text)
-    if match:
-        without = _read(match[1], depth + 1)
-        names = without.items if isinstance(without, Many) else (without,)
-        return Many("and", tuple(Relation((Value("x"), item), (r"\ne",)) for item in names))
-    return None
+    node = _several("cup", parts, depth) if found and all(parts) else None
+    return node if not found or node and all(item.items for item in node.items) else Node("words", text)
 
 
 def _bracket(text: str, depth: int) -> Node | None:
     """A set, a pair or an interval, a vector; an expression in brackets is that expression."""
-    for opening in ("(", "[", r"\{", r"\langle"):
-        if not text.startswith(opening):
-            continue
-        closing = next((close for close in (")", "]", r"\}", r"\rangle") if text.endswith(close)), None)
-        if closing is None or not _whole(text, opening, closing):
-            return None
-        inside = text[len(opening) : -len(closing)].strip()
-        if opening == r"\{":
-            return _set(inside, depth) if closing == r"\}" else None
-        items, found = split_at(inside, frozenset({",", ";"}))
-        if not found:
-            return _read(inside, depth + 1) if (opening, closing) in (("(", ")"), ("[", "]")) else None
-        if not all(item.strip() for item in items):
-            return Words(text)
-        pair = {r"\langle": "<", "(": "(", "[": "["}[opening] + {r"\rangle": ">", ")": ")", "]": "]"}.get(closing, "")
-        if len(items) != 2 and pair not in ("()", "[]", "<>"):
-            return Words(text)
-        return Many(pair, tuple(_read(item, depth + 1) for item in items))
-    return None
-
-
-def _set(inside: str, depth: int) -> Node:
-    for bar in ("|", ":"):
-        parts, found = split_at(inside, frozenset([bar]))
-        if len(found) == 1 and all(part.strip() for part in parts):
-            name, condition = parts
-            read_condition = _read(condition, depth + 1)
-            named, *domain = re.split(r"\\in\b", name)
-            if is_name(named) and domain in ([], [r"\mathbb{R}"]) and isinstance(read_condition, (Relation, Many)):
-                return Union((read_condition,))
-            return Many("{|}", (_read(name, depth + 1), read_condition))
-    items, _ = split_at(inside, frozenset({",", ";"}))
-    nodes = tuple(_element(item.strip(), depth + 1) for item in items if item.strip())
-    return nodes[0] if len(nodes) == 1 and items[0].strip()[:2] not in (r"\{", r"\e") else Many("{}", nodes)
-
-
-def _element(text: str, depth: int) -> Node:
-    """What stands in a set; a set of one is a set there."""
-    node = _read(text, depth)
-    alone = _whole(text, r"\{", r"\}") and not (isinstance(node, (Many, Union)) or text == r"\{\}")
-    return Many("{}", (node,)) if alone else node
+    outwards = re.fullmatch(r"([\[\]])([^()\[\]]*,[^()\[\]]*)([\[\]])", text)
+    if outwards:  # ]2,5[ is (2,5)
+        text = ("[" if outwards[1] == "[" else "(") + outwards[2] + ("]" if outwards[3] == "]" else ")")
+    opening = next((one for one in ("(", "[", r"\{", r"\langle") if text.startswith(one)), "")
+    closing = next((one for one in (")", "]", r"\}", r"\rangle") if text.endswith(one)), "")
+    if not opening or not closing or not _whole(text, opening, closing) or (opening == r"\{") != (closing == r"\}"):
+        return None
+    inside = text[len(opening) : -len(closing)].strip()
+    items, found = split_at(inside, frozenset(",;"))
+    if opening == r"\{":
+        for bar in ("|", ":"):
+            parts = split_at(inside, frozenset([bar]))[0]
+            if len(parts) == 2 and all(parts):
+                condition = _read(parts[1], depth)
+                is_real = re.fullmatch(rf"(?:{VARIABLE.pattern})(?:\\in ?\\mathbb\{{R\}})?", parts[0])
+                return Node(
+                    "cup" if is_real else "{|}", items=(condition,) if is_real else (_read(parts[0], depth), condition)
+                )
+        nodes = _several("{}", [item for item in items if item], depth)
+        if any(item.startswith(r"\{") for item in items):
+            return Node("words", text)
+        return nodes.items[0] if len(nodes.items) == 1 and nodes.items[0].kind == "value" else nodes
+    if not found:
+        return _read(inside, depth) if opening + closing in ("()", "[]") else None
+    pair = opening[-1].replace("e", "<") + closing[-1].replace("e", ">")
+    if not all(items) or len(items) != 2 and pair not in ("()", "[]", "<>"):
+        return Node("words", text)
+    return _several(pair, items, depth)
 
 
 def _plus_minus(text: str, depth: int) -> Node | None:
-    found = [(at, token) for token, at, level in tokens(text) if token in (r"\pm", r"\mp")]
+    (before, *after), found = split_at(text, frozenset((r"\pm", r"\mp")))
     if len(found) != 1:
         return None
-    at, token = found[0]
-    before, after = text[:at], text[at + 3 :].strip()
-    signs = ("+", "-") if token == r"\pm" else ("-", "+")
-    pair = [_read(f"{before}{sign if before or sign == '-' else ''}{after}", depth + 1) for sign in signs]
-    return Many("±", tuple(pair))
+    signs = ("+" if before else "", "-")
+    return _several(
+        "±", [f"{before}{sign}{after[0]}" for sign in (signs if found == [r"\pm"] else signs[::-1])], depth
+    )
+
+
+def _quantities(text: str) -> Node:
+    """A value with its unit, if it has one; several that have one each; a ratio; else words."""
+    if "⟦°⟧" in text and re.search(r"\\(?:sin|cos|tan|cot|sec|csc)", text):
+        text = re.sub(r"([\d.]+|\\?[A-Za-z]+|\})⟦°⟧", r"(\1\\cdot \\frac{\\pi}{180})", text)
+    if "⟦" not in text:
+        ratio, found = split_at(text, frozenset(":"))
+        return (
+            Node(":", items=tuple(Node("value", part) for part in ratio))
+            if found and all(ratio)
+            else Node("value" if text else "words", text)
+        )
+    front = re.fullmatch(r"([+-]?)⟦([^⟧]*)⟧([^⟦⟧]+(?:⟦[^⟧]*⟧)?)", text)
+    if (
+        front
+        and front[2].lower().strip(".") in CURRENCY
+        and (rest := _quantities(front[1] + front[3])).kind == "value"
+    ):
+        return Node("value", rest.text, rest.unit or unit(front[2]))
+    pieces = re.findall(r"([^⟦⟧]+)⟦([^⟧]+)⟧", text)
+    values = [_value(value.strip(" ,"), name.strip(" ,.")) for value, name in pieces]
+    if "".join(f"{value}⟦{name}⟧" for value, name in pieces) != text or not all(values):
+        return Node("words", text)
+    return values[0] if len(values) == 1 else Node("+", items=tuple(values))  # type: ignore[arg-type,return-value]
+
+
+def _value(latex: str, name: str) -> Node | None:
+    scale = name[:1] if name[:1] in SCALES else name.partition(" ")[0]
+    size = SCALES.get(scale.lower().removesuffix("s"))
+    name = name[len(scale) :].strip() if size else name
+    if name and unit(name) is None and name.lower() not in ("rad", "radian", "radians"):
+        return None
+    return Node("value", rf"({latex})\cdot {size}" if size else latex, unit(name) if name else None)

@@ -2,7 +2,6 @@
 
 import ctypes
 import errno
-import fcntl
 import mmap
 import os
 import resource
@@ -10,13 +9,9 @@ import signal
 from contextlib import suppress
 from typing import Any
 
-INPUT, OUTPUT = 3, 4  # the file descriptors that a confined process has
+OUTPUT = 3  # the file descriptor that a confined process has
 MEMORY = 2 << 30  # bytes that it may allocate
-ADVICE = (
-    4,
-    8,
-    14,
-)  # MADV_DONTNEED, MADV_FREE, MADV_HUGEPAGE, which malloc gives; others reach pages that processes share
+ADVICE = (4, 8, 14)  # MADV_DONTNEED, MADV_FREE, MADV_HUGEPAGE, of malloc; others reach pages that processes share
 HUGE_PAGES = 0x40000  # MAP_HUGETLB, a pool of the whole machine
 # What computing takes. All else is refused: files, sockets, processes, threads, signals, and waiting for anything.
 CALLS = (
@@ -40,8 +35,7 @@ def seccomp_filter() -> Any:
     rules = pyseccomp.SyscallFilter(pyseccomp.ERRNO(errno.EPERM))
     for call in CALLS:
         rules.add_rule(pyseccomp.ALLOW, call)
-    for call, descriptor in (("read", INPUT), ("write", OUTPUT)):
-        rules.add_rule(pyseccomp.ALLOW, call, pyseccomp.Arg(0, pyseccomp.EQ, descriptor))
+    rules.add_rule(pyseccomp.ALLOW, "write", pyseccomp.Arg(0, pyseccomp.EQ, OUTPUT))
     for advice in ADVICE:
         rules.add_rule(pyseccomp.ALLOW, "madvise", pyseccomp.Arg(2, pyseccomp.EQ, advice))
     kinds = mmap.MAP_ANONYMOUS | HUGE_PAGES
@@ -49,14 +43,14 @@ def seccomp_filter() -> Any:
     return rules
 
 
-def confine(rules: Any, source: int, target: int, cpu_seconds: int) -> None:
-    """Leave this process nothing but computing, reading from INPUT and writing to OUTPUT; irrevocably, as root too.
+def confine(rules: Any, target: int, cpu_seconds: int) -> None:
+    """Leave this process nothing but computing, and writing to OUTPUT; irrevocably, as root too.
 
     It ends with its parent, and after `cpu_seconds` of its own. On a busy machine these take longer, and cost it nothing.
 
     Args:
         rules: of `seccomp_filter`.
-        source, target: file descriptors of pipes, which become INPUT and OUTPUT.
+        target: file descriptor of a pipe, which becomes OUTPUT.
         cpu_seconds: of the processor, at least 1.
 
     Raises:
@@ -66,11 +60,10 @@ def confine(rules: Any, source: int, target: int, cpu_seconds: int) -> None:
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
-    kept = [fcntl.fcntl(descriptor, fcntl.F_DUPFD, OUTPUT + 1) for descriptor in (source, target)]
-    for descriptor, number in zip(kept, (INPUT, OUTPUT)):
-        os.dup2(descriptor, number, inheritable=False)
+    if target != OUTPUT:
+        os.dup2(target, OUTPUT, inheritable=False)
     os.set_blocking(OUTPUT, False)
-    os.closerange(0, INPUT)
+    os.closerange(0, OUTPUT)
     os.closerange(OUTPUT + 1, os.sysconf("SC_OPEN_MAX"))
     with suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
         file.write("1000")  # a machine without memory ends this process first
@@ -96,7 +89,7 @@ def check(rules: Any) -> None:
     if pid == 0:
         code = 1
         try:
-            confine(rules, 0, 1, cpu_seconds=10)
+            confine(rules, 1, cpu_seconds=10)
             os.open("/", os.O_RDONLY)
         except PermissionError:
             code = 0

@@ -1,5 +1,6 @@
 """Comparisons whose children run any Python, as if the first wall were not there."""
 
+import time
 from contextlib import contextmanager
 
 from openrlhf_sagc.grading.algebra import Comparisons
@@ -9,8 +10,8 @@ import json, sys
 sys.path[:] = json.loads(sys.argv[2])
 import ctypes, mmap, os, pickle, pyseccomp, resource, signal, socket, subprocess, threading, time
 import sympy
-from openrlhf_sagc.grading import comparing_process as process
-process.LESSONS, process.FORMS = [], 0
+from openrlhf_sagc.grading import process
+process.LESSONS = ()
 def run(gold, answer):
     scope = {}
     exec(answer, scope)
@@ -27,3 +28,12 @@ def comparisons(*lines, processes=4):
         yield running
     finally:
         running.close()
+
+
+def until(condition, seconds=100):
+    """What the condition returns, once that is true."""
+    deadline = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    return found

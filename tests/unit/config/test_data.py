@@ -4,6 +4,7 @@ import datetime
 import decimal
 
 import pytest
+from cpu_stack import ROOT
 
 from openrlhf_sagc.config.data import check_columns, check_rows
 from openrlhf_sagc.config.datasets import load_sets, training_source
@@ -222,3 +223,12 @@ def test_labels_that_no_server_can_be_sent(arguments, refused, tmp_path, label, 
     said = look("--reward.remote_url", "http://h/get")
     assert bool(kind) == bool(said) and kind in said and (not kind or "which JSON cannot hold" in said)
     assert not look() and not look("--reward.remote_url", "http://h/get", *AGENT)
+
+
+@pytest.mark.parametrize("label", ["#### ", "So 6 * 9.\n####", r"\boxed{}", r"It is $\boxed{ }$."])
+def test_a_label_without_an_answer_is_told_with_its_row(look, label):
+    """Only for the reward that would grade it 0, whatever the responses say."""
+    rows = [GOOD | {"label": right} for right in ("#### 5", r"\boxed{5}", "5")] + [GOOD | {"label": label}]
+    reward = ("--reward.remote_url", str(ROOT / "openrlhf_sagc/math_reward.py"))
+    assert "--data.label_key label: row 4 of " in look(rows, *reward) and not look(rows[:3], *reward)
+    assert not look(rows)

@@ -5,17 +5,17 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from contextlib import suppress
 
 import psutil
 import pytest
-from compared_by import comparisons
+from compared_by import comparisons, until
 
 from openrlhf_sagc.grading import algebra
+from openrlhf_sagc.math_reward import reward_func
 
 HANGS = "while True: pass"
-QUICK = "process.FIRST_SECONDS, process.OWN_SECONDS = 0.3, 1"
+ENDLESS = "process.TRIES, process.OWN_SECONDS = (1000,) * 3, 1000"
 RIGHT, WRONG = "done = True", "done = False"
 
 
@@ -27,39 +27,33 @@ def shared():
     algebra._begin_anew()
 
 
-def children_at_work(running, busy):
-    """The comparing process with those that it has forked, once there are some, and one of them computes if need be."""
-    process = psutil.Process(running._process.pid)
-    with suppress(psutil.NoSuchProcess):
-        forked = process.children()
-        if forked and (not busy or any(one.cpu_times().user > 0.1 for one in forked)):
-            return process, forked
-
-
-def wait_until(condition, seconds=60):
-    deadline = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    return found
-
-
 def test_threads_get_verdicts_and_only_true_and_false_are_remembered(shared, monkeypatch):
     pairs = {("1", r"\frac{2}{2}"): True, ("1", "2-2"): False, ("x+1", "1+x"): True}
     with concurrent.futures.ThreadPoolExecutor(16) as threads:
-        assert list(threads.map(lambda pair: algebra.equal_by_algebra(*pair), list(pairs) * 3)) == 3 * list(
-            pairs.values()
-        )
-    asked = []
-    monkeypatch.setattr(shared.comparisons, "ask", lambda *pair: asked.append(pair) or concurrent.futures.Future())
+        verdicts = threads.map(algebra.equal_by_algebra, *zip(*list(pairs) * 3))
+        assert list(verdicts) == 3 * list(pairs.values())
+    asked, futures = [], [concurrent.futures.Future() for _ in range(3)]
+    monkeypatch.setattr(shared.comparisons, "ask", lambda *pair: asked.append(pair) or futures[len(asked) - 1])
     assert algebra.equal_by_algebra("1", "2-2") is False and not asked
-    failed = concurrent.futures.Future()
-    failed.set_result(None)
-    shared.verdicts["1", "?"] = failed
+    futures[0].set_result(None)
+    futures[1].set_exception(RuntimeError("gone"))
+    assert algebra.equal_by_algebra("1", "?") is None
+    with pytest.raises(RuntimeError, match="gone"):
+        algebra.equal_by_algebra("1", "?")
     monkeypatch.setattr(algebra, "WAITING_SECONDS", 0.1)
-    with pytest.raises(RuntimeError, match="no verdict on two answers in 0.1 s"):
-        algebra.equal_by_algebra("1", "?")  # asked again
-    assert asked == [("1", "?")]
+    assert [algebra.equal_by_algebra("1", "?") for _ in range(2)] == [None, None]  # one that is awaited is asked once
+    futures[2].set_result(True)
+    assert algebra.equal_by_algebra("1", "?") is True and asked == [("1", "?")] * 3
+
+
+def test_a_stopped_comparison_is_no_failed_reward(shared, monkeypatch):
+    stopped, late = concurrent.futures.Future(), concurrent.futures.Future()
+    stopped.set_result(None)
+    monkeypatch.setattr(shared.comparisons, "ask", lambda gold, answer: stopped if "y" in answer else late)
+    monkeypatch.setattr(algebra, "WAITING_SECONDS", 0.1)
+    result = reward_func([r"\boxed{1+y}", r"\boxed{1+z}", r"\boxed{5}", ""], [""] * 4, ["5"] * 4)
+    assert result["rewards"].tolist() == [0, 0, 1, 0]
+    assert result["extra_logs"]["comparison_stopped"].tolist() == [1, 1, 0, 0]
 
 
 def test_the_oldest_verdicts_are_forgotten(shared, monkeypatch):
@@ -70,70 +64,78 @@ def test_the_oldest_verdicts_are_forgotten(shared, monkeypatch):
     assert list(shared.verdicts) == [("2", "1+2"), ("2", "1+3")]
 
 
-def test_answers_that_hang_cost_others_nothing_but_a_short_wait():
-    with comparisons(QUICK, processes=2) as running:
-        hanging = [running.ask(str(i), HANGS) for i in range(28)]
-        right = running.ask("1", RIGHT)
-        assert right.result(300) is True and not any(verdict.done() for verdict in hanging[10:])
-        late = running.ask("2", RIGHT)  # second tries run by now, and leave a process to it
-        assert late.result(300) is True and not all(verdict.done() for verdict in hanging)
-        assert [verdict.result(300) for verdict in hanging[:3]] == [None] * 3
+def test_64_answers_that_hang_delay_others_by_little():
+    with comparisons("process.OWN_SECONDS = 1000") as running:
+        hanging = [running.ask(str(number), HANGS) for number in range(64)]
+        right = [running.ask(str(number), RIGHT) for number in range(20)]
+        assert [verdict.result(300) for verdict in right] == [True] * 20
+        assert not any(verdict.done() for verdict in hanging)
 
 
-def test_waiting_is_no_part_of_a_comparisons_seconds():
-    """One that needs more than the first try gets a whole second one, however many wait."""
+def test_last_tries_leave_others_a_process():
+    def in_last_tries():
+        with suppress(psutil.NoSuchProcess):
+            seconds = [one.cpu_times().user for one in psutil.Process(running._process.pid).children()]
+            return len(seconds) == 3 and min(seconds) > 1.2
+
+    with comparisons("process.TRIES, process.OWN_SECONDS = (1, 0.1, 1000), 1000") as running:
+        hanging = [running.ask(str(number), HANGS) for number in range(8)]
+        until(in_last_tries, 300)
+        assert running.ask("", RIGHT).result(100) is True and running.ask("", WRONG).result(100) is False
+        assert not any(verdict.done() for verdict in hanging)
+
+
+def test_a_comparison_ends_by_its_own_seconds_and_the_clock_and_waiting_is_no_part_of_these():
+    """One that needs more than its first tries gets a whole last one, however many wait."""
     slow = "import time\nwhile time.process_time() < 0.7: pass\ndone = True"
-    with comparisons(QUICK, processes=1) as running:
-        verdicts = [running.ask(str(i), slow) for i in range(4)]
-        assert [verdict.result(300) for verdict in verdicts] == [True] * 4
+    with comparisons("process.TRIES = (0.1, 0.1, 1000)", processes=1) as running:
+        verdicts = [running.ask(str(number), code) for number, code in enumerate([slow, slow, slow, HANGS, "1 / 0"])]
+        assert [verdict.result(300) for verdict in verdicts] == [True] * 3 + [None] * 2
+    with comparisons("process.TRIES, process.OWN_SECONDS = (0.1, 0.1, 0.1), 1000") as running:
+        assert running.ask("", HANGS).result(300) is None
 
 
-@pytest.mark.parametrize("busy", [False, True])
-@pytest.mark.parametrize("child", [False, True])
-def test_a_process_that_is_killed_costs_one_retry(busy, child):
-    with comparisons() as running:
+@pytest.mark.parametrize("killed", ["idle process", "busy process", "child"])
+def test_a_process_that_is_killed_costs_one_retry(killed):
+    def at_work():
+        with suppress(psutil.NoSuchProcess):
+            process = psutil.Process(running._process.pid)
+            busy = [one for one in process.children() if one.cpu_times().user > 0.1]
+            return busy[:1] if killed == "child" else [process] if busy or not asked else []
+
+    with comparisons(ENDLESS) as running:
         assert running.ask("", RIGHT).result(100) is True
         slow = "import time\nwhile time.process_time() < 0.5: pass\ndone = True"
-        asked = [running.ask(f"slow {i}", slow) for i in range(8 * busy)]  # some, or all may be over before we look
-        process, forked = wait_until(lambda: children_at_work(running, busy))
-        for one in forked if child else [process]:
-            one.kill()
+        asked = [running.ask(f"slow {number}", slow) for number in range(8 * (killed != "idle process"))]
+        until(at_work)[0].kill()
         assert running.ask("1", RIGHT).result(100) is True and running.ask("2", WRONG).result(100) is False
         assert all(one.result(100) is True for one in asked)
 
 
-def test_a_comparison_that_kills_the_process_twice_is_given_up():
-    with comparisons("real = process.Comparisons.add", "def add(self, one):", "    if one.gold: os._exit(3)", "    real(self, one)",
-                     "process.Comparisons.add = add") as running:  # fmt: skip
+def test_a_comparison_that_kills_the_process_again_and_again_is_given_up():
+    dies = "lambda self, one: os._exit(3) if one.gold else add(self, one)"
+    with comparisons("add = process.Comparisons.add", f"process.Comparisons.add = {dies}") as running:
         with pytest.raises(RuntimeError, match="it ended with exit code 3"):
             running.ask("dies", RIGHT).result(100)
         assert running.ask("", RIGHT).result(100) is True
 
 
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("sys.modules['pyseccomp'] = None", "apt-get install libseccomp2 && pip install pyseccomp"),
-        ("os.write(int(sys.argv[3]), b'{'); os.abort()", "it ended with exit code -6"),
-    ],
-)
-def test_processes_that_cannot_work_are_no_wrong_answers(line, message):
-    with comparisons(line) as running:
+BROKEN = {
+    "apt-get install libseccomp2 && pip install pyseccomp": "sys.modules['pyseccomp'] = None",
+    "it ended with exit code -6": "os.write(int(sys.argv[3]), b'{'); os.abort()",
+    "it ended with exit code -9": "time.sleep(1000)",
+    "nowhere/python": "",
+}
+
+
+@pytest.mark.parametrize("message", BROKEN)
+def test_processes_that_cannot_work_are_no_wrong_answers(message, monkeypatch):
+    monkeypatch.setattr(algebra, "START_SECONDS", 1 if "-9" in message else 100)
+    monkeypatch.setattr(sys, "executable", message if "nowhere" in message else sys.executable)
+    with comparisons(BROKEN[message]) as running:
         for _ in range(2):
             with pytest.raises(RuntimeError, match="math-verify cannot be run in a process of its own: .*" + message):
                 running.ask("1", RIGHT).result(100)
-
-
-def test_libraries_may_print():
-    with comparisons("print('hello', flush=True)") as running:
-        assert running.ask("", RIGHT).result(100) is True
-
-
-def test_a_process_that_is_killed_while_it_starts_costs_one_retry():
-    with comparisons("time.sleep(1)") as running:
-        verdict = running.ask("", RIGHT)
-        running._process.kill()
-        assert verdict.result(100) is True
 
 
 def test_what_is_asked_of_a_closed_process_ends():
@@ -144,31 +146,19 @@ def test_what_is_asked_of_a_closed_process_ends():
             verdict.result(10)
 
 
-def test_without_an_interpreter_the_reason_is_said(monkeypatch):
-    monkeypatch.setattr(sys, "executable", "nowhere/python")
-    with comparisons() as running, pytest.raises(RuntimeError, match="process of its own: .*nowhere/python"):
-        running.ask("", RIGHT).result(10)
-
-
-def test_a_start_that_hangs_ends(monkeypatch):
-    monkeypatch.setattr(algebra, "START_SECONDS", 1)
-    with comparisons("time.sleep(1000)") as running, pytest.raises(RuntimeError, match="exit code -9"):
-        running.ask("1", RIGHT).result(100)
-
-
-def test_the_process_has_no_environment(monkeypatch):
+def test_the_process_has_no_environment_and_may_print_and_die_while_it_starts(monkeypatch):
     monkeypatch.setenv("WANDB_API_KEY", "secret")
-    with comparisons() as running:
-        code = "import os; done = os.environ.keys() <= {'LC_CTYPE'}"  # which Python sets itself
-        assert running.ask("", code).result(100) is True
+    with comparisons("print('hello', flush=True)", "time.sleep(1)") as running:
+        verdict = running.ask("", "import os; done = os.environ.keys() <= {'LC_CTYPE'}")  # which Python sets itself
+        running._process.kill()
+        assert verdict.result(100) is True
         with open(f"/proc/{running._process.pid}/environ", "rb") as file:
             assert file.read() == b""
 
 
 def test_thousands_at_once_do_not_block():
-    with comparisons(
-        "process.Comparisons.add = lambda self, one: self._say({'id': one.id, 'verdict': True})"
-    ) as running:
+    says = "lambda self, one: self._say({'id': one.id, 'verdict': True})"
+    with comparisons(f"process.Comparisons.add = {says}") as running:
         verdicts = [running.ask("x" * 500, RIGHT) for _ in range(20_000)]
         assert all(verdict.result(100) is True for verdict in verdicts)
 
@@ -186,7 +176,7 @@ def test_processes_end_with_an_engine_that_is_killed():
         import sys, time
         sys.path.insert(0, {os.path.dirname(comparisons.__wrapped__.__code__.co_filename)!r})
         from compared_by import comparisons
-        with comparisons() as running:
+        with comparisons({ENDLESS!r}) as running:
             running.ask("", {HANGS!r})
             assert running.ask("", {RIGHT!r}).result(100)
             print(running._process.pid, flush=True)
@@ -197,7 +187,7 @@ def test_processes_end_with_an_engine_that_is_killed():
         processes = [process, *process.children()]
         assert len(processes) > 1
         engine.send_signal(signal.SIGKILL)
-    gone, alive = psutil.wait_procs(processes, timeout=60)
+    _, alive = psutil.wait_procs(processes, timeout=60)
     for one in alive:
         one.kill()
     assert not alive

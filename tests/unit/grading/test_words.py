@@ -1,34 +1,33 @@
-from fractions import Fraction
-
 import pytest
 
-from openrlhf_sagc.grading.words import unit
+from openrlhf_sagc.grading.words import is_word, unit
+
+NAMES = """km|kilometers|千米|公里;km/h|km per hour|kilometers/hr|km每小时;square feet|sq ft|ft^2|sq. ft.;%|percent|per cent;cherries|cherry;
+m/s|meters per second|米每秒;red apples|apples red;hours|more hours|hours left|of hours;$|dollars|usd|美元"""
 
 
-@pytest.mark.parametrize(
-    ("text", "kinds", "size"),
-    [
-        ("km", (("length", 1),), 1000),
-        ("km/h", (("length", 1), ("time", -1)), Fraction(5, 18)),
-        ("meters per second", (("length", 1), ("time", -1)), 1),
-        ("square feet", (("length", 2),), Fraction(3048, 10000) ** 2),
-        ("cm^2", (("length", 2),), Fraction(1, 10000)),
-        ("red apples", (("apple", 1), ("red", 1)), 1),
-        ("more hours", (("time", 1),), 3600),
-        ("minutes left", (("time", 1),), 60),
-        ("米", (("length", 1),), 1),
-        ("руб.", (("руб", 1),), 1),
-    ],
-)
-def test_units_have_a_kind_and_a_size(text, kinds, size):
-    found = unit(text)
-    assert (found.kinds, found.size) == (kinds, size)
+@pytest.mark.parametrize("names", NAMES.replace("\n", "").split(";"))
+def test_names_of_one_unit(names):
+    first, *others = names.split("|")
+    assert unit(first) and {unit(name) for name in others} == {unit(first)}
+
+
+def test_units_that_are_not_the_same():
+    assert (
+        len({unit(name) for name in "mW|MW|m|m^2|m^3|m/s|s/m|cm|°C|°F|°|red apples|blue apples|apples".split("|")})
+        == 14
+    )
 
 
 @pytest.mark.parametrize(
     "text",
-    "k M B i e x more less of times-three half halves quarter quarters third dozen pair pairs score million lakh squared cubed root "
-    "not or not-apples and-a-half below-zero minus square cube factorial per /".split(),
+    "k|M|B|i|e|x|more|less|of|times three|half|halves|quarter|third|dozen|pairs|score|million|lakh|squared|cubed|"
+    "not|not apples|and a half|below zero|minus|factorial|per|/|m^x".split("|"),
 )
 def test_what_makes_another_number_is_no_unit(text):
-    assert unit(text.replace("-", " ")) is None
+    assert unit(text) is None
+
+
+def test_runs_of_letters_that_are_words():
+    assert all(map(is_word, ["hours", "cm", "is", "III", "Sam", "час", "KM"]))
+    assert not any(map(is_word, ["x", "xy", "ABC", "abc", "w"]))
