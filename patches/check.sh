@@ -14,6 +14,8 @@ case ${1:-} in
     *) echo "usage: bash patches/check.sh [--locked | --onto PATH]" >&2; exit 1 ;;
 esac
 cd "$(dirname "$0")/.."
+# shellcheck source=/dev/null
+. train_scripts/values.sh
 
 # Each of some forty trees is tested in a process of its own, which is a fork of one that has imported torch.
 PYTHON=$(realpath -s "${PYTHON:-$(DS_ACCELERATOR=cpu .venv/bin/python tests/warm_python.py --start $$)}")
@@ -53,27 +55,29 @@ check_budget() {
     local limit=$1 name=$2 lines
     shift 2
     lines=$(changed_lines "$@")
+    check_numbers 0 lines limit
     [ "$lines" -le "$limit" ] || fail 21 "the $name series changes $lines lines, its budget is $limit"
     echo "$name series: $# patches, $lines changed lines (budget $limit)"
 }
 
 # check_export TREE FOLDER [N]: exporting the commits again, but the last N (0), gives the same bytes.
 check_export() {
-    local again patch
+    local again patch exported kept
     again=$PWD/$BUILD/export
     rm -rf "$again"
     git -C "$1" format-patch --quiet --zero-commit --full-index --no-signature -N -o "$again" "$(git -C "$1" rev-list --max-parents=0 HEAD)..HEAD~${3:-0}"
     for patch in "$2"/*.patch; do
         cmp -s "$patch" "$again/${patch##*/}" || fail 22 "$patch is not what its commit exports to (edited by hand?)"
     done
-    [ "$(find "$again" -name '*.patch' | wc -l)" -eq "$(find "$2" -maxdepth 1 -name '*.patch' | wc -l)" ] ||
+    exported=$(find "$again" -name '*.patch' | wc -l) kept=$(find "$2" -maxdepth 1 -name '*.patch' | wc -l)
+    [ "$exported" = "$kept" ] ||
         fail 22 "$2 holds other patches than $1 has commits"
 }
 
 # check_tree TREE NAME: compiles, is formatted as upstream formats, passes upstream's tests.
 # shellcheck disable=SC2086 # files: upstream's names, without spaces
 check_tree() {
-    local tree=$1 name=$2 files passed log=$1.log
+    local tree=$1 name=$2 files passed count log=$1.log
     (cd "$tree" && "$PYTHON" -m compileall -q openrlhf tests) || fail 23 "$name does not compile"
     files=$(git -C "$tree" show --name-only --format= HEAD -- '*.py')
     (cd "$tree" && "$PYTHON" -m black --quiet --check --line-length 119 $files) || fail 24 "$name: black would change it"
@@ -84,7 +88,9 @@ check_tree() {
     (cd "$tree" && "$PYTHON" -m pytest -q -p no:cacheprovider --import-mode=prepend -c /dev/null --rootdir . tests) >"$log" 2>&1 ||
         fail 25 "$name: upstream's tests fail, see $log: $(grep -m 1 -E '^(FAILED|ERROR)' "$log")"
     passed=$(sed -nE '$s/.*\b([0-9]+ passed).*/\1/p' "$log")
-    [ "${passed% passed}" -ge "$UPSTREAM_TESTS" ] ||
+    count=${passed% passed} count=${count:-0}
+    check_numbers 0 count
+    [ "$count" -ge "$UPSTREAM_TESTS" ] ||
         fail 25 "$name: not all $UPSTREAM_TESTS upstream tests passed: $(tail -n 1 "$log")"
     echo "$name: $(tail -n 1 "$log")"
     echo "$passed  $name" >>$BUILD/passed
@@ -105,12 +111,13 @@ check_red() {
 
 # check_later CHECK TREE NAME: CHECK on a copy of TREE as it is now, as many at a time as there are CPUs.
 # Each is waited for once: the number of one that has ended may be another process's by now.
-checks=() waited=0
+checks=() waited=0 cores=$(nproc)
+check_numbers 1 cores
 rm -f $BUILD/passed
 trap 'for check in "${checks[@]:waited}"; do kill -- "-$check" 2>/dev/null || true; done' EXIT
 check_later() {
     local copy=$BUILD/trees/${#checks[@]}
-    if [ $((${#checks[@]} - waited)) -ge "$(nproc)" ]; then
+    if [ $((${#checks[@]} - waited)) -ge "$cores" ]; then
         wait "${checks[waited]}" # and exit as it does
         waited=$((waited + 1))
     fi

@@ -6,6 +6,8 @@
 # The settings of pip, uv and TLS in the environment hold in there too, and /etc/pip.conf and the machine's certificates.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+# shellcheck source=/dev/null
+. train_scripts/values.sh
 
 suite=${1:-trixie}
 root=$PWD/build/fresh/$suite
@@ -46,11 +48,14 @@ done
 
 used() { df --output=used -BM "$root" | tail -n 1 | tr -dc 0-9; }
 before=$(used) started=$SECONDS
+check_numbers 0 before
 for command in "bash train_scripts/quickstart.sh" "bash tests/run.sh --fast"; do
     stage "$command"
     # shellcheck disable=SC2086 # words
     project $command || fail "$command failed; to look: chroot $root"
-    stage "$command took $((SECONDS - started)) s; $(($(used) - before)) MB of disk are in use by both so far"
+    after=$(used)
+    check_numbers 0 after
+    stage "$command took $((SECONDS - started)) s; $((after - before)) MB of disk are in use by both so far"
     started=$SECONDS
 done
 stage "passed with $(project .venv/bin/python --version); to delete it: rm -r --one-file-system $root"

@@ -1,5 +1,7 @@
 # shellcheck shell=bash
 # The stages of tests/run.sh, and the table of them at its end.
+# shellcheck source=/dev/null
+. "${BASH_SOURCE[0]%/*}/../train_scripts/values.sh"
 
 log=build/tests.log
 : >$log
@@ -16,7 +18,9 @@ stage() {
     { "$@" 2>&1 | tee "$output"; } || code=$?
     passed=$(counted "$output" passed) failed=$(counted "$output" failed)
     errors=$(counted "$output" error) skipped=$(counted "$output" skipped)
-    failed=$((${failed:-0} + ${errors:-0}))
+    failed=${failed:-0} errors=${errors:-0}
+    check_numbers 0 failed errors
+    failed=$((failed + errors))
     if [ "$code" != 0 ] && [ "$failed" = 0 ]; then # no test: a linter, or pytest itself
         failed=1
         echo "FAILED $name: exit code $code" >>"$output"

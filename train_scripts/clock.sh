@@ -2,6 +2,8 @@
 # How long the stages of setup.sh and quickstart.sh take on this machine, in the state that it is in. Sourced by both.
 # The seconds were measured on two free cores of an AMD EPYC; `duration` scales them by what a small piece of work takes
 # here.
+# shellcheck source=/dev/null
+. "${BASH_SOURCE[0]%/*}/values.sh"
 TORCH_SECONDS=45 # 13 with the build for CPUs on the disk
 PACKAGES_SECONDS=20
 COMPILE_SECONDS=140 TREES_SECONDS=10 # while the warm start begins
@@ -18,7 +20,7 @@ slowness() { awk -v real="$1" -v cpu="$2" 'BEGIN { printf "%.0f", 100 * sqrt(rea
 # measure_machine: sets SLOWNESS, unless a caller has. Takes a second or two. The work is a compiler's, as most of the
 # set-up is: a loop of bash ran a third faster on one EPYC than on another where the quickstart took as long.
 measure_machine() {
-    [ -z "${SLOWNESS:-}" ] || return 0
+    [ -z "${SLOWNESS:-}" ] || { check_numbers 1 SLOWNESS; return 0; }
     local TIMEFORMAT='%R %U' work="g++ -std=c++17 -fsyntax-only -x c++ - <<<'#include <regex>'" times
     times=$({ time { bash -c "$work" & bash -c "$work" & wait; }; } 2>&1)
     # shellcheck disable=SC2086 # two numbers
@@ -28,6 +30,8 @@ measure_machine() {
 
 # duration SECONDS: what takes SECONDS there, in words, for here.
 duration() {
-    local seconds=$(($1 * SLOWNESS / 100))
+    local seconds=$1
+    check_numbers 0 seconds SLOWNESS
+    seconds=$((seconds * SLOWNESS / 100))
     [ $seconds -lt 90 ] && echo "$(((seconds + 9) / 10 * 10)) s" || echo "$(((seconds + 30) / 60)) min"
 }

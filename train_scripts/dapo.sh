@@ -13,8 +13,9 @@ fi
 shift
 cd "$(dirname "$0")/.."
 MAX_NEW_TOKENS=${MAX_NEW_TOKENS:-200}
-[[ $MAX_NEW_TOKENS =~ ^[1-9][0-9]{0,8}$ ]] || # else bash would run the commands in x[$(command)] below
-    { echo "train_scripts/dapo.sh: MAX_NEW_TOKENS is a whole number above 0, not '$MAX_NEW_TOKENS'" >&2; exit 2; }
+# shellcheck source=/dev/null
+. train_scripts/values.sh
+check_numbers 1 MAX_NEW_TOKENS
 output=${OUTPUT:-$PWD/build/dapo}
 control=()
 if [ -n "${GROUP_SIZES:-}" ]; then

@@ -20,7 +20,9 @@
 set -euo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)
-fail() { echo "train_scripts/launch.sh: $*" >&2; exit 2; }
+# shellcheck source=/dev/null
+. "$here/values.sh"
+fail() { shown "train_scripts/launch.sh: $*" >&2; exit 2; }
 name=${1:?usage: train_scripts/launch.sh NAME FLAG..., which the recipes call}
 shift
 
@@ -42,17 +44,10 @@ SAGC=${SAGC:-recommended} DEVICE=${DEVICE:-gpu} SHAPE=${SHAPE:-hybrid} SUBMIT=${
 NODES=${NODES:-1} ACTOR_GPUS=${ACTOR_GPUS:-8} TENSOR_PARALLEL=${TENSOR_PARALLEL:-1}
 LONG_SAMPLES=${LONG_SAMPLES:-1} # of full length in a micro-batch
 SAVE_HOURS=${SAVE_HOURS:-2} PROMPT_TOKENS=${PROMPT_TOKENS:-2048} GPU_MEMORY=${GPU_MEMORY:-0.8}
-# Before bash computes with them: in $(( )) and -gt it runs the commands in a text such as x[$(command)].
-check_numbers() {
-    local number
-    for number in "$@"; do
-        [[ ${!number:-} =~ ^[1-9][0-9]{0,8}$ ]] || fail "$number is a whole number above 0, not '${!number:-}'"
-    done
-}
-check_numbers NODES ACTOR_GPUS TENSOR_PARALLEL PROMPTS SAMPLES TRAIN_BATCH SAVE_HOURS STEP_MINUTES LONG_SAMPLES
+check_numbers 1 NODES ACTOR_GPUS TENSOR_PARALLEL PROMPTS SAMPLES TRAIN_BATCH SAVE_HOURS STEP_MINUTES LONG_SAMPLES
 ENGINES=${ENGINES:-$((NODES * ACTOR_GPUS / TENSOR_PARALLEL))} # on all GPUs
-check_numbers ENGINES
-if [ -n "${AGENT:-}" ]; then check_numbers MAX_LEN; else check_numbers MAX_NEW_TOKENS PROMPT_TOKENS; fi
+check_numbers 1 ENGINES
+if [ -n "${AGENT:-}" ]; then check_numbers 1 MAX_LEN; else check_numbers 1 MAX_NEW_TOKENS PROMPT_TOKENS; fi
 variables="ACTOR_GPUS|AGENT|ATTENTION|DATA|ENGINES|EPISODES|EVAL_DATA|GPU_MEMORY|GROUP_SIZES|MAX_LEN|MAX_NEW_TOKENS|MODEL|NODES|OUTPUT"
 variables+="|PREFLIGHT|PROMPTS|PROMPT_TOKENS|REWARD|RUN_NAME|SAGC|SAMPLES|SAVE_HOURS|SHAPE|STEP_MINUTES|TENSOR_PARALLEL|TRAIN_BATCH"
 behind=()
@@ -235,14 +230,14 @@ esac
 due="a checkpoint is due every $save_steps steps, if the run has as many: ${SAVE_HOURS} h at $STEP_MINUTES minutes a step"
 due+=", an estimate (STEP_MINUTES=... for yours)"
 [[ " $* " != *" --ckpt.save_steps"[\ =]* ]] || due="a checkpoint is due as --ckpt.save_steps says"
-echo "train_scripts/launch.sh: $RUN_NAME writes to $OUTPUT; $due" >&2
+shown "train_scripts/launch.sh: $RUN_NAME writes to $OUTPUT; $due" >&2
 if [ "$DEVICE" = gpu ] && [ "$SUBMIT" != ray ] && [ -z "${RAY_ADDRESS:-}" ]; then
     # A Ray of this run alone, which other users of this machine cannot enter.
     RAY_TMPDIR=$(mktemp -d "${RAY_TMPDIR:-/tmp}/ray.XXXXXX") # short: Ray's socket paths are limited to 107 characters
     export RAY_TMPDIR
     private_ray "$RAY_TMPDIR"
-    echo "train_scripts/launch.sh: Ray's folder is $RAY_TMPDIR; for commands such as ray status:" \
-        "export RAY_AUTH_MODE=token${RAY_AUTH_TOKEN_PATH:+ RAY_AUTH_TOKEN_PATH=$RAY_AUTH_TOKEN_PATH}" >&2
+    variables="RAY_AUTH_MODE=token${RAY_AUTH_TOKEN_PATH:+ RAY_AUTH_TOKEN_PATH=$RAY_AUTH_TOKEN_PATH}"
+    shown "train_scripts/launch.sh: Ray's folder is $RAY_TMPDIR; for commands such as ray status: export $variables" >&2
 fi
 [ "$SAGC" != unpatched ] || echo "train_scripts/launch.sh: OpenRLHF as released trains groups of equal rewards with" \
     "group_norm, accumulates dynamic micro-batches wrongly under ZeRO, and leaves samples of a rollout" \

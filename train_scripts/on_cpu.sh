@@ -7,9 +7,11 @@ set -euo pipefail
 # shellcheck source=/dev/null
 . "$(dirname "$0")/help.sh"
 root=$(cd "$(dirname "$0")/.." && pwd)
+# shellcheck source=/dev/null
+. "$root/train_scripts/values.sh"
 tree=$root/build/${1:?usage: train_scripts/on_cpu.sh cpu-patched|cpu-base COMMAND...}
 shift
-[ -d "$tree/openrlhf" ] || { echo "train_scripts/on_cpu.sh: no OpenRLHF in $tree: run train_scripts/setup.sh" >&2; exit 2; }
+[ -d "$tree/openrlhf" ] || { shown "train_scripts/on_cpu.sh: no OpenRLHF in $tree: run train_scripts/setup.sh" >&2; exit 2; }
 
 # Ray hands out GPUs that are not there: OpenRLHF asks for one per actor and engine.
 export RAY_OVERRIDE_RESOURCES='{"GPU": 8, "CPU": 32}' RAY_USAGE_STATS_ENABLED=0
@@ -48,7 +50,7 @@ for lock in "$TORCH_EXTENSIONS_DIR"/*/lock; do
             rm -f "$lock"
             break
         fi
-        [ $age -lt 10 ] || echo "train_scripts/on_cpu.sh: waits $waits" >&2
+        [ $age -lt 10 ] || shown "train_scripts/on_cpu.sh: waits $waits" >&2
         sleep 2
     done
 done

@@ -11,19 +11,17 @@ SEED=${SEED:-0}
 WARM_START_STEPS=${WARM_START_STEPS:-850} # the model then solves about half of the problems
 PROMPTS=${PROMPTS:-640}                   # training prompts of one pass, some 16 a step
 HELDOUT=${HELDOUT:-256}                   # problems that are held out of training
-for name in SEED WARM_START_STEPS PROMPTS HELDOUT; do
-    [[ ${!name} =~ ^[1-9][0-9]{0,8}$ || $name${!name} == SEED0 ]] ||
-        { echo "train_scripts/quickstart.sh: $name must be a whole number$([ $name = SEED ] || echo " above 0"), got '${!name}'" >&2; exit 2; }
-done
+# shellcheck source=/dev/null
+. train_scripts/clock.sh
+check_numbers 0 SEED
+check_numbers 1 WARM_START_STEPS PROMPTS HELDOUT
 MAX_STRAGGLER_RATE=0.3
 out=$PWD/build/quickstart/seed-$SEED
 task=train_scripts/countdown
 started=$SECONDS
-note() { echo "[quickstart $(date +%H:%M:%S)] $*"; }
-fail() { echo "train_scripts/quickstart.sh: $*" >&2; exit 1; }
+note() { shown "[quickstart $(date +%H:%M:%S)] $*"; }
+fail() { shown "train_scripts/quickstart.sh: $*" >&2; exit 1; }
 
-# shellcheck source=/dev/null
-. train_scripts/clock.sh
 mkdir -p "$out"
 # As long as a process of this quickstart runs. The lock is the folder's own: no file that is deleted takes it away.
 exec 8<"$out"
@@ -40,7 +38,7 @@ else
 fi
 set_up=0
 bash train_scripts/setup.sh --is-done || set_up=$?
-[ $set_up -le 1 ] || exit $set_up # something is missing
+[ "$set_up" = 0 ] || [ "$set_up" = 1 ] || exit "$set_up" # something is missing
 measure_machine
 training=$((TRAINING_START_SECONDS + TRAINING_SECONDS * PROMPTS / 640))
 AFTER=$((warming + training + EVALUATION_SECONDS))

@@ -19,11 +19,16 @@ DISK_GB=5
 CUDA_DISK_GB=8 # with PyPI's torch
 CUDA_SIZE="2.5 GB to fetch, 4 GB on the disk"
 AFTER=${AFTER:-0}
+check_numbers 0 AFTER
 log=build/setup.log
 inputs=(requirements-cpu.txt requirements-cpu.lock pyproject.toml)
-fail() { echo "train_scripts/setup.sh: $2" >&2; exit "$1"; }
-note() { echo "[setup $(date +%H:%M:%S)] $*"; }
-stage() { note "$1 ($(duration $(($2 + AFTER))) left)"; }
+fail() { shown "train_scripts/setup.sh: $2" >&2; exit "$1"; }
+note() { shown "[setup $(date +%H:%M:%S)] $*"; }
+stage() {
+    local seconds=$2
+    check_numbers 0 seconds
+    note "$1 ($(duration $((seconds + AFTER))) left)"
+}
 
 check_here() {
     [ "$(uname -sm)" = "Linux x86_64" ] || fail 2 "needs Linux on x86_64, this is $(uname -sm)"
@@ -34,9 +39,10 @@ check_here() {
 }
 
 check_disk() {
-    local free
+    local free least=$1
     free=$(df --output=avail -BG . | tail -n 1 | tr -dc 0-9)
-    [ "$free" -ge "$1" ] || fail 2 "$2 needs $1 GB of free disk here, found $free GB"
+    check_numbers 0 free least
+    [ "$free" -ge "$least" ] || fail 2 "$2 needs $1 GB of free disk here, found $free GB"
 }
 
 # stale STAMP FILE...: whether STAMP does not record these files' contents; `remember` records them.

@@ -27,10 +27,13 @@ set -euo pipefail
 fail() { echo "train_scripts/slurm_dapo_32b.sh: $*" >&2; exit 2; }
 [ -n "${SLURM_JOB_NODELIST:-}" ] || fail "no Slurm job: start it with sbatch"
 cd "$SLURM_SUBMIT_DIR" # Slurm runs a copy of this file from a folder of its own
-[ -e train_scripts/launch.sh ] || fail "sbatch was called in $PWD: call it in the repository's root"
+[ -e train_scripts/launch.sh ] || fail "sbatch was called in ${PWD@Q}: call it in the repository's root"
+# shellcheck source=/dev/null
+. train_scripts/values.sh
+fail() { shown "train_scripts/slurm_dapo_32b.sh: $*" >&2; exit 2; }
 
 PORT=${PORT:-6379} WAIT_MINUTES=${WAIT_MINUTES:-10}
-[[ $WAIT_MINUTES =~ ^[1-9][0-9]{0,3}$ ]] || fail "WAIT_MINUTES is a whole number above 0, not '$WAIT_MINUTES'"
+check_numbers 1 WAIT_MINUTES
 read -ra srun_args <<<"${SRUN_ARGS:-}"
 mapfile -t nodes < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
 [ ${#nodes[@]} -gt 0 ] || fail "scontrol names no hosts of $SLURM_JOB_NODELIST"

@@ -13,7 +13,9 @@ set -euo pipefail
 # shellcheck source=/dev/null
 . "$(dirname "$0")/help.sh"
 cd "$(dirname "$0")/.."
-fail() { echo "train_scripts/smoke.sh: $*" >&2; exit 2; }
+# shellcheck source=/dev/null
+. train_scripts/values.sh
+fail() { shown "train_scripts/smoke.sh: $*" >&2; exit 2; }
 
 script=${1:-}
 shift || true
@@ -23,9 +25,7 @@ case $script in
 esac
 STEPS=${STEPS:-20} TENSOR_PARALLEL=${TENSOR_PARALLEL:-1}
 ACTOR_GPUS=${ACTOR_GPUS:-$TENSOR_PARALLEL}
-for number in STEPS TENSOR_PARALLEL ACTOR_GPUS; do
-    [[ ${!number} =~ ^[1-9][0-9]{0,3}$ ]] || fail "$number is a whole number above 0, not '${!number}'"
-done
+check_numbers 1 STEPS TENSOR_PARALLEL ACTOR_GPUS
 ENGINES=${ENGINES:-$((ACTOR_GPUS < TENSOR_PARALLEL ? 1 : ACTOR_GPUS / TENSOR_PARALLEL))}
 name=${script%.sh}
 task=${TASK:-$PWD/build/smoke/task_4_heads}
@@ -69,4 +69,4 @@ for name in HUP INT TERM USR1; do
 done
 until caught='' code=0; wait "$training" || code=$?; [ -z "$caught" ]; do :; done # a signal ends the waiting, not the run
 [ $code = 0 ] || exit $code
-echo "train_scripts/smoke.sh: $script has trained, evaluated and saved; see $OUTPUT"
+shown "train_scripts/smoke.sh: $script has trained, evaluated and saved; see $OUTPUT"

@@ -3,6 +3,8 @@
 # once). Arguments go to pytest. Exit codes: 2 something is missing, 3 an installation failed, else pytest's.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
+# shellcheck source=/dev/null
+. train_scripts/values.sh
 
 REQUIREMENTS=tests/oracles/requirements.txt
 VENV=build/oracles/.venv
@@ -17,6 +19,7 @@ check_machine() {
         command -v $program >/dev/null || fail 2 "$program is missing: install it (Debian: apt-get install g++ util-linux)"
     done
     free=$(df --output=avail -BG . | tail -n 1 | tr -dc 0-9)
+    check_numbers 0 free
     [ -x $VENV/bin/python ] || [ "$free" -ge $DISK_GB ] || fail 2 "needs $DISK_GB GB of free disk here, found $free GB"
 }
 

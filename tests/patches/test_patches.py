@@ -16,6 +16,8 @@ def copy(tmp_path):
     """A copy of the patch queue with the downloaded wheel; returns its folder."""
     shutil.copytree(ROOT / "patches", tmp_path / "patches")
     shutil.copytree(ROOT / "build" / "wheel", tmp_path / "build" / "wheel")
+    (tmp_path / "train_scripts").mkdir()
+    shutil.copy(ROOT / "train_scripts/values.sh", tmp_path / "train_scripts")
     shutil.copy(ROOT / "requirements-cpu.txt", tmp_path)  # part of what check.lock is about
     return tmp_path
 

@@ -203,7 +203,7 @@ def test_environment(commands, flags_of, script):
     assert flags["--rollout.sagc.group_sizes"] == ("2", "16") and flags["--ckpt.output_dir"] == ("/output",)
     assert flags["--ckpt.save_steps"] == ("42",) and "--eval.dataset" not in flags
     assert "SAGC is recommended, all, off or unpatched, not no" in commands(script, SAGC="no", fails=True)
-    assert "PROMPTS is a whole number above 0, not '1.5'" in commands(script, PROMPTS="1.5", fails=True)
+    assert "PROMPTS is '1.5': give a whole number above 0" in commands(script, PROMPTS="1.5", fails=True)
 
 
 def test_every_script_has_a_folder_and_a_name_of_its_own(flags_of, tmp_path):

@@ -49,7 +49,7 @@ def test_no_number_runs_a_command(script, tmp_path):
 )
 def test_a_number_that_is_none_is_named(commands, tmp_path, script, variable):
     odd = f"PATH[$(touch {tmp_path}/ran)]"
-    assert f"{variable} is a whole number above 0, not '{odd}'" in commands(script, fails=True, **{variable: odd})
+    assert f"{variable} is '{odd}': give a whole number above 0" in commands(script, fails=True, **{variable: odd})
 
 
 SECRET_LAUNCHES = [

@@ -98,7 +98,7 @@ def run_slurm(commands, tmp_path):
         ({"SLURM_SUBMIT_DIR": "/"}, "sbatch was called in /: call it in the repository's root"),
         ({"ADDRESSES": "127.0.1.1"}, "node1 has the address '127.0.1.1', which other nodes cannot reach"),
         ({"ADDRESSES": " "}, "node1 has the address ''"),
-        ({"WAIT_MINUTES": "soon"}, "WAIT_MINUTES is a whole number above 0, not 'soon'"),
+        ({"WAIT_MINUTES": "soon"}, "WAIT_MINUTES is 'soon': give a whole number above 0"),
         ({"PREFLIGHT_CODE": "2"}, "node1 has no free ports for Ray, or no token, see above"),
         ({"RAY_CODE": "1"}, "Ray's head on node1 has ended"),
     ],
