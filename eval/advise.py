@@ -24,6 +24,7 @@ from lib.advice.screen import describe_step, describe_tail, describe_trace, plot
 from lib.advice.switches import switches_of
 from lib.advice.tail import step_tails, variance_between
 from lib.advice.verdict import floor_of, verdict
+from lib.given import visible
 from lib.machine import usable_cores
 from lib.paths import ENGINES, check_output_file, check_overwritten, write_whole
 from lib.policies import parse_policy
@@ -107,12 +108,12 @@ def main() -> None:
     try:
         arguments = parse_arguments()
         if arguments.log:
-            print("\n".join(lines_of(arguments.log, bound_of(arguments.log))))
+            print(visible("\n".join(lines_of(arguments.log, bound_of(arguments.log)))))
             return
         settings = {name: str(value) if isinstance(value, Path) else value for name, value in vars(arguments).items()}
         found = advise(arguments)
     except ValueError as error:
-        sys.exit(f"eval/advise.py: {error}")
+        sys.exit(visible(f"eval/advise.py: {error}"))
     rows, (tail, between), calibration = found["rows"], found["tail"], found["calibration"]
     lines = [
         describe_trace(arguments.trace, found["trace"]),

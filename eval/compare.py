@@ -33,10 +33,13 @@ from lib.comparison.logs import read_evaluations, read_steps
 from lib.comparison.scripts import ARMS, LEAST_TURN, RESUMES, train_arms
 from lib.comparison.tasks import TASKS
 from lib.comparison.training import PolicyRun, make_task, train_in_turns
+from lib.given import visible
 from lib.paths import ROOT, output_folder
+from lib.run_logs.starts import LEFT_OUT
 from lib.run_report.measured import Arm
 from lib.run_report.named import arms_of
 from lib.run_report.recorded import read_recorded
+from lib.run_report.traces import read_trace
 from lib.run_report.write import write_report
 from lib.runs import check_not_other, is_done, state_of, turns_of
 from lib.tables import reader_may_leave
@@ -209,16 +212,29 @@ def report() -> None:
         raise ValueError(f"--seconds {arguments.seconds} must be above 0")
     if arguments.target is not None:
         check_target(arguments.target)
-    arms, settings = arms_of(arguments.runs)
-    if arguments.target is not None and not settings:
+    left_out: list[str] = []
+    arms, settings = arms_of(arguments.runs, left_out)
+    if arms and arguments.target is not None and not settings:
         raise ValueError(
             f"--target {arguments.target} is for comparisons of this command: a report of logs has every reward"
         )
     settings |= {} if arguments.target is None else {"target": arguments.target}
-    traces, remarks = traces_of(arguments.trace, arms), remarks_of(settings)
-    text = write_report(arms, arguments.output, settings, traces, remarks, arguments.seconds)
+    notes = [note for arm in arms for run in arm.runs for note in run.notes]
+    faults = [note.removeprefix(LEFT_OUT) for note in notes if note.startswith(LEFT_OUT)]
+    traces = traces_of(arguments.trace, arms, left_out) if arms else {}
+    for line in left_out + faults:
+        print(visible(f"eval/compare.py: {line}"), file=sys.stderr)
+    if arms:
+        remarks = [f"Left out: {line}." for line in left_out] + remarks_of(settings)
+        print_report(write_report(arms, arguments.output, settings, traces, remarks, arguments.seconds))
+    if left_out or faults:
+        sys.exit(1)
+
+
+def print_report(text: str) -> None:
+    """Names of arms, tags and flags in it are data."""
     with reader_may_leave():
-        print(text)
+        print(visible(text))
 
 
 def scripts() -> None:
@@ -249,15 +265,13 @@ def scripts() -> None:
         raise ValueError(f"--turns {turn}: the first steps of a turn warm up, so {LEAST_TURN} or more")
     if output.is_dir() and any(output.iterdir()):
         raise ValueError(f"--output {output} is not empty: give another one, or delete it")
-    say = lambda line: print(f"eval/compare.py: {line}", file=sys.stderr)  # noqa: E731
+    say = lambda line: print(visible(f"eval/compare.py: {line}"), file=sys.stderr)  # noqa: E731
     output.mkdir(parents=True, exist_ok=True)
     with held("--output", str(output)):
         train_arms(arguments.script, arguments.arms, arguments.steps, turn, output, flags, arguments.smoke, say)
         arms, _ = arms_of([f"{arm}={output / arm}" for arm in arguments.arms])
         remarks = [RESUMES] if turn < arguments.steps and {"off", "unpatched"} & set(arguments.arms) else []
-        text = write_report(arms, output, remarks=remarks)
-        with reader_may_leave():
-            print(text)
+        print_report(write_report(arms, output, remarks=remarks))
 
 
 def remarks_of(settings: dict) -> list[str]:
@@ -267,8 +281,8 @@ def remarks_of(settings: dict) -> list[str]:
     return [f"The shape of a GPU run: {shape_in_words('gpu', settings['micro_batch_size'])}."]
 
 
-def traces_of(words: list[str], arms: list[Arm]) -> dict[str, list[Path]]:
-    """The files of --trace by arm.
+def traces_of(words: list[str], arms: list[Arm], left_out: list[str]) -> dict[str, list[Path]]:
+    """The files of --trace by arm; those that cannot be read get a line of `left_out`.
 
     Raises:
         ValueError: a word has another form, or there is no such arm or file; the message begins with --trace.
@@ -278,9 +292,14 @@ def traces_of(words: list[str], arms: list[Arm]) -> dict[str, list[Path]]:
         name, equals, file = word.partition("=")
         if not equals or name not in [arm.name for arm in arms]:
             raise ValueError(f"--trace {word}: give NAME=FILE, with NAME {' or '.join(arm.name for arm in arms)}")
-        if not Path(file).is_file():
+        if not Path(file).exists():
             raise ValueError(f"--trace {word}: there is no {file}")
-        found.setdefault(name, []).append(Path(file))
+        try:
+            read_trace(Path(file))
+        except ValueError as error:
+            left_out.append(str(error))
+        else:
+            found.setdefault(name, []).append(Path(file))
     return found
 
 
@@ -302,7 +321,7 @@ def main() -> None:
         with held("--output", str(arguments.output)):
             steps, evaluations = run(arguments, control)
     except ValueError as error:
-        sys.exit(f"eval/compare.py: {error}")
+        sys.exit(visible(f"eval/compare.py: {error}"))
     settings = {"task": arguments.task, "target": arguments.target, "seconds": arguments.seconds, **control}
     names = ("num_engines", "at_once", "shape", "micro_batch_size", "max_samples")
     settings |= {name: getattr(arguments, name) for name in names}
@@ -310,9 +329,7 @@ def main() -> None:
     steps.to_csv(arguments.output / "steps.csv", index=False, float_format="%.5g")
     evaluations.to_csv(arguments.output / "evaluations.csv", index=False, float_format="%.5g")
     arms, settings = read_recorded(arguments.output)
-    text = write_report(arms, arguments.output, settings, remarks=remarks_of(settings))
-    with reader_may_leave():
-        print(text)
+    print_report(write_report(arms, arguments.output, settings, remarks=remarks_of(settings)))
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+from lib.given import json_of, reading, visible
 from lib.paths import output_folder
 from lib.run_logs.read import read
 from lib.run_report.measured import Arm, Measured, measure
@@ -75,11 +76,13 @@ def main() -> None:
     parser.add_argument("--output", type=output_folder, required=True, help="folder for report.html and report.json")
     arguments = parser.parse_args()
     try:
-        run = measure(read(arguments.run), 0)
-        heldout = json.loads(arguments.heldout.read_text()) if arguments.heldout else None
-    except (ValueError, OSError) as error:
-        sys.exit(f"eval/report.py: {error}")
-    figures = plain(summary(run, heldout))
+        with reading(arguments.run):
+            run = measure(read(arguments.run), 0)
+        with reading(arguments.heldout or arguments.run):
+            heldout = json_of(arguments.heldout) if arguments.heldout else None
+            figures = plain(summary(run, heldout))
+    except ValueError as error:
+        sys.exit(visible(f"eval/report.py: {error}"))
     write_report([Arm(Path(arguments.run).resolve().name, [run])], arguments.output)
     (arguments.output / "report.json").write_text(json.dumps(figures, indent=2) + "\n")
     with reader_may_leave():

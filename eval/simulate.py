@@ -17,6 +17,7 @@ import time
 from pathlib import Path
 
 import pandas as pd
+from lib.given import visible
 from lib.paths import ENGINES, check_output_file, check_overwritten, write_whole
 from lib.policies import parse_policy
 from lib.simulation.costs import CostModel
@@ -89,7 +90,7 @@ def main() -> None:
         arguments = parse_arguments()
         rows, costs = run(arguments)
     except ValueError as error:
-        sys.exit(f"eval/simulate.py: {error}")
+        sys.exit(visible(f"eval/simulate.py: {error}"))
     seconds = time.perf_counter() - began
     print_table(rows)
     rollouts = rows["rollouts"].sum()

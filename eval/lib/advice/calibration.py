@@ -1,11 +1,11 @@
 """How far the simulator's costs of an engine were compared with measured steps."""
 
-import json
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
+from lib.given import json_of, reading
 from lib.paths import ROOT, STUDIES
 
 COMPARED = STUDIES / "simulate/calibration.csv"  # of the CPU stack
@@ -27,13 +27,14 @@ def calibration_of(engine: Path, hold: str) -> Calibration:
     Raises:
         ValueError: the file that it names is not there.
     """
-    named = json.loads(engine.read_text()).get("calibration")
-    path = ROOT / named if named else COMPARED
+    named = json_of(engine).get("calibration")
+    path = ROOT / str(named) if named else COMPARED
     if not path.is_file():
         raise ValueError(f"--engine {engine} names {named} as its calibration, and that is not there: mend or drop it")
-    table = pd.read_csv(path).query("hold == @hold")
-    logs = np.log(table["predicted"] / table["measured"])
-    steps, ratio = np.abs(np.expm1(logs)).max(), np.expm1(logs.max() - logs.min())
+    with reading(path):
+        table = pd.read_csv(path, compression=None).query("hold == @hold")
+        logs = np.log(table["predicted"] / table["measured"])
+        steps, ratio = np.abs(np.expm1(logs)).max(), np.expm1(logs.max() - logs.min())
     sizes = ", ".join(map(str, sorted(table["size"])))
     error = f"seconds a step of group sizes {sizes} within {100 * steps:.0f} %, the ratio of two within {100 * ratio:.0f} %"
     if named:

@@ -2,10 +2,14 @@
 
 import json
 import random
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from lib.given import text_lines, visible
+
 LETTERS = "ABCD"
+LONGEST_ROW = 1 << 26  # characters: a problem with all its responses
 MAX_TOKENS = 999_999_999  # of a response, as in traces
 SHUFFLE_SEED = 0  # of the options of multiple choice, the same in every run
 BOXED = "{}\nPlease reason step by step, and put your final answer within \\boxed{{}}."
@@ -41,7 +45,7 @@ PRESETS = {
 
 def fail(message: str):
     """End the command with this line."""
-    raise SystemExit(f"eval/evaluate.py: {message}")
+    raise SystemExit(visible(f"eval/evaluate.py: {message}"))
 
 
 def read_jsonl(path: Path, flag: str) -> list[tuple[str, dict]]:
@@ -50,12 +54,8 @@ def read_jsonl(path: Path, flag: str) -> list[tuple[str, dict]]:
     Raises:
         SystemExit: the file cannot be read, a line is no JSON object, or there is none.
     """
-    try:
-        lines = path.read_text(encoding="utf-8-sig").split("\n")  # not splitlines: texts may hold its other line ends
-    except (OSError, UnicodeDecodeError) as error:
-        fail(f"{flag} {path}: {getattr(error, 'strerror', None) or 'not UTF-8 text'}: give a JSONL file")
     rows = []
-    for i, line in enumerate(lines, start=1):
+    for i, line in enumerate(_lines(path, flag), start=1):
         if not line.strip():
             continue
         try:
@@ -70,6 +70,15 @@ def read_jsonl(path: Path, flag: str) -> list[tuple[str, dict]]:
             fail(f"{flag} {path}, line {i}: a JSON object is needed, not {line.strip()[:40]!r}")
         rows.append((f"{flag} {path}, line {i}", row))
     return rows or fail(f"{flag} {path}: no problems: the file is empty")
+
+
+def _lines(path: Path, flag: str) -> Iterator[str]:
+    try:
+        yield from text_lines(path, longest=LONGEST_ROW)
+    except UnicodeDecodeError:
+        fail(f"{flag} {path}: not UTF-8 text: give a JSONL file")
+    except ValueError as error:
+        fail(f"{flag} {error}: give a JSONL file")
 
 
 def read_hub(name: str, config: str | None, split: str) -> list[tuple[str, dict]]:

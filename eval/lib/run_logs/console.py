@@ -1,12 +1,13 @@
 """The lines that OpenRLHF's logger prints at the end of a step and of an evaluation."""
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
-from lib.run_logs.exports import text_of
+from lib.given import text_lines
 from lib.run_logs.starts import COLUMNS, EVAL, TRAIN, Start
 
 PHASES = {
@@ -21,10 +22,10 @@ STEP_END = re.compile(r"\w+\.py:\d+\] (?:\S )?Global step \d+: \{")
 # Before it stand names of Ray's actors, a bar, and what clusters put before each line.
 LINE = re.compile(
     r"(?:(?!INFO \d\d-\d\d ).)*?INFO (?P<time>\d\d-\d\d \d\d:\d\d:\d\d) \w+\.py:\d+\] (?:\S )?"
-    r"(?:Global step (?P<train>\d+): |Evaluation completed in [^{]*global_step (?P<eval>\d+), eval_metrics: )"
+    r"(?:Global step (?P<train>\d{1,9}): |Evaluation completed in [^{]*global_step (?P<eval>\d{1,9}), eval_metrics: )"
     r"(?P<metrics>\{.*\})\s*"
 )
-PAIR = re.compile(r"'([^']+)': ((?:[-+]?(?:\d[\d.]*(?:e[-+]?\d+)?|inf)|nan))(?=[,}])", re.IGNORECASE)
+PAIR = re.compile(r"'([^']+)': ((?:[-+]?(?:\d+(?:\.\d*)?(?:e[-+]?\d+)?|inf)|nan))(?=[,}])", re.IGNORECASE)
 OTHERS = (
     ("verl", re.compile(r"\bstep:\d+ - \S+:")),
     ("TRL", re.compile(r"^\{'loss': ", re.MULTILINE)),
@@ -42,9 +43,16 @@ class Line(NamedTuple):
 
 def lines_of(text: str) -> list[Line]:
     """The whole lines, in their order; a line that is repeated counts once."""
-    found = []
-    for line in dict.fromkeys(re.split(r"[\r\n]+", CONTROL.sub("", text))):
+    return _lines(re.split(r"[\r\n]+", text))
+
+
+def _lines(lines: Iterable[str]) -> list[Line]:
+    found, seen = [], set()
+    for line in lines:
+        if "lobal" not in line or (line := CONTROL.sub("", line).rstrip("\n")) in seen:
+            continue  # most are of other programs
         if match := LINE.fullmatch(line):
+            seen.add(line)
             prefix, step = (TRAIN, match["train"]) if match["train"] else (EVAL, match["eval"])
             metrics = {tag: float(value) for tag, value in PAIR.findall(match["metrics"])}
             found.append(Line(prefix, int(step), match["time"], metrics))
@@ -63,10 +71,9 @@ def read_console(path: Path) -> list[Start]:
     Raises:
         ValueError: it has no steps of OpenRLHF's.
     """
-    text = text_of(path)
-    lines = lines_of(text)
+    lines = _lines(text_lines(path, skip=True))
     if not any(line.prefix == TRAIN for line in lines):
-        raise ValueError(_without_steps(path, CONTROL.sub("", text)))
+        raise ValueError(_without_steps(path))
     rows, start, last = [], 0, -1
     for line, at in zip(lines, _seconds([line.time for line in lines])):
         if line.prefix == TRAIN:
@@ -77,11 +84,15 @@ def read_console(path: Path) -> list[Start]:
     return [Start(name, group) for name, group in zip(names, groups)]
 
 
-def _without_steps(path: Path, text: str) -> str:
-    for framework, line in OTHERS:
-        if line.search(text):
-            return f"{path} is a log of {framework}, whose steps and seconds differ: give a run of OpenRLHF"
-    if "Train epoch [" in text:
+def _without_steps(path: Path) -> str:
+    bars = False
+    for text in text_lines(path, skip=True):
+        text = CONTROL.sub("", text)
+        for framework, line in OTHERS:
+            if line.search(text):
+                return f"{path} is a log of {framework}, whose steps and seconds differ: give a run of OpenRLHF"
+        bars = bars or "Train epoch [" in text
+    if bars:
         return f"{path} has bars only, no figures of steps: give the TensorBoard folder of the run"
     return f"no training steps in {path}: did the run reach its first step?"
 

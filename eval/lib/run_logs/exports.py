@@ -1,13 +1,13 @@
 """What W&B's pages and its API give of runs: histories as CSV or JSON, and the CSV of a chart."""
 
 import csv
-import io
 import json
 import re
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from lib.given import LONGEST, text_lines, text_of
 from lib.run_logs.starts import COLUMNS, EVAL, TRAIN, Start
 
 HISTORY = "the run's history, as pandas writes it: wandb.Api().run(...).scan_history() as CSV or JSON"
@@ -23,29 +23,20 @@ SPACE = re.compile(r"\s*")
 TAG = re.compile(r"(.*) - ((?:train|eval)/\S+)")
 
 
-def text_of(path: Path) -> str:
-    """The text of an export: UTF-8, or what its byte order mark says.
+def csv_rows(path: Path, errors: str = "strict") -> tuple[list[list[str]], str]:
+    """The cells of each row, and the separator: that of the first line. Lines and cells are as any program ends them.
 
     Raises:
-        ValueError: it is no text.
+        ValueError: a cell is longer than LONGEST, or the text is no CSV.
     """
-    content = path.read_bytes()
-    encoding = "utf-16" if content[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
-    try:
-        return content.decode(encoding)
-    except UnicodeDecodeError:
-        raise ValueError(f"{path} is no text: give a TensorBoard folder, an export of W&B or a log") from None
-
-
-def csv_rows(text: str) -> tuple[list[list[str]], str]:
-    """The cells of each row, and the separator: that of the first line. Lines and cells are as any program ends them."""
-    lines = io.StringIO(text, newline=None)
-    separator = max(",;\t", key=lines.readline().count)
-    lines.seek(0)
+    separator = max(",;\t", key=next(text_lines(path, errors), "").count)
     # A logged sample may be longer than Python's limit, which is the whole process's.
-    usual = csv.field_size_limit(len(text))
+    usual = csv.field_size_limit(LONGEST)
+    rows = csv.reader(text_lines(path, errors), delimiter=separator)
     try:
-        return list(csv.reader(lines, delimiter=separator)), separator
+        return list(rows), separator
+    except csv.Error as error:
+        raise ValueError(f"{path} line {rows.line_num}: {error}") from None
     finally:
         csv.field_size_limit(usual)
 
@@ -146,14 +137,13 @@ def _long(path: Path, frame: pd.DataFrame) -> Start:
 
 
 def _frame(path: Path) -> pd.DataFrame:
-    text = text_of(path)
-    rows, separator = csv_rows(text)
+    rows, separator = csv_rows(path)
     if len(rows) < 2 or not rows[0]:
         raise ValueError(f"{path} has no rows: export {HISTORY}")
     titles, body = rows[0], [row for row in rows[1:] if len(row) == len(rows[0])]  # a last row that is cut is none
     frame = pd.DataFrame(body, columns=titles)
     frame = frame.loc[:, ~frame.columns.duplicated()]
-    if separator != "," and not text.count("."):
+    if separator != "," and not any("." in cell for row in rows for cell in row):
         frame = frame.map(lambda cell: cell.replace(",", "."))
     return frame
 

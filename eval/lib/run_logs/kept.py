@@ -9,6 +9,7 @@ from openrlhf_sagc.run.kept import FILE, SECRETS
 LONGEST = 1 << 22  # bytes that are read, from the end
 ABOVE = 3  # folders: --logger.tensorboard_dir/RUN stands below --ckpt.output_dir
 NAME = re.compile(r"[a-z][a-z0-9_.]{0,80}|[A-Z][A-Z_]{0,40}")  # of flags and versions; of launch.sh's variables
+PARTED = (dict, list)
 PARTS = ("flags", "versions", "launch")
 
 
@@ -36,5 +37,13 @@ def _last(file: Path) -> dict:
 
 
 def _named(values: dict) -> dict:
-    """Values whose names are names of flags, versions or variables, without those of secrets."""
-    return {name: value for name, value in values.items() if NAME.fullmatch(name) and name not in SECRETS}
+    """Values, one or a list, whose names are names of flags, versions or variables, without those of secrets."""
+    return {
+        name: value
+        for name, value in values.items()
+        if NAME.fullmatch(name) and name not in SECRETS and not any(isinstance(item, PARTED) for item in _items(value))
+    }
+
+
+def _items(value: object) -> list:
+    return value if isinstance(value, list) else [value]

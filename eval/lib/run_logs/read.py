@@ -3,11 +3,12 @@
 from pathlib import Path
 
 import pandas as pd
+from lib.given import reading
 from lib.run_logs.console import read_console
 from lib.run_logs.event_files import event_files, read_event_file
 from lib.run_logs.exports import HISTORY, read_csv, read_json
 from lib.run_logs.kept import kept_of
-from lib.run_logs.starts import Run, Start, one_run
+from lib.run_logs.starts import COLUMNS, Run, Start, one_run
 
 from openrlhf_sagc.run.kept import LOG
 
@@ -35,24 +36,21 @@ def read(source: str) -> Run:
     Raises:
         ValueError: there is none, or there are several; the message is one line and says what would do.
     """
-    runs = read_all(source)
-    if len(runs) > 1:
-        raise ValueError(_which(source, runs))
-    (starts,) = runs.values()
-    run, path = one_run(source, starts), Path(source)
-    return run._replace(kept=kept_of(path if path.is_dir() else path.parent))
-
-
-def read_runs(sources: list[str]) -> list[Run]:
-    """The run of each source."""
-    return [read(source) for source in sources]
+    with reading(source):
+        runs = read_all(source)
+        if len(runs) > 1:
+            raise ValueError(_which(source, runs))
+        (starts,) = runs.values()
+        run, path = one_run(source, starts), Path(source)
+        return run._replace(kept=kept_of(path if path.is_dir() else path.parent))
 
 
 def read_charts(sources: list[str]) -> list[Run]:
     """The runs of CSV files: charts of the same run are put together, as each has one metric."""
     runs: dict[str, list[tuple[str, list[Start]]]] = {}
     for source in sources:
-        found = read_all(source)
+        with reading(source):
+            found = read_all(source)
         if len(found) > 1:
             raise ValueError(_which(source, found))
         ((label, starts),) = found.items()
@@ -62,7 +60,8 @@ def read_charts(sources: list[str]) -> list[Run]:
         sources_of, starts = " and ".join(source for source, _ in parts), parts[0][1]
         if len(parts) > 1:
             starts = [starts[0]._replace(table=pd.concat([start.table for _, own in parts for start in own]))]
-        joined.append(one_run(sources_of, starts))
+        with reading(sources_of):
+            joined.append(one_run(sources_of, starts))
     return joined
 
 
@@ -79,16 +78,13 @@ def read_all(source: str) -> dict[str, list[Start]]:
         raise ValueError(f"there is no {path}")
     if path.is_dir():
         return {"": _folder(path)}
-    try:
-        return _file(path, wanted)
-    except OSError as error:
-        raise ValueError(f"{path}: {error.strerror}") from None
+    return _file(path, wanted)
 
 
 def _folder(folder: Path) -> list[Start]:
     files = event_files(folder)
-    starts = [read_event_file(file) for file in files]
-    if any(len(start.table) for start in starts):
+    starts = list(map(_event_file, files))
+    if any(len(start.table) or start.fault for start in starts):
         return starts
     log = folder / LOG
     if log.is_file():
@@ -103,6 +99,14 @@ def _folder(folder: Path) -> list[Start]:
         f"give one of its files, such as {exports[0]}" if exports else "give a folder with TensorBoard's event files"
     )
     raise ValueError(f"no event files in {folder}, nor below it: {advice}")
+
+
+def _event_file(file: Path) -> Start:
+    """The start of one file of several, which says what is wrong with it."""
+    try:
+        return read_event_file(file)
+    except (ValueError, OSError) as error:
+        return Start(file.name, pd.DataFrame(columns=COLUMNS), folder=str(file.parent), fault=str(error))
 
 
 def _file(path: Path, wanted: str) -> dict[str, list[Start]]:

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 TRAIN, EVAL = "train/", "eval/"
+LEFT_OUT = "left out: "  # begins a note on what could not be read
 COLUMNS = ["step", "tag", "value", "wall_time"]
 # Logged by no step before the critic is warmed up.
 OF_THE_ACTOR = {
@@ -33,13 +34,15 @@ class Start(NamedTuple):
     """What one process logged.
 
     `table` has COLUMNS: tags begin with train/ or eval/, wall time is in s, NaN where the log does not tell it. `cut`:
-    the log ends in the middle of an entry. `folder` tells starts of one folder from those of others.
+    the log ends in the middle of an entry. `folder` tells starts of one folder from those of others. `fault` names the
+    file, and what of it could not be read.
     """
 
     name: str
     table: pd.DataFrame
     cut: bool = False
     folder: str = ""
+    fault: str = ""
 
 
 class Run(NamedTuple):
@@ -87,11 +90,12 @@ def one_run(source: str, starts: list[Start]) -> Run:
         ValueError: there are no steps, or the starts are of several runs; the message is one line.
     """
     refuse_others(source, {tag for start in starts for tag in start.table["tag"].unique()})
+    faults = [start.fault for start in starts if start.fault]
     starts = [start for start in starts if start.table["tag"].str.startswith(TRAIN).any()]
     if not starts:
-        raise ValueError(f"no training steps in {source}: did the run reach its first step?")
+        raise ValueError(next(iter(faults), f"no training steps in {source}: did the run reach its first step?"))
     starts = sorted(starts, key=lambda start: start.table["wall_time"].min())
-    notes = []
+    notes = [LEFT_OUT + fault for fault in faults]
     for earlier, later in zip(starts, starts[1:]):
         _refuse_another(source, earlier, later)
     steps, evaluations = [], []

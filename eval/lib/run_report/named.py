@@ -1,16 +1,23 @@
 """The arms that a command names: NAME=SOURCE for a run, several of a name for its seeds; FOLDER for a comparison."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from lib.run_logs.read import read_charts, read_runs
+from lib.given import reading
+from lib.run_logs.read import read, read_charts
 from lib.run_report.measured import Arm, Measured, measure
 from lib.run_report.recorded import is_recorded, read_recorded
 
 MAY_DIFFER = {"at_once", "target"}  # settings of comparisons whose runs are put together
 
 
-def arms_of(words: list[str]) -> tuple[list[Arm], dict]:
+def arms_of(words: list[str], left_out: list[str] | None = None) -> tuple[list[Arm], dict]:
     """The arms in their order, and the settings of the comparison that they are of, if any.
+
+    Args:
+        words: of the command.
+        left_out: gets a line for each source that is there and cannot be read, and the arms are of the others.
 
     Raises:
         ValueError: a word names no run, or two name the same or runs of other settings; the message is one line.
@@ -23,7 +30,8 @@ def arms_of(words: list[str]) -> tuple[list[Arm], dict]:
         if not equals or Path(word).exists():
             name, source = "", word
         if is_recorded(Path(source)):
-            settings = _add_recorded(arms, name, Path(source), settings)
+            with _may_fail(left_out, source):
+                settings = _add_recorded(arms, name, Path(source), settings)
         elif not name:
             raise ValueError(
                 f"{word}: give NAME={word}, with a name for the arm, or a folder that eval/compare.py has written"
@@ -34,12 +42,26 @@ def arms_of(words: list[str]) -> tuple[list[Arm], dict]:
     for name, given in sources.items():
         if twice := [source for source in given if given.count(source) > 1]:
             raise ValueError(f"{name} has {twice[0]} twice: give each run once")
-        runs = [
-            *read_runs([source for source in given if not _is_chart(source)]),
-            *read_charts(list(filter(_is_chart, given))),
-        ]
-        arms[name, ""] += [measure(run, len(arms[name, ""]) + number) for number, run in enumerate(runs)]
-    return [Arm(name, runs, algorithm) for (name, algorithm), runs in arms.items()], settings
+        runs = arms[name, ""]
+        for source in given:
+            if not _is_chart(source):
+                with _may_fail(left_out, source), reading(source):
+                    runs.append(measure(read(source), len(runs)))
+        charts = list(filter(_is_chart, given))
+        with _may_fail(left_out, *charts), reading(" and ".join(charts)):
+            runs += [measure(run, len(runs) + number) for number, run in enumerate(read_charts(charts))]
+    return [Arm(name, runs, algorithm) for (name, algorithm), runs in arms.items() if runs], settings
+
+
+@contextmanager
+def _may_fail(left_out: list[str] | None, *sources: str) -> Iterator[None]:
+    """In here these are read; where one is there and cannot be read, its line is put to those of `left_out`, if given."""
+    try:
+        yield
+    except ValueError as error:
+        if left_out is None or not all(Path(source.partition("#")[0]).exists() for source in sources):
+            raise
+        left_out.append(str(error))
 
 
 def _is_chart(source: str) -> bool:
@@ -48,7 +70,8 @@ def _is_chart(source: str) -> bool:
 
 def _add_recorded(arms: dict, name: str, folder: Path, settings: dict) -> dict:
     """Put the runs of a comparison, or of its policy of this name, to those of the same arm; the settings of all."""
-    found, own = read_recorded(folder)
+    with reading(folder):
+        found, own = read_recorded(folder)
     if differ := [
         key for key in {**own, **settings} if settings and own.get(key) != settings.get(key) and key not in MAY_DIFFER
     ]:

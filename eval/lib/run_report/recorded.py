@@ -1,14 +1,15 @@
 """The runs of a comparison on two cores, as `compare.py` writes them: steps.csv, evaluations.csv and settings.json."""
 
-import json
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from lib.given import MOST, check_plain, json_of
 from lib.run_report.measured import FIRST_OF, HEALTH, PARTS, Arm, Measured
 from lib.run_report.statistics import right_of
 
 FILES = ("settings.json", "steps.csv", "evaluations.csv")
+NUMBERS = ("target", "seconds")
 RUN = ["algorithm", "policy", "seed"]
 UNSAID = {"shape": "padded"}  # of older comparisons, whose settings do not say it
 NAMES = {"trained": "samples", "trained_length": "length", "seconds": "spent"}
@@ -25,7 +26,12 @@ def read_recorded(folder: Path) -> tuple[list[Arm], dict]:
     Raises:
         ValueError: a file is none of a comparison's.
     """
-    settings = UNSAID | json.loads((folder / "settings.json").read_text())
+    settings = json_of(folder / FILES[0])
+    if not isinstance(settings, dict) or not all(type(settings.get(name)) in (int, float) for name in NUMBERS):
+        raise ValueError(
+            f"{folder / FILES[0]} has no numbers {' and '.join(NUMBERS)}: give a folder of eval/compare.py"
+        )
+    settings = UNSAID | settings
     steps, evaluations = (_frame(folder / name) for name in FILES[1:])
     arms = []
     for (algorithm, policy), mine in evaluations.groupby(RUN[:2], sort=False):
@@ -38,8 +44,9 @@ def read_recorded(folder: Path) -> tuple[list[Arm], dict]:
 
 
 def _frame(path: Path) -> pd.DataFrame:
+    check_plain(path, MOST)
     try:
-        frame = pd.read_csv(path)
+        frame = pd.read_csv(path, compression=None)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
     if missing := [name for name in RUN if name not in frame]:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from lib.given import MEMORY, reading
 from lib.run_logs.exports import csv_rows
 from lib.run_report.content import Section, Table, number
 from lib.run_report.statistics import LEVEL
@@ -23,10 +24,12 @@ def read_trace(path: Path) -> pd.DataFrame:
     Raises:
         ValueError: it is no trace; the message is one line.
     """
-    content = path.read_bytes()
-    encoding = "utf-16" if content[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
-    text = content.decode(encoding, errors="replace")
-    rows, _ = csv_rows(text)
+    with reading(f"--trace {path}", 4 * MEMORY):  # a run's trace may have a million rows
+        return _read_trace(path)
+
+
+def _read_trace(path: Path) -> pd.DataFrame:
+    rows, _ = csv_rows(path, errors="replace")
     titles = rows[0] if rows else []
     if missing := [name for name in REQUIRED if name not in titles]:
         raise ValueError(f"--trace {path} has no column {missing[0]}: give the file of --rollout.trace")

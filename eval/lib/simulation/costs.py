@@ -1,9 +1,9 @@
 """What a training step costs, in seconds; a file of eval/engines holds the numbers."""
 
-import json
 from pathlib import Path
 from typing import Annotated
 
+from lib.given import json_of
 from pydantic import ConfigDict, Field, ValidationError
 from pydantic.dataclasses import dataclass
 
@@ -50,10 +50,7 @@ class CostModel:
         Raises:
             ValueError: it is no such file; the message is one line and begins with the path.
         """
-        try:
-            fields = json.loads(path.read_text())
-        except (OSError, ValueError) as error:
-            raise ValueError(f"{path} is not a JSON file that can be read: {error}") from None
+        fields = json_of(path)
         if not isinstance(fields, dict):
             raise ValueError(f"{path} holds no JSON object; see eval/engines")
         try:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from lib.given import text_lines
 from scipy.special import ndtr
 
 REQUIRED = ("prompt_id", "sample_id", "tokens")
@@ -174,8 +175,7 @@ def read_trace(path: Path) -> Rows:
         ValueError: as Trace.
     """
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            return _read_rows(path, csv.reader(file))
+        return _read_rows(path, csv.reader(text_lines(path)))
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} cannot be read as text: {error}") from None
 

@@ -13,7 +13,7 @@ def locks(tmp_path):
     """on_cpu.sh runs a command where torch's locks are: locks(command) -> the folders that still have one."""
     (tmp_path / "build/cpu-patched/openrlhf").mkdir(parents=True)
     (tmp_path / "train_scripts").mkdir()
-    for script in ("on_cpu.sh", "help.sh", "private_ray.sh"):
+    for script in ("on_cpu.sh", "help.sh", "private_ray.sh", "values.sh"):
         shutil.copy(ROOT / "train_scripts" / script, tmp_path / "train_scripts")
     extensions = tmp_path / "build/torch_extensions"
     for name, seconds in {"left": 60, "by another clock": -3600, "left just now": 45, "held": 60}.items():
