@@ -143,7 +143,7 @@ def _derived(steps: pd.DataFrame, logged: pd.DataFrame, run: Run) -> dict[str, p
 
 
 def _number(value: object) -> float:
-    return float(value) if isinstance(value, int) else np.nan
+    return float(value) if isinstance(value, int) and abs(value) < 1e9 else np.nan
 
 
 def _evaluations(run: Run, steps: pd.DataFrame) -> pd.DataFrame:

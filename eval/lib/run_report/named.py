@@ -1,5 +1,6 @@
 """The arms that a command names: NAME=SOURCE for a run, several of a name for its seeds; FOLDER for a comparison."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -59,7 +60,7 @@ def _may_fail(left_out: list[str] | None, *sources: str) -> Iterator[None]:
     try:
         yield
     except ValueError as error:
-        if left_out is None or not all(Path(source.partition("#")[0]).exists() for source in sources):
+        if left_out is None or not all(map(os.path.lexists, [source.partition("#")[0] for source in sources])):
             raise
         left_out.append(str(error))
 
