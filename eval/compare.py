@@ -222,11 +222,12 @@ def report() -> None:
     notes = [note for arm in arms for run in arm.runs for note in run.notes]
     faults = [note.removeprefix(LEFT_OUT) for note in notes if note.startswith(LEFT_OUT)]
     traces = traces_of(arguments.trace, arms, left_out) if arms else {}
+    if not arms:
+        sys.exit(visible("\n".join(f"eval/compare.py: {line}" for line in left_out)))
     for line in left_out + faults:
         print(visible(f"eval/compare.py: {line}"), file=sys.stderr)
-    if arms:
-        remarks = [f"Left out: {line}." for line in left_out] + remarks_of(settings)
-        print_report(write_report(arms, arguments.output, settings, traces, remarks, arguments.seconds))
+    remarks = [f"Left out: {line}." for line in left_out] + remarks_of(settings)
+    print_report(write_report(arms, arguments.output, settings, traces, remarks, arguments.seconds))
     if left_out or faults:
         sys.exit(1)
 

@@ -108,8 +108,8 @@ def json_of(path: Path) -> Any:
     Raises:
         ValueError: it is none; the message is one line and begins with the path.
     """
-    check_plain(path, MOST)
     try:
+        check_plain(path, MOST)
         return json.loads(path.read_text(encoding="utf-8-sig"))
     except RecursionError:
         raise ValueError(f"{path} is JSON that is nested too deeply") from None

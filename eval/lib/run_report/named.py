@@ -31,8 +31,11 @@ def arms_of(words: list[str], left_out: list[str] | None = None) -> tuple[list[A
         if not equals or Path(word).exists():
             name, source = "", word
         if is_recorded(Path(source)):
-            with _may_fail(left_out, source):
-                settings = _add_recorded(arms, name, Path(source), settings)
+            found = None
+            with _may_fail(left_out, source), reading(source):
+                found = read_recorded(Path(source))
+            if found:
+                settings = _add_recorded(arms, name, Path(source), settings, *found)
         elif not name:
             raise ValueError(
                 f"{word}: give NAME={word}, with a name for the arm, or a folder that eval/compare.py has written"
@@ -69,10 +72,8 @@ def _is_chart(source: str) -> bool:
     return Path(source.partition("#")[0]).suffix == ".csv"
 
 
-def _add_recorded(arms: dict, name: str, folder: Path, settings: dict) -> dict:
+def _add_recorded(arms: dict, name: str, folder: Path, settings: dict, found: list[Arm], own: dict) -> dict:
     """Put the runs of a comparison, or of its policy of this name, to those of the same arm; the settings of all."""
-    with reading(folder):
-        found, own = read_recorded(folder)
     if differ := [
         key for key in {**own, **settings} if settings and own.get(key) != settings.get(key) and key not in MAY_DIFFER
     ]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from lib.given import text_lines
+from lib.given import check_plain, text_lines
 from scipy.special import ndtr
 
 REQUIRED = ("prompt_id", "sample_id", "tokens")
@@ -174,6 +174,10 @@ def read_trace(path: Path) -> Rows:
     Raises:
         ValueError: as Trace.
     """
+    try:
+        check_plain(path)
+    except ValueError as error:
+        raise ValueError(f"{path} cannot be read as text: {error}") from None
     try:
         return _read_rows(path, csv.reader(text_lines(path)))
     except (OSError, UnicodeDecodeError) as error:
