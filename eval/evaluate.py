@@ -26,7 +26,7 @@ from lib.paths import check_output_file, is_no_plain_file, set_aside, write_whol
 from rich.console import Console
 from rich.table import Table
 
-from openrlhf_sagc.redaction import redact_output
+from openrlhf_sagc.run.output import redact_output
 
 MAX_SAMPLES = 1024  # binomials beyond it leave the range of floats
 console = Console(soft_wrap=True, width=None if sys.stdout.isatty() else 120)

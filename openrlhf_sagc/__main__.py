@@ -12,12 +12,12 @@ from openrlhf_sagc.config.compilation import compile_nothing_on_cpus
 from openrlhf_sagc.config.flags import parse_flags
 from openrlhf_sagc.config.settings import Settings
 from openrlhf_sagc.config.upstream_checks import validated
-from openrlhf_sagc.redaction import redact_output
 from openrlhf_sagc.run.checkpoints import choose_checkpoint
 from openrlhf_sagc.run.data import check_data
 from openrlhf_sagc.run.earlier_outputs import set_earlier_outputs_aside
 from openrlhf_sagc.run.finished import is_done
 from openrlhf_sagc.run.kept import keep_run
+from openrlhf_sagc.run.output import redact_output
 from openrlhf_sagc.run.output_folders import held_folders
 from openrlhf_sagc.run.trees import PATCHED, bring_tree, check_stack, use_tree
 

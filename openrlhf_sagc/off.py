@@ -11,9 +11,9 @@ from openrlhf_sagc.config.flags import openrlhf_parser, parse_plain_flags
 from openrlhf_sagc.config.refusal import OFF
 from openrlhf_sagc.config.settings import with_hidden_key
 from openrlhf_sagc.config.upstream_checks import validated
-from openrlhf_sagc.redaction import redact_output
 from openrlhf_sagc.run.kept import keep_run
 from openrlhf_sagc.run.notes import NOTE
+from openrlhf_sagc.run.output import redact_output
 from openrlhf_sagc.run.trees import PATCHED, bring_tree, check_stack, use_tree
 
 

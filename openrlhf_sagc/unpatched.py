@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from openrlhf_sagc.arguments import add_arguments
 from openrlhf_sagc.config.compilation import compile_nothing_on_cpus
 from openrlhf_sagc.config.flags import parse_plain_flags, released_parser
-from openrlhf_sagc.redaction import redact_output
 from openrlhf_sagc.run.kept import keep_run
+from openrlhf_sagc.run.output import redact_output
 from openrlhf_sagc.run.trees import RELEASED, bring_tree, check_stack, use_tree
 
 COMMAND = "python -m openrlhf_sagc.unpatched"

@@ -17,7 +17,8 @@ from typing import Any
 
 HERE = Path(__file__).parent
 # By its path, as in preflight.py.
-without_secrets = runpy.run_path(str(HERE.parent / "openrlhf_sagc/redaction.py"))["without_secrets"]
+_redaction = runpy.run_path(str(HERE.parent / "openrlhf_sagc/redaction.py"))
+hide, without_secrets = _redaction["hide"], _redaction["without_secrets"]
 BEGIN = "GPU nodes: "  # of the line that nodes.py prints
 COLUMNS = {"node": "node", "cards": "GPUs", "driver": "driver", "toolchain": "compilers", "attention": "attention"}
 LONGEST, MOST = 1000, 20  # characters of a text, and lines of a node
@@ -29,7 +30,6 @@ ASKED = (
     "--train.",
     "--vllm.",
 )  # begin the flags that matter there
-SHORTEST = 8  # characters of a variable's value that is not shown: shorter ones are switches and numbers
 
 
 def gpu_count_problems(address: str, needed: int, minutes: float) -> Iterator[str]:
@@ -139,15 +139,8 @@ def _checked(answer: Any) -> dict[str, Any]:
 
 def _shown(text: Any) -> str:
     """One line of LONGEST characters at most, without secrets, also of RUNTIME_ENV_JSON."""
-    shown = _in_one_line(text)
-    try:
-        variables = _runtime_env().get("env_vars") or {}
-    except ValueError:
-        variables = {}
-    for value in map(_in_one_line, variables.values()):
-        if len(value) >= SHORTEST:
-            shown = shown.replace(value, "***")
-    return without_secrets(shown)[:LONGEST]
+    hide(["--runtime-env-json", os.environ.get("RUNTIME_ENV_JSON", "")])
+    return without_secrets(_in_one_line(text))[:LONGEST]
 
 
 def _in_one_line(text: Any) -> str:

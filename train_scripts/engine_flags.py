@@ -29,7 +29,8 @@ from memory_problems import card_gb, training_advice, training_line  # noqa: E40
 from model_config import config_of, layers_without_cache  # noqa: E402
 
 # By its path, as in preflight.py.
-without_secrets = runpy.run_path(str(Path(__file__).parent.parent / "openrlhf_sagc/redaction.py"))["without_secrets"]
+_redaction = runpy.run_path(str(Path(__file__).parent.parent / "openrlhf_sagc/redaction.py"))
+hide, without_secrets = _redaction["hide"], _redaction["without_secrets"]
 ENGINE_ARGS, EAGER = "--vllm.engine_args", "--vllm.enforce_eager"  # OpenRLHF as released has no ENGINE_ARGS
 BATCHED_TOKENS = 8192  # vLLM's own default for a model that it runs by itself, on most GPUs
 MOST_SLOTS = 512  # vLLM captures no graph for more
@@ -102,4 +103,5 @@ def _say(line: str) -> None:
 
 if __name__ == "__main__":
     given, *words = sys.argv[1:]
+    hide(words)
     print(*engine_flags(given, settings_of(words)), sep="\n")

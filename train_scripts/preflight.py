@@ -28,7 +28,8 @@ from ray_token import open_cluster_problems, reason_for_token, token_problems  #
 from toolchain import toolchain_of  # noqa: E402
 
 # By its path: what is printed has no secrets where the package is missing, too.
-without_secrets = runpy.run_path(str(HERE.parent / "openrlhf_sagc/redaction.py"))["without_secrets"]
+_redaction = runpy.run_path(str(HERE.parent / "openrlhf_sagc/redaction.py"))
+hide, without_secrets = _redaction["hide"], _redaction["without_secrets"]
 GB = 1e9
 LEAST_SHARED_MEMORY_GB = 4  # of /dev/shm, where Ray has its objects; containers begin with 0.06
 DEFAULT_REWARD = "math_reward.py"
@@ -292,6 +293,7 @@ def all_right(options: argparse.Namespace) -> str:
 if __name__ == "__main__":
     found = 0
     options = parse_arguments()
+    hide(sys.argv[1:])
     for line in problems(options):
         print(f"train_scripts/preflight.py: {without_secrets(line)}", flush=True)
         found += 1

@@ -18,7 +18,7 @@ import aiohttp
 from yarl import URL
 
 from openrlhf_sagc.actors.answers import BRIEF, Failure, describe
-from openrlhf_sagc.redaction import without_secrets
+from openrlhf_sagc.redaction import shown, without_secrets
 
 MOST_BYTES = 2**26  # of an answer, as sent and after decompression
 SMALL = 2**20  # bytes up to which answers are read at the same time
@@ -37,7 +37,10 @@ ENCODINGS = ("gzip", "deflate")
 TRACEBACK = "Traceback (most recent call last)"
 
 
-named = cache(without_secrets)  # of addresses, which are few: it takes a millisecond
+@cache
+def named(url: str) -> str:
+    """The address of a reward server as it is printed."""
+    return shown(url, "--reward.remote_url")
 
 
 class NotAnswered(Failure):
@@ -183,7 +186,7 @@ def _next_target(url: URL, target: URL, location: str, answered: str) -> URL:
     except ValueError:
         raise Failure(f"{answered}, a redirect to {_short(location)}, which is not an address") from None
     if not is_same:
-        elsewhere = without_secrets(str(there))[:200]
+        elsewhere = named(str(there.with_user(None).with_query(None).with_fragment(None)))[:200]
         raise Failure(
             f"{answered}, a redirect to another server, which is not followed: use {elsewhere} if that is right"
         )

@@ -13,7 +13,7 @@ from typing import NoReturn
 
 from openrlhf_sagc.config.refusal import MEDIAN
 from openrlhf_sagc.config.renamed_flags import explain, renamed_flag
-from openrlhf_sagc.redaction import without_secrets
+from openrlhf_sagc.redaction import shown, without_secrets
 
 COMMAND = "python -m openrlhf_sagc"
 CONVERTER = f"{COMMAND}.migrate SCRIPT"
@@ -171,8 +171,8 @@ def _describe_stray(words: Sequence[str], stray: str, parser: CommandParser) -> 
         flags = [index for index in range(place) if words[index].startswith("--")]
         if flags and place - flags[-1] > _most_values(words[flags[-1]], parser):
             name = words[flags[-1]].partition("=")[0]
-            return f"{name} does not take {without_secrets(stray)}: drop it, or put quotes around a value with spaces"
-    return f"{without_secrets(stray)} is not a flag: drop it, or look for the flag in --help"
+            return f"{name} does not take {shown(stray, name)}: drop it, or put quotes around a value with spaces"
+    return f"{shown(stray)} is not a flag: drop it, or look for the flag in --help"
 
 
 def _most_values(word: str, parser: CommandParser) -> float:

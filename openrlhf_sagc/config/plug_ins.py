@@ -16,7 +16,7 @@ from openrlhf_sagc.config.causes import short
 from openrlhf_sagc.config.plug_in_import import AGENT, REWARD
 from openrlhf_sagc.config.refusal import refuse
 from openrlhf_sagc.config.settings import Settings
-from openrlhf_sagc.redaction import without_secrets
+from openrlhf_sagc.redaction import shown
 
 TIMEOUT = 120  # seconds for the imports; those of torch and vLLM alone take 20 on a slow machine
 OLD_AGENT = (
@@ -51,14 +51,14 @@ def looked_at(flag: str, path: str, name: str) -> Iterator[None]:
     tree = _parsed(flag, path)
     refuse(
         line := plug_in_source.dataclass_of_texts(tree),
-        f"{flag} {shown(path)} cannot be imported: line {line} makes a dataclass, which OpenRLHF cannot load here: drop `from "
+        f"{flag} {shown(path, flag)} cannot be imported: line {line} makes a dataclass, which OpenRLHF cannot load here: drop `from "
         "__future__ import annotations`, or import the class from another file",
     )
     what = "rewards" if name == REWARD else "agents"
     if found := list(plug_in_source.timeouts_by_signals(tree)):
         line, timeout = found[0]
         print(
-            f"openrlhf_sagc: {flag} {shown(path)}: line {line} uses {timeout}: {what} run in threads, where timeouts by signals "
+            f"openrlhf_sagc: {flag} {shown(path, flag)}: line {line} uses {timeout}: {what} run in threads, where timeouts by signals "
             "raise an error, and a function that catches it returns 0: use --reward.timeout instead"
         )
     with tempfile.TemporaryFile() as errors:
@@ -76,34 +76,30 @@ def looked_at(flag: str, path: str, name: str) -> Iterator[None]:
         os.close(writer)
         try:
             yield
-            problem = _outcome(process, reader, errors, f"{flag} {shown(path)}")
+            problem = _outcome(process, reader, errors, f"{flag} {shown(path, flag)}")
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)  # it, and what it has started
             process.wait()
             os.close(reader)
-    refuse(problem, f"{flag} {shown(path)} {problem}{_hint(tree, name, problem)}")
-
-
-def shown(path: str) -> str:
-    return without_secrets(path, whole=True)
+    refuse(problem, f"{flag} {shown(path, flag)} {problem}{_hint(tree, name, problem)}")
 
 
 def _parsed(flag: str, path: str) -> ast.Module:
     """The file's source; the run ends with a line if there is none."""
     home = ", as ~ is not replaced: give the whole path" if path.startswith("~") else ": give the path of a file"
-    refuse(not os.path.exists(path), f"{flag} {shown(path)} is not there (seen from {os.getcwd()}){home}")
-    refuse(not os.path.isfile(path), f"{flag} {shown(path)} is not a file: give the path of a .py file")
+    refuse(not os.path.exists(path), f"{flag} {shown(path, flag)} is not there (seen from {os.getcwd()}){home}")
+    refuse(not os.path.isfile(path), f"{flag} {shown(path, flag)} is not a file: give the path of a .py file")
     refuse(
         not path.endswith(".py"),
-        f"{flag} {shown(path)} does not end in .py: rename the file to {shown(str(Path(path).with_suffix('.py')))}",
+        f"{flag} {shown(path, flag)} does not end in .py: rename the file to {shown(str(Path(path).with_suffix('.py')), flag)}",
     )
     try:
         return plug_in_source.parse(path)
     except SyntaxError as error:
-        refuse(True, f"{flag} {shown(path)} is not Python: line {error.lineno}: {short(error.msg)}")
+        refuse(True, f"{flag} {shown(path, flag)} is not Python: line {error.lineno}: {short(error.msg)}")
     except (OSError, ValueError, RecursionError, MemoryError) as error:
-        refuse(True, f"{flag} {shown(path)} cannot be read: {short(str(error))}")
+        refuse(True, f"{flag} {shown(path, flag)} cannot be read: {short(str(error))}")
     raise AssertionError  # `refuse` has ended the run
 
 

@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 
 from openrlhf_sagc.config.refusal import refuse
 from openrlhf_sagc.config.settings import Settings
-from openrlhf_sagc.redaction import without_secrets
+from openrlhf_sagc.redaction import shown
 
 FLAG = "--reward.remote_url"
 _ADDRESS = re.compile(r"https?://.*", re.IGNORECASE)
@@ -31,7 +31,7 @@ def check_addresses(args: Settings) -> None:
             )
         refuse(
             url.strip().lower().endswith(".py") and not url.strip().endswith(".py"),
-            f"{FLAG} {_shown(url)}: OpenRLHF takes no such ending: rename the file to {_shown(url.strip()[:-3])}.py",
+            f"{FLAG} {_shown(url)}: OpenRLHF takes no such ending: rename the file to {_shown(url.strip()[:-3] + '.py')}",
         )
         is_file = os.path.exists(url) and not url.endswith(".py")
         refuse(
@@ -88,8 +88,5 @@ def _has_host(url: str) -> bool:
 
 
 def _shown(url: str) -> str:
-    return (
-        without_secrets(f"http://{url}", whole=True).removeprefix("http://")
-        if "://" not in url
-        else (without_secrets(url, whole=True))
-    )
+    is_bare = "://" not in url and re.search("[:/]", url)
+    return shown(f"http://{url}", FLAG).removeprefix("http://") if is_bare else shown(url, FLAG)

@@ -6,9 +6,16 @@ import os
 from types import SimpleNamespace
 from typing import Any
 
-from openrlhf_sagc.redaction import RewardUrl, Secret
+from openrlhf_sagc.redaction import shown
 
 METHODS = ("auto", "sort", "stop")  # of tail batching
+
+
+class Secret(str):
+    """A flag's value, whole wherever it is used, of which printed arguments have what may be shown."""
+
+    def __repr__(self) -> str:
+        return repr(shown(str(self), "--reward.remote_url" if "://" in self else ""))
 
 
 class Settings(SimpleNamespace):
@@ -62,7 +69,7 @@ def settled(args: SimpleNamespace) -> Settings:
         args.rollout.length_history = os.path.abspath(args.rollout.length_history)
     # A file stays a plain string: Python could not write the bytecode of a module whose path is of another type.
     urls = args.reward.remote_url
-    args.reward.remote_url = urls and [url if url.endswith(".py") else RewardUrl(url) for url in urls]
+    args.reward.remote_url = urls and [url if url.endswith(".py") else Secret(url) for url in urls]
     return Settings.of(args)
 
 

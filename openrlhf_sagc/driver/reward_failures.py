@@ -5,7 +5,7 @@ import statistics
 from collections.abc import Callable, Sequence
 
 from openrlhf_sagc.config.settings import Settings
-from openrlhf_sagc.redaction import without_secrets
+from openrlhf_sagc.redaction import shown
 
 MOST_REASONS = 20  # that a run is warned of; those with the same words are one
 OTHER_LENGTH = 1.2  # times that samples without a reward are as long as trained ones, from which on a run says so
@@ -21,7 +21,7 @@ class RewardFailures:
 
     def __init__(self, args: Settings, warn: Callable[[str], None]) -> None:
         reward, agent = args.reward, args.train.agent_func_path
-        urls = ",".join(map(without_secrets, reward.remote_url or []))
+        urls = ",".join(shown(url, "--reward.remote_url") for url in reward.remote_url or [])
         source = f"--reward.remote_url {urls}" if urls else "--data.prompt_dataset"  # with a reward model
         self._source = f"--train.agent_func_path {agent}" if agent else source
         self._reward = reward

@@ -19,9 +19,9 @@ from ray._private import state
 from ray.exceptions import RayError
 from ray.runtime_context import get_runtime_context  # ray's own of this name starts a cluster where there is none
 
-from openrlhf_sagc.config.plug_ins import plug_in_of, shown
+from openrlhf_sagc.config.plug_ins import plug_in_of
 from openrlhf_sagc.config.settings import Settings
-from openrlhf_sagc.redaction import without_secrets
+from openrlhf_sagc.redaction import shown, without_secrets
 from openrlhf_sagc.run.checkpoints import is_saved
 
 PAUSE = 2.0  # seconds between two looks at Ray's actors
@@ -149,7 +149,7 @@ def _in_plug_in(traceback: str, args: Settings) -> str:
     """The reward's or agent's file and its line, if the error was raised in its import, which no check before Ray runs."""
     flag, path, _ = plug_in_of(args) or ("", "", "")
     lines = re.findall(rf'File "{re.escape(path)}", line (\d+)', traceback) if path else []
-    return f"{flag} {shown(path)}: line {lines[-1]}: " if lines else ""
+    return f"{flag} {shown(path, flag)}: line {lines[-1]}: " if lines else ""
 
 
 def _where(actor: dict[str, Any]) -> str:

@@ -1,10 +1,11 @@
-"""What a run keeps in --ckpt.output_dir, without secrets: a line a start in run.jsonl, and its output in run.log."""
+"""What a run keeps in --ckpt.output_dir: a line a start in run.jsonl, for its user only, and its output in run.log."""
 
 import argparse
 import importlib.metadata
 import json
 import os
 import platform
+import shlex
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -13,7 +14,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from openrlhf_sagc import __version__
-from openrlhf_sagc.redaction import HIDDEN, command_line, keep_output, without_secrets
+from openrlhf_sagc.redaction import HIDDEN, without_secrets
+from openrlhf_sagc.run.output import keep_output
 from openrlhf_sagc.run.trees import VERSION, Tree, digest
 
 FILE, LOG = "run.jsonl", "run.log"
@@ -43,7 +45,7 @@ def keep_run(
     folder = Path(dict(_flat(vars(args)))["ckpt.output_dir"])
     start = {
         "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        "command": f"python -m {module} {command_line(words)}".strip(),
+        "command": shlex.join(["python", "-m", module, *words]),  # it can be run again
         "flags": flags,
         "versions": _versions(tree),
     }
@@ -54,11 +56,19 @@ def keep_run(
         start["launch"] = {name: _shown(name, value) for name, _, value in pairs}
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with open(folder / FILE, "a", encoding="utf-8") as file:
+        with open(folder / FILE, "a", encoding="utf-8", opener=_private) as file:
             file.write(json.dumps(start) + "\n")
         keep_output(folder / LOG)
     except OSError as error:
         print(f"openrlhf_sagc: {folder} gets no {FILE} and {LOG} of this run: {error.strerror}", file=sys.stderr)
+
+
+def _private(path: str, flags: int) -> int:
+    """Open a file that its user alone can read, also if an earlier version has made it."""
+    descriptor = os.open(path, flags, 0o600)
+    if os.fstat(descriptor).st_mode & 0o077:
+        os.fchmod(descriptor, 0o600)
+    return descriptor
 
 
 def _flat(values: dict[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
@@ -76,7 +86,7 @@ def _shown(name: str, value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_shown(name, item) for item in value]
     if isinstance(value, str):
-        return without_secrets(str(value), whole=True)
+        return without_secrets(str(value))
     return value if value is None or isinstance(value, (bool, int, float)) else without_secrets(repr(value))
 
 

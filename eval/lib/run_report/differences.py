@@ -1,7 +1,11 @@
 """What the arms differ in besides their results, as far as the runs kept it: flags, versions, launch.sh's variables."""
 
+import shlex
+
 from lib.run_report.content import Section, Table
 from lib.run_report.measured import Arm
+
+from openrlhf_sagc.redaction import HIDDEN, command_line
 
 # Flags of the scheduler, of the faster step and of places on disk: what one compares, or what changes no result.
 SCHEDULER = (
@@ -56,10 +60,17 @@ def section(arms: list[Arm]) -> Section:
         blocks.append(Table(["", *named], rows, "l" * (1 + len(named))))
     elif len(named) > 1:
         blocks.append("The arms have the same flags and versions.")
-    commands = [[name, runs[0].get("command", "")] for name, runs in named.items() if runs[0].get("command")]
+    commands = [[name, _command(runs[0]["command"])] for name, runs in named.items() if runs[0].get("command")]
     if commands:
         blocks.append(Table(["arm", "command"], commands, "ll"))
     return Section("What differs", blocks or ["One arm, nothing to compare with."])
+
+
+def _command(kept: str) -> str:
+    try:
+        return command_line(shlex.split(kept))
+    except ValueError:  # cut
+        return HIDDEN
 
 
 def _differing(named: dict[str, list[dict]], what: str) -> dict[str, list[str]]:

@@ -23,9 +23,9 @@ PACKAGE = {
     "driver": {"decisions", "actors", "advantages", "config", "policies", "redaction", "run"},
     "run": {"config", "redaction"},
     "migrate": {"arguments", "config", "redaction", "run"},
-    "off": {"arguments", "config", "redaction", "run"},
-    "unpatched": {"arguments", "config", "redaction", "run"},
-    "__main__": {"arguments", "config", "driver", "redaction", "run"},
+    "off": {"arguments", "config", "run"},
+    "unpatched": {"arguments", "config", "run"},
+    "__main__": {"arguments", "config", "driver", "run"},
     "controller": {"decisions"},  # the contract's path
     "__init__": set(),
 }

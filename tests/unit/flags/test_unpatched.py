@@ -48,7 +48,8 @@ def test_it_keeps_its_start_in_the_default_folder(openrlhf_of, started, tmp_path
     (line,) = (tmp_path / "ckpt/run.jsonl").read_text().splitlines()
     start = json.loads(line)
     assert start["flags"]["train.batch_size"] == 4 and start["flags"]["rollout.batch_size"] > 0
-    assert start["command"] == "python -m openrlhf_sagc.unpatched --train.batch_size=4 --logger.wandb.key '***'"
+    command = "python -m openrlhf_sagc.unpatched --train.batch_size=4 --logger.wandb.key 0123456789abcdef0123"
+    assert start["command"] == command and start["flags"]["logger.wandb.key"] == "***"
     assert start["versions"]["openrlhf"].startswith("0.11.2 cpu-base ") and "0123456789abcdef" not in line
 
 
