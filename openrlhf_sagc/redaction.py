@@ -21,13 +21,11 @@ WORDS = """true false none null off auto keep adam muon anew batched_mm grouped_
 _FLAG = re.compile(r"--[A-Za-z]{1,20}(?:[._-]\d?[A-Za-z]{1,20}\d?)*(?:=|\Z)")
 _KNOWN = re.compile(r"--(?:actor|algo|ckpt|critic|data|ds|eval|logger|ref|reward|rollout|train|vllm)\.|--address$")
 _OF_NAMES = re.compile(r"--(?:(?:actor|critic|ref|reward)\.model_name_or_path|data\.prompt_dataset|eval\.dataset)")
-_OWN = re.compile(
-    r"--(?:ckpt|logger\.(?!wandb\.k)|rollout\.(?:trace|length_hi)|train\.rollouts|data\.\w+_(?:key|split))"
-)
-_SECRET_FLAG = re.compile(r"(?i)token(?!s|iz)|key|secret|pass|pwd|auth|cred|otp|jwt|env_vars|(?<![a-z])pin(?![a-z])")
+_OWN = re.compile(r"--(?:ckpt|logger\.(?!.*\.k)|rollout\.(?:trace|length_h)|train\.rollouts|data\.\w+_(?:key|sp))")
+_SECRET = re.compile(r"(?i)token(?!s|iz)|key|secret|pass|pwd|auth|cred|otp|jwt|env_v|db\.k|(?<![a-z])pin(?![a-z])")
 _VARIABLE = re.compile(r"(?:^|_)(?:API|AUTH)?(?:KEYS?|TOKEN|SECRETS?|PWD|AUTH|CREDENTIALS?)(?:_(?!MODE)|$)|PASS")
 _URL = r"[A-Za-z][A-Za-z0-9+.-]{0,20}://[A-Za-z0-9._-]*(?::(?:\d{1,5}|PORT))?(?:/[A-Za-z0-9._/-]*)?"
-_VALUE = rf"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?|{_URL}|[A-Za-z0-9._/-]+\.(?:py|jsonl?|csv|parquet)"
+_VALUE = rf"[+-]?(?:\d{{1,12}}(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?|{_URL}|[A-Za-z0-9._/-]+\.(?:py|jsonl?|csv|parquet)"
 _NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*"
 _KEY = re.compile(  # a service's, or letters and digits that take turns
     r"\b(?:hf_|sk-|gh[pousr]_|github_pat_|glpat-|xox[a-z]-|AKIA)(?=[\w-]{0,80}\d)[\w-]{6,}"
@@ -45,15 +43,16 @@ _hidden: set[str] = set()  # values of this process's flags
 
 def shown(value: str, flag: str = "") -> str:
     """The value of a flag if `docs/security.md` has it among those that are printed, else `***`."""
-    return value if all(_is_listed(part, name) for part, name in _parts(value, flag)) else HIDDEN
+    return value if value.isprintable() and all(_is_listed(*part) for part in _parts(value, flag)) else HIDDEN
 
 
 def _parts(value: str, flag: str) -> list[tuple[str, str]]:
     """(text, its flag) of all in a flag's JSON but plain keys; a secret's if a key is."""
-    if value[:1] not in ("{", "[") or not value.isprintable():
+    if value[:1] not in ("{", "["):
         return [(value, flag)]
-    found = re.findall(r'"(?:[^"\\]|\\.)*"|[^\s"{}\[\],:]+', re.sub(r'"[A-Za-z_.]{1,40}"\s*:', "", value))
-    return [(part.strip('"'), "--secret" if _SECRET_FLAG.search(value) else flag) for part in found]
+    found = re.findall(r'"(?:[^"\\]|\\.)*"\s*:?|[^\s"{}\[\],:]+', re.sub(r'"[a-z_.]{1,40}"\s*:', "", value))
+    flag = "--secret" if _SECRET.search(value) else flag
+    return [(part.strip('": '), "--secret" if part.endswith(":") else flag) for part in found]
 
 
 def _is_listed(text: str, flag: str) -> bool:
@@ -62,7 +61,7 @@ def _is_listed(text: str, flag: str) -> bool:
         return True
     if not text.isprintable() or re.search("[@;&=%?#]", text):
         return False
-    is_open = _KNOWN.match(flag) and not _SECRET_FLAG.search(flag) and not _KEY.search(text)
+    is_open = _KNOWN.match(flag) and not _SECRET.search(flag) and not _KEY.search(text)
     forms = f"{_VALUE}|{_NAME}" if _OF_NAMES.fullmatch(flag) else _VALUE
     return os.path.exists(text) or bool(is_open) and all(re.fullmatch(forms, part) for part in text.split(","))
 
@@ -84,12 +83,13 @@ def command_line(words: Iterable[str]) -> str:
 def hide(words: Iterable[str]) -> None:
     """From here on `without_secrets` leaves out what this command does not show, but for the user's own words and folders."""
     for text, flag in [part for flag, _, value in _flags(words) for part in _parts(value, flag)]:
-        is_of_run = _KNOWN.match(flag) and not _OWN.match(flag) or _SECRET_FLAG.search(flag)
-        plain = unquote(text)
+        is_of_run = _KNOWN.match(flag) and not _OWN.match(flag) or _SECRET.search(flag)
+        plain = unquote(unquote(text))
         if not _is_listed(text, flag) and (is_of_run or "//" in plain):
             before, _, after = plain.rpartition("@")  # user and password; host, path and query
-            parts = [*before.rpartition("//")[2].split(":", 1), *re.split("[?#&;=]", after)[1:]]
-            _hidden.update({text, plain, before, *(part for part in parts if len(part) >= 6)})
+            parts = re.split(r"[:/\\]", before) + re.split("[?#&;=]", after)[1:]
+            password = before.rpartition("//")[2].partition(":")[2]
+            _hidden.update({text, plain, password, *(part for part in parts if len(part) >= 6)})
 
 
 def without_secrets(text: str) -> str:

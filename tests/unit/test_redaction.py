@@ -66,6 +66,9 @@ def test_values_on_a_list_are_printed(flag, value):
         [f"--my_token={KEY}"],
         [f"--{KEY}/1"],
         ["--my_token", "73313370"],
+        ["--train.batch_size", "7331337073313370"],  # no number of that length is a flag's
+        ["--vllm.engine_args", '{"7331337073313370": 1}'],
+        ["--vllm.engine_args", '{"secretKEY": 1}'],
         ["--pin", "73313370"],
         ["--logger.wandb.key", "73313370"],
         ["--logger.wandb.k", KEY],
