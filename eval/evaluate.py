@@ -19,6 +19,7 @@ import sys
 from pathlib import Path
 
 import pandas as pd
+import rich
 from lib.evaluation.grading import grade_math, grade_with_file
 from lib.evaluation.problem_sets import PRESETS, fail, load_problems, load_responses
 from lib.evaluation.quality import compare, figures_of_problems, powers_of_two, summary
@@ -29,7 +30,7 @@ from rich.table import Table
 from openrlhf_sagc.run.output import redact_output
 
 MAX_SAMPLES = 1024  # binomials beyond it leave the range of floats
-console = Console(soft_wrap=True, width=None if sys.stdout.isatty() else 120)
+console = Console(soft_wrap=True, color_system=None, width=None if sys.stdout.isatty() else 120)
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -271,6 +272,7 @@ def main() -> None:
 
 if __name__ == "__main__":
     redact_output()
+    rich.reconfigure(file=sys.__stdout__)  # for progress bars, which a terminal shows by control characters
     try:
         main()
     except RecursionError:

@@ -116,8 +116,9 @@ class Comparisons:
             for line in lines:
                 heard = json.loads(line)
                 with self._lock:
-                    asked = self._asked.pop(heard["id"])
-                asked.verdict.set_result(heard["verdict"])
+                    asked = self._asked.pop(heard["id"], None)
+                if asked:  # and not closed
+                    asked.verdict.set_result(heard["verdict"])
         start.cancel()
         process.kill()
         why = f"{FAILED}: {error or f'it ended with exit code {process.wait()}'}"

@@ -75,6 +75,8 @@ def spelled_out(answer: str) -> str:
 def cleaned(answer: str) -> str:
     """The answer in the one spelling; equal texts are equal answers."""
     text = re.sub(r"(?<=[\w)}])\*\*(?=[\w({-])", "^", spelled_out(answer))
+    if r"\begin" not in text:
+        text = re.sub(r"\\\\(?=[A-Za-z]{2})", r"\\", text)
     for pattern, replacement in _FIRST:
         text = re.sub(pattern, replacement, text)
     text = _TEXT.sub(_in_text, _TEXT.sub(_in_text, _DROPPED.sub(" ", text)))
@@ -98,6 +100,7 @@ def cleaned(answer: str) -> str:
 _FIRST = (
     (r", *\\! *", "{,}"),
     (r"\{([^{}\\]*)\\over ([^{}\\]*)\}", r"\\frac{\1}{\2}"),
+    (r"\{([^{}\\]*)\\choose ([^{}\\]*)\}", r"\\binom{\1}{\2}"),
     (r"\\log_(\w) (\d+)(?![\w.^{(\\!/])", r"\\log_\1(\2)"),
     (r"(?<!\\)\\[()\[\]]|\*\*+", " "),
     (r"!=|\\not\s*=", r"\\ne "),

@@ -23,7 +23,7 @@ _UNREADABLE = re.compile(  # no expression, or one of which latex2sympy would le
     r"[⟦⟧'\"#@?;:=<>&]|\\(?:text|mathrm|to|dots|sim|begin|vee|wedge|oplus|Rightarrow|setminus)(?![A-Za-z])"  # words, relations
     r"|\\(?:over|bar|hat|wide|tilde|dot|ddot|vec|acute|grave|check|breve)"  # accents: any text becomes a name
     r"|\^(?:\{[^{}]*\}|\w)\^|[A-Za-z]\^\{\(\w+\)\}|\\angle(?![A-Za-z])"  # towers, derivatives, angles
-    r"|\d_|\d (?=\d)|[+-] *[+-]|\^ *\{? *(?:T\b|\\(?:top|intercal|prime|dagger|ast)|\*)"  # bases, gaps, transposed
+    r"|\d_|\d (?=\d)|\d*\.\d+\.|[+-] *[+-]|\^ *\{? *(?:T\b|\\(?:top|intercal|prime|dagger|ast)|\*)"  # bases, gaps, transposed
 )
 _RUNNING = re.compile(r"(\\(?:sum|prod|lim)) ?_\{\w(?:=|\\to ?)[-+]?(?:\w+|\\infty|\\pi)\}")  # k=1 under a sum
 _CHOOSE = re.compile(r"(?<![A-Za-z\\])(?:([CP])_\{?(\d{1,3})\}?\^\{?(\d{1,3})\}?|([CP])\((\d{1,3}),(\d{1,3})\))")
@@ -276,8 +276,10 @@ def _equal(gold: str, answer: str) -> bool:
         return gold == answer != "" or wanted == given or rounded(gold, given) or rounded(answer, wanted)
     a = _expression(gold)
     b = None if a is None else _expression(answer)
-    if a is None or b is None or a.is_infinite or b.is_infinite:
-        return a is not None and bool(a == b)
+    if a is None or b is None:
+        return False
+    if a.is_infinite or b.is_infinite:
+        return bool(a == b and a.is_extended_real)
     for x, y in zip(_values(gold), _values(answer)):
         if x is not None and y is not None and abs(x - y) > max(abs(x), abs(y)) * 10**-40:
             return any(_is_rounded(text, value) for text, value in ((gold, b), (answer, a)))

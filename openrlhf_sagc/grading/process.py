@@ -87,22 +87,32 @@ class Comparisons:
             queue = next((queue for queue in (self._waiting if open_to_last else self._waiting[:-1]) if queue), None)
             if not queue:
                 return
-            self._start(queue.popleft())
+            if not self._start(queue[0]):
+                return
+            queue.popleft()
 
-    def _start(self, comparison: Comparison) -> None:
+    def _start(self, comparison: Comparison) -> bool:
+        """Whether it runs: where no process or memory is left, it is tried again later."""
         comparison.pipe, verdict = os.pipe()
-        comparison.pid = os.fork()
+        parent = os.getpid()
+        try:
+            comparison.pid = os.fork()
+        except OSError:
+            os.close(comparison.pipe)
+            os.close(verdict)
+            return False
         if comparison.pid == 0:
-            self._compare_and_exit(comparison, verdict)
+            self._compare_and_exit(comparison, verdict, parent)
         os.close(verdict)
         comparison.deadline = time.monotonic() + TRIES[comparison.tries]
         comparison.tries += 1
         self.busy[comparison.pipe] = comparison
+        return True
 
-    def _compare_and_exit(self, comparison: Comparison, verdict: int) -> None:
+    def _compare_and_exit(self, comparison: Comparison, verdict: int, parent: int) -> None:
         """The child's whole life."""
         try:
-            confine(self._rules, verdict, OWN_SECONDS)
+            confine(self._rules, verdict, OWN_SECONDS, parent)
             os.write(OUTPUT, b"1" if self._compare(comparison.gold, comparison.answer) else b"0")
         except BaseException:  # of sympy on odd input, also a MemoryError
             os.write(OUTPUT, b"x")

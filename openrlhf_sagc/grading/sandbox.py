@@ -43,7 +43,7 @@ def seccomp_filter() -> Any:
     return rules
 
 
-def confine(rules: Any, target: int, cpu_seconds: int) -> None:
+def confine(rules: Any, target: int, cpu_seconds: int, parent: int) -> None:
     """Leave this process nothing but computing, and writing to OUTPUT; irrevocably, as root too.
 
     It ends with its parent, and after `cpu_seconds` of its own. On a busy machine these take longer, and cost it nothing.
@@ -52,11 +52,11 @@ def confine(rules: Any, target: int, cpu_seconds: int) -> None:
         rules: of `seccomp_filter`.
         target: file descriptor of a pipe, which becomes OUTPUT.
         cpu_seconds: of the processor, at least 1.
+        parent: the process that forked this one. It may be gone before this one asks to end with it.
 
     Raises:
         OSError: the kernel refuses the filter.
     """
-    parent = os.getppid()
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
@@ -85,11 +85,11 @@ def check(rules: Any) -> None:
     Raises:
         RuntimeError: it can, or cannot be confined.
     """
-    pid = os.fork()
+    parent, pid = os.getpid(), os.fork()
     if pid == 0:
         code = 1
         try:
-            confine(rules, 1, cpu_seconds=10)
+            confine(rules, 1, cpu_seconds=10, parent=parent)
             os.open("/", os.O_RDONLY)
         except PermissionError:
             code = 0

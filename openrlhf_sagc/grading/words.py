@@ -22,10 +22,10 @@ bill 个 個 只 隻 条 本 人 名 位 件 张 枚 匹 棵 朵 台 辆 支 次
 personas personnes stück mal fois veces manzanas pommes élèves livres libros niños enfants kinder acre hectare ha N
 V K C F A hz khz mhz ghz kwh ev pa kpa mpa atm mol mole cal kcal calorie newton volt ohm amp ampere kelvin celsius
 fahrenheit hertz pascal byte bit kb gb mb tb mph kph rpm fps knot bps dpi cup tablespoon tbsp teaspoon tsp gal
-gallon qt quart pt pint ton unit point pts digit item piece part number integer value solution root way time case
-step term element object thing set row column side edge vertex vertices face corner diagonal angle triangle square
-circle rectangle cube line segment arrangement permutation combination subset function polynomial prime factor
-divisor multiple outcome possibility person people man men woman women boy girl child children kid baby student
+gallon qt quart pt pint ton unit point pts digit item piece part number integer value solution roots way time case
+step term element object thing set row column side edge vertex vertices face corner diagonal angle triangle squares
+circle rectangle cubes line segment arrangement permutation combination subset function polynomial primes factors
+divisors multiples outcome possibility person people man men woman women boy girl child children kid baby student
 pupil teacher adult senior player member team friend guest customer worker employee patient passenger voter vote
 neighbor family class group guide sibling soldier monkey dog cat puppy kitten animal bird fish cow goat sheep horse
 chicken duck pig rabbit bear bee ant spider frog snake bug insect mouse mice leg head tooth teeth egg apple orange
@@ -89,7 +89,13 @@ ENDS = tuple(
     for words in (r"minim[au]\w*|smallest|lowest|least", r"maxim[au]\w*|largest|highest|greatest")
 )
 _UNITS = {name: names.split("=")[0] for names in _COUNTED.split() for name in names.split("=")}
-_WORDS = {*LEAD, *SAYS, *_BESIDE, *_WHICH, *"or and yes no not true odd even per st nd rd th am pm dne inf".split()}
+_WORDS = {
+    *LEAD,
+    *SAYS,
+    *_BESIDE,
+    *_WHICH,
+    *"or and yes no not true odd even per st nd rd th am pm a.m p.m dne inf".split(),
+}
 
 
 def _known(word: str) -> str | None:
@@ -105,21 +111,21 @@ def unit(text: str) -> str | None:
     """The unit or counted thing that the text names wholly (km/h, square feet, cm^2, red apples, %), in one spelling; else None."""
     parts = []
     for part in re.split(r"\s*(?:/|\bper\b|每)\s*", text.strip(" .").replace("per cent", "percent")):
-        names, known = [], False
+        names, known, power = [], False, ""
         for word in re.split(r"[\s·]+|\\cdot ?", part):
-            name, _, power = word.rstrip(".").partition("^")
+            name, _, raised = word.rstrip(".").partition("^")
             lower, found = name.lower(), _known(name)
             if lower in ("square", "sq", "cubic", "cu") and name != part:
-                names.append("square" if lower[0] == "s" else "cubic")
+                power = "^2" if lower[0] == "s" else "^3"
             elif lower in _WHICH:
                 names.append(lower)
-            elif found and re.fullmatch(r"\{?-?\d\}?|", power):
-                names, known = ["square "[: 7 * (power == "2")] + "cubic "[: 6 * (power == "3")] + found, *names], True
+            elif found and re.fullmatch(r"\{?-?\d\}?|", raised):
+                names, known = [*names, found + ("^" + raised.strip("{}") if raised else power)], True
             elif lower not in _BESIDE:
                 return None
         if not known:
             return None
-        parts.append(" ".join(sorted(" ".join(names).split())))
+        parts.append(" ".join(sorted(names)))
     return "/".join(parts)
 
 

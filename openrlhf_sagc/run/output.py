@@ -27,6 +27,10 @@ class Redacted:
                 self.kept = None
         return len(text)
 
+    def isatty(self) -> bool:
+        """False: the codes with which libraries color and move on a terminal would be shown."""
+        return False
+
     def writelines(self, lines: Iterable[str]) -> None:
         for line in lines:
             self.write(line)

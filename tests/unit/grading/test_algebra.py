@@ -173,8 +173,7 @@ def test_a_forked_process_has_comparisons_of_its_own(shared):
 
 def test_processes_end_with_an_engine_that_is_killed():
     code = f"""if True:
-        import sys, time
-        sys.path.insert(0, {os.path.dirname(comparisons.__wrapped__.__code__.co_filename)!r})
+        import time
         from compared_by import comparisons
         with comparisons({ENDLESS!r}) as running:
             running.ask("", {HANGS!r})
@@ -182,12 +181,11 @@ def test_processes_end_with_an_engine_that_is_killed():
             print(running._process.pid, flush=True)
             time.sleep(1000)
     """
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as engine:
+    paths = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=paths) as engine:
         process = psutil.Process(int(engine.stdout.readline()))
         processes = [process, *process.children()]
         assert len(processes) > 1
         engine.send_signal(signal.SIGKILL)
     _, alive = psutil.wait_procs(processes, timeout=60)
-    for one in alive:
-        one.kill()
-    assert not alive
+    assert not [one.kill() or one for one in alive]

@@ -47,11 +47,8 @@ def test_empty_and_long_answers():
 
 @given(st.fractions(), st.fractions())
 def test_fractions(x, y):
-    def latex(z):
-        return rf"{'-' * (z < 0)}\frac{{{abs(z.numerator)}}}{{{z.denominator}}}"
-
-    assert answers.decided(latex(x), str(x)) is True
-    assert comparison.equal(latex(x), latex(y)) == (x == y)
+    a, b = (rf"{'-' * (z < 0)}\frac{{{abs(z.numerator)}}}{{{z.denominator}}}" for z in (x, y))
+    assert answers.decided(a, str(x)) is True and comparison.equal(a, b) == (x == y)
 
 
 @given(st.integers(-(10**12), 10**12), st.integers(-(10**12), 10**12))
@@ -73,9 +70,7 @@ def test_any_text_is_graded(text, gold):
 
 
 LONG = r" |{|}|(|[|\{|$|1,|1,000 |1 |\text{a}|\frac|x=|\cup|\begin{pmatrix}|a and |⟦|0.|1 2/3 |\text{ cm }|\text|the |(1,2),|x>1 or "
-LONG += (
-    r"|\pm|5°|\sin|^|_|A|AB,|\\|\left(|\frac\pi|\frac{|ﷺ|½|¹²|a**|C_2^5|1:|]2,5[|⟦cm⟧|1{,}|\{x\mid |{\over|\log_a 1"
-)
+LONG += r"|\pm|5°|\sin|^|_|A|AB,|\\|\left(|\frac\pi|\frac{|ﷺ|½|¹²|a**|C_2^5|1:|]2,5[|⟦cm⟧|1{,}|\{x\mid |{\over|\log_a"
 
 
 @pytest.mark.parametrize("text", [*LONG.split("|"), "|"])

@@ -71,10 +71,10 @@ def test_disarmed_numbers_are_the_same():
     assert compared("disarm", pairs) == ["True"] * 4 + ["False"] == compared("nothing", pairs)
 
 
-@pytest.mark.parametrize("name", r"x|α|\alpha|x_{1,2}|x_1|vec{a}|dot{vec{x}}|x'|theta".split("|"))
 @pytest.mark.parametrize("other", [*'dot{(f)}|a.b|a b|a[0]|f(x)|a;b|a=1|a:b|"a"|a\nb'.split("|"), "x" * 101])
-def test_names_are_names(name, other):
-    check_names([Symbol(name) + 1, Function(name)(2), MatrixSymbol(name, 2, 2), (Symbol(name),)])
+def test_names_are_names(other):
+    for name in r"x|α|\alpha|x_{1,2}|x_1|vec{a}|dot{vec{x}}|x'|theta".split("|"):
+        check_names([Symbol(name) + 1, Function(name)(2), MatrixSymbol(name, 2, 2), (Symbol(name),)])
     for part in (2 * Symbol(other), [1 + Symbol(other)], Function(other)(2), MatrixSymbol(other, 2, 2), Symbol("")):
         with pytest.raises(ValueError, match="is no name"):
             check_names(part)

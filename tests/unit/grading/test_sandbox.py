@@ -95,6 +95,7 @@ def test_it_has_one_pipe_and_its_limits(confined):
     assert {size: confined.ask("", f"done = len(bytearray({size})) > 0").result(100) for size in sizes} == sizes
     with comparisons("process.TRIES = (1000, 1000, 1000)", "process.OWN_SECONDS = 100") as running:
         assert running.ask("", "done = True").result(100)  # the child with which it tried itself is gone
+        assert running.ask("", "done = True").result(100) is True  # no child is left that tried the filter
         verdict = running.ask("", "while True: pass")
         (child,) = until(lambda: psutil.Process(running._process.pid).children())
         until(lambda: "Seccomp:\t2" in open(f"/proc/{child.pid}/status").read())
