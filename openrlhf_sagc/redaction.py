@@ -16,7 +16,7 @@ WORDS = """true false none null off auto keep adam muon anew batched_mm grouped_
     length ratio eager dr_grpo flash_reinforce gae group_norm median reinforce reinforce_baseline rloo grpo gspo ppo k1 k2 k3 tv
     plain round same shuffled size throughput sort stop samples prompts seconds tokens token seq token-mean seq-mean-token-mean
     bf16 fp16 fp32 nccl gloo sdpa flash_attention_2 kernels-community/flash-attn2@v2 all-linear score constant_with_warmup
-    cosine_with_min_lr prompt label input images train test from-wandb_api_key python python3 bash env ray job submit -m --
+    cosine_with_min_lr prompt label input images train test $@ from-wandb_api_key python python3 bash env ray job submit -m --
     cpu-patched cpu-base openrlhf_sagc openrlhf_sagc.off openrlhf_sagc.unpatched""".split()
 _FLAG = re.compile(r"--[A-Za-z]{1,20}(?:[._-]\d?[A-Za-z]{1,20}\d?)*(?:=|\Z)")
 _KNOWN = re.compile(r"--(?:actor|algo|ckpt|critic|data|ds|eval|logger|ref|reward|rollout|train|vllm)\.|--address$")

@@ -172,7 +172,7 @@ def _describe_stray(words: Sequence[str], stray: str, parser: CommandParser) -> 
         if flags and place - flags[-1] > _most_values(words[flags[-1]], parser):
             name = words[flags[-1]].partition("=")[0]
             return f"{name} does not take {shown(stray, name)}: drop it, or put quotes around a value with spaces"
-    return f"{shown(stray)} is not a flag: drop it, or look for the flag in --help"
+    return f"{stray if re.fullmatch('-[A-Za-z]', stray) else shown(stray)} is not a flag: drop it, or look for the flag in --help"
 
 
 def _most_values(word: str, parser: CommandParser) -> float:

@@ -223,7 +223,7 @@ def test_no_failure_line_has_the_secrets_of_the_url(serve, caplog, capfd, answer
     url, _ = serve(answer)
     failure = run(Actor(SingleTurnAgentExecutor(with_secrets(url)), timeout=timeout).rollout())[ROLLOUT].failure
     printed = capfd.readouterr()
-    assert url in failure
+    assert failure.startswith("the reward server ***") or failure.startswith("***")
     assert not any(secret in failure + caplog.text + printed.out + printed.err for secret in SECRETS)
 
 
@@ -234,4 +234,4 @@ def test_no_failure_line_of_a_call_that_cannot_be_made_has_them(url):
     user, password, token = SECRETS
     whole = url.replace("//", f"//{user}:{password}@") + f"?token={token}"
     failure = run(Actor(SingleTurnAgentExecutor(whole)).rollout())[ROLLOUT].failure
-    assert url in failure and not any(secret in failure for secret in SECRETS)
+    assert "***" in failure and not any(secret in failure for secret in SECRETS)

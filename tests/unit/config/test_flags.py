@@ -125,7 +125,7 @@ def test_values_are_those_that_openrlhfs_parser_returns():
             ["--ds.packing_samples=True"],
             ["--ds.packing_samples: ignored explicit argument 'True': the flag takes no value: write only the flag"],
         ),
-        (["word\nword"], ["word word is not a flag: drop it, or look for the flag in --help"]),
+        (["word\nword"], ["*** is not a flag: drop it, or look for the flag in --help"]),
         (
             ["-rollout.batch_size", "8", "--train.seed", "1", "-rollout.sagc.enable"],
             [

@@ -120,7 +120,7 @@ def test_neither_the_line_that_ends_a_run_nor_its_state_has_the_secrets_of_a_rew
     )
     with pytest.raises(RuntimeError) as error:
         generator.generate_samples()
-    assert str(error.value).startswith("--reward.remote_url http://host/get: ") and "secret" not in str(error.value)
+    assert str(error.value).startswith("--reward.remote_url ***: ") and "secret" not in str(error.value)
     assert "secret" not in repr(generator.state_dict())
 
 

@@ -222,4 +222,4 @@ def test_the_arguments_are_printed_without_secrets(run_trainer):
         run_trainer("--rollout.sagc.enable", *flags)
     args = next(frame.frame.f_locals["args"] for frame in started.traceback if frame.name == "train")
     assert args.reward.remote_url == [url, "http://other/get"] and args.logger.wandb.key == "secret"
-    assert "http://host/get" in repr(args) and "secret" not in repr(args)
+    assert "http://other/get" in repr(args) and "secret" not in repr(args)

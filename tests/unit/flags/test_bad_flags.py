@@ -129,8 +129,8 @@ CASES = {
     ),
     "address without a scheme": (
         ["--reward.remote_url", "user:secret@host:5000/get?secret"],
-        "--reward.remote_url host:5000/get is neither a .py file nor an address",
-        "use http://host:5000/get",
+        "--reward.remote_url *** is neither a .py file nor an address",
+        "use ***",
     ),
     "retries below 0": (["--reward.retries", "-1"], "--reward.retries must be at least 0", "got -1"),
     "share above 1": (

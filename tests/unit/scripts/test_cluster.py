@@ -158,4 +158,4 @@ def test_nothing_secret_is_printed(asked, monkeypatch, capsys):
     problems, _ = asked(line(NODE | {"attention": text, "problems": [text], "notes": [text]}))
     failed, _ = asked(text, ends=JobStatus.FAILED, message=text)
     printed = capsys.readouterr().out + str(problems) + str(failed)
-    assert "s3cret" not in printed and printed.count("host/x 1 of 2") >= 5
+    assert "s3cret" not in printed and printed.count("*** 1 of 2") >= 5

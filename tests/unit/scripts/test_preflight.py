@@ -256,4 +256,4 @@ def test_several_nodes_without_a_token_are_refused(check, no_token, start):
 def test_a_problem_is_printed_without_secrets(check):
     flags = ["--reward.remote_url", "/none/http://user:s3cret@host/x.py"]
     said = check("--device", "cpu", "openrlhf_sagc.off", *flags)
-    assert "/none/http://host/x.py is not there" in said and "s3cret" not in said
+    assert "*** is not there" in said and "s3cret" not in said
