@@ -79,7 +79,10 @@ class Comparisons:
     def _start(self) -> None:
         """Start the process, and the thread that listens to it."""
         paths = json.dumps([os.path.abspath(path) for path in sys.path if path])
-        answers, target = os.pipe()
+        try:
+            answers, target = os.pipe()
+        except OSError as error:
+            return self._give_up(list(self._asked), f"{FAILED}: {error}")
         try:
             self._process = subprocess.Popen(
                 [sys.executable, "-I", "-c", self._program, str(self._processes), paths, str(target)],

@@ -19,7 +19,7 @@ _SYMBOLS |= {sign: rf" \frac{{{p}}}{{{q}}}" for sign, p, q in zip("½⅓⅔¼¾�
 _SYMBOLS |= dict.fromkeys("−–‐‑", "-") | dict.fromkeys("°º˚", r"^\circ ")
 _SYMBOLS |= {"ℝ": r"\mathbb{R}", "ℤ": r"\mathbb{Z}", "∣": "|", "、": ", ", "。": ".", "’": "'"}
 _TRANSLATION = str.maketrans(_SYMBOLS)
-_RAISED = re.compile(r"([⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿⁱ⁽⁾]+)|[₀₁₂₃₄₅₆₇₈₉]+")
+_RAISED = re.compile(r"([⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁽⁾ⁿⁱˣʸᵏᵐᵃᵇᶜᵈᵉᵗʲʳˢ]+)|[₀₁₂₃₄₅₆₇₈₉ₐₑₒₓₖₙₘₚₛₜᵢⱼ]+")
 _SAME = r"""
 leq:le leqslant:le geq:ge geqslant:ge neq:ne dfrac:frac tfrac:frac cfrac:frac dbinom:binom tbinom:binom varnothing:emptyset ast:cdot cdotp:cdot
 bigcup:cup smallsetminus:setminus backslash:setminus ldots:dots cdots:dots longrightarrow:to rightarrow:to isin:in overrightarrow:vec lg:log
@@ -40,7 +40,7 @@ _RUN = re.compile(r"⟦[^⟧]*⟧|\\(?:begin|end) *\{[^{}]*\}|\\[A-Za-z]+|[^\W\d
 _WORD = re.compile(r"\\[A-Za-z]+|[^\W\d_]+(?:[.'-][^\W\d_]+)*\.?")
 _MONEY = re.compile(r"⟦[^⟧]*⟧|(?:(?<![A-Za-z])(?:US|HK|A|C))?\\\$|\$|[€₹₩¥₽₱₪₫฿₺₴¢£]|\\?%|\bRs\b\.?")
 _THOUSANDS = re.compile(
-    r"(?<![\d.,{}])(?<!\d )[1-9]\d{0,2}(?:(?:,\d{3})+|(?:\{,\}\d{3})+|(?: \d{3})+)(?![\d{]|,\d| \d)"  # 1,234 and 1 234
+    r"(?<![\d.,{}])(?<!\d )[1-9]\d{0,2}(?:(?:(?:,|\{,\})\d{3})+|(?: \d{3})+)(?![\d{]|,\d| \d)"  # 1,234 and 1 234
     r"|(?<![\d.,])[1-9]\d{0,2}(?:\.\d{3}){2,}(?![\d.,])"  # 1.234.567
 )
 _DECIMAL_COMMA = re.compile(r"(?<![\d.,])(?<!\d )([1-9]\d{0,2}(?:(?: \d{3})+|(?:\.\d{3})+)),(\d+)(?![\d,])")  # 1.234,5
@@ -69,6 +69,7 @@ def spelled_out(answer: str) -> str:
     text = _RAISED.sub(
         lambda match: f"{'^' if match[1] else '_'}{{{unicodedata.normalize('NFKC', match[0])}}}", answer
     )
+    text = re.sub(r"√ ?(\d+)", r"\\sqrt{\1}", text)
     return unicodedata.normalize("NFKC", text.translate(_TRANSLATION)).translate(_TRANSLATION)
 
 

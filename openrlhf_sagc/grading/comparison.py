@@ -16,11 +16,11 @@ from openrlhf_sagc.grading.disarm import check_names
 from openrlhf_sagc.grading.reading import VARIABLE, Node, plain, read
 from openrlhf_sagc.grading.words import LEAD
 
-_NAME = re.compile(
-    r"(?!\\pi|\\infty|e$)(?:[A-Za-z]+|\\[a-z]+ ?)(?:_\{?[\w,]+\}?)?(?:'*\([\w,]*\))?|\|[A-Z]{2}\||\\angle ?[A-Za-z]+"
+_NAME = re.compile(  # x, x_1, \alpha, f(x), AB, |AB|
+    r"(?!\\pi|\\infty|e$)(?:[A-Za-z]+(?:_\{?[\w,]+\}?)?(?:'*\([\w,]*\))?|\\[a-z]+ ?(?:_\{?\w+\}?)?)|\|[A-Z]{2}\||\\angle ?[A-Za-z]+"
 )
 _UNREADABLE = re.compile(  # no expression, or one of which latex2sympy would leave something out
-    r"[⟦⟧'\"#@?;:=<>&]|\\(?:text|mathrm|to|dots|sim|begin|vee|wedge|oplus|Rightarrow|setminus)(?![A-Za-z])"  # words, relations
+    r"[^ -~]|['\"#@?;:=<>&]|\\(?:text|mathrm|to|dots|sim|begin|vee|wedge|oplus|Rightarrow|setminus)(?![A-Za-z])"  # words, relations
     r"|\\(?:over|bar|hat|wide|tilde|dot|ddot|vec|acute|grave|check|breve)"  # accents: any text becomes a name
     r"|\^(?:\{[^{}]*\}|\w)\^|[A-Za-z]\^\{\(\w+\)\}|\\angle(?![A-Za-z])"  # towers, derivatives, angles
     r"|\d_|\d (?=\d)|\d*\.\d+\.|[+-] *[+-]|\^ *\{? *(?:T\b|\\(?:top|intercal|prime|dagger|ast)|\*)"  # bases, gaps, transposed
@@ -61,7 +61,9 @@ def same(gold: Node, answer: Node) -> bool:
             return same(inside.items[1], other) if inside is gold else same(other, inside.items[1])
     if gold.kind == "relation":
         return set(gold.text.split()) == {"="} and _is_named(gold) and same(gold.items[-1], answer)
-    return _says(answer, gold) if answer.kind == "relation" else _same_several(gold, answer)
+    if answer.kind == "relation":
+        return "'" not in answer.items[0].text and _says(answer, gold)  # f'(x) = 2x is not what f(x) is
+    return _same_several(gold, answer)
 
 
 def _same_options(gold: Node, answer: Node) -> bool:
@@ -112,9 +114,11 @@ def _is_named(relation: Node) -> bool:
 
 
 def _says(answer: Node, gold: Node) -> bool:
-    """Whether x = 1 + 1 = 2 says 2: each side does, but for a first side that is a name, or has two letters as a + b."""
-    letters = set(re.findall(r"(?<![\\A-Za-z])[A-Za-z]|(?<=[A-Z])[A-Z]", answer.items[0].text))
-    skipped, signs = int(_is_named(answer) or len(letters) > 1), answer.text.split()
+    """Whether x = 1 + 1 = 2 says 2: each side does, but for a first side that is a name, or what is asked for, as a + b or m/n."""
+    is_asked = re.fullmatch(
+        r"(?=.*[A-Za-z].*[A-Za-z])(?:[A-Za-z](?:_\w)?|[+/{}]|\\cdot ?|\\frac)+", answer.items[0].text
+    )
+    skipped, signs = int(_is_named(answer) or is_asked is not None), answer.text.split()
     exact = max(signs.index(r"\approx") + 1, skipped + 1) if r"\approx" in signs else len(answer.items)
     is_near = all(_is_near(answer.items[skipped], side) for side in answer.items[exact:])
     return (
@@ -123,11 +127,11 @@ def _says(answer: Node, gold: Node) -> bool:
 
 
 def _is_near(exact: Node, side: Node) -> bool:
-    """Whether both are numbers, a few percent from each other at most."""
+    """Whether both are numbers, 2 % from each other at most."""
     if {exact.kind, side.kind} != {"value"} or _expression(exact.text) is None or _expression(side.text) is None:
         return False
     a, b = _values(exact.text)[0], _values(side.text)[0]
-    return a is not None and b is not None and abs(a - b) <= abs(a) / 20
+    return a is not None and b is not None and abs(a - b) <= abs(a) / 50
 
 
 def _same_relations(gold: Node, answer: Node) -> bool:
@@ -135,6 +139,8 @@ def _same_relations(gold: Node, answer: Node) -> bool:
         names = {relation.items[0].text for relation in (gold, answer)}
         return (len(names) == 1 or names == {"y", "f(x)"}) and _says(answer, gold.items[-1])
     signs = answer.text.split()
+    if not {*signs} <= {"=", r"\ne", r"\approx", r"\equiv", *_FLIPPED}:
+        return gold.text == answer.text and _same_in_order(gold.items, answer.items)
     flipped = Node("relation", " ".join(_FLIPPED.get(sign, sign) for sign in signs[::-1]), items=answer.items[::-1])
     for relation in (answer, flipped):
         if relation.text == gold.text and _same_in_order(gold.items, relation.items):
@@ -142,7 +148,8 @@ def _same_relations(gold: Node, answer: Node) -> bool:
         if (
             relation.text == gold.text
             and len(signs) == 1
-            and {item.kind for item in (*gold.items, *relation.items)} == {"value"}
+            and signs != [r"\equiv"]
+            and {(item.kind, item.unit) for item in (*gold.items, *relation.items)} == {("value", None)}
         ):
             wanted, given = (f"({node.items[0].text})-({node.items[1].text})" for node in (gold, relation))
             if _proportional(wanted, given, or_negative=signs == ["="]):
@@ -167,7 +174,7 @@ def _same_in_order(gold: Sequence[Node], answer: Sequence[Node]) -> bool:
 
 def _same_several(gold: Node, answer: Node) -> bool:
     kinds, by_name = {gold.kind, answer.kind}, (_by_name(gold), _by_name(answer))
-    if bool(by_name[0]) != bool(by_name[1]):  # x = 1, y = 2 is (1, 2)
+    if bool(by_name[0]) != bool(by_name[1]) and kinds <= {"()", "<>", "column", ",", "and"}:  # x = 1, y = 2 is (1, 2)
         return _same_in_order(by_name[0] or gold.items, by_name[1] or answer.items)
     if kinds <= set(_ORDERED):
         is_loose = len(kinds) == 1 or (len(gold.items) > 2 or "[]" not in kinds) and kinds != {"row", "column"}
@@ -198,7 +205,7 @@ def _by_name(node: Node) -> list[Node]:
         for item in node.items
         if item.kind == "relation" and item.text == "=" and _is_named(item)
     ]
-    if node.kind not in _UNORDERED or len(dict(pairs)) < max(2, len(node.items)):
+    if node.kind not in (",", "and") or len(dict(pairs)) < max(2, len(node.items)):
         return []
     return [
         value

@@ -154,7 +154,9 @@ def _stated(text: str) -> str | None:
         label = LABEL.fullmatch(line.rstrip("\r"))
         if label or "####" in line:
             stated = re.sub(
-                r"<[^<>]*>|#+\s*$", "", line.rstrip("# \t\r*_").rpartition("####")[2] if not label else label[1] or ""
+                r"</?[A-Za-z|][^<>\s]*>|#+\s*$",
+                "",
+                line.rstrip("# \t\r*_").rpartition("####")[2] if not label else label[1] or "",
             )
             found = stated.strip(" \t\r*_\"'")
             answer, awaited = (found or answer), not found and label is not None

@@ -136,6 +136,9 @@ class Comparisons:
         """Kill the children whose time by the clock is over."""
         now = time.monotonic()
         for comparison in [one for one in self.busy.values() if one.deadline <= now]:
+            if select.select([comparison.pipe], [], [], 0)[0]:  # it has just said it
+                self.hear(comparison.pipe)
+                continue
             self._bury(comparison)
             if comparison.tries < len(TRIES):
                 self.add(comparison)

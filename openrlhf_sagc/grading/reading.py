@@ -12,7 +12,9 @@ VARIABLE = re.compile(r"(?!\\pi|\\infty|e$)(?:[A-Za-z]|\\[a-z]+ ?)(?:_\{?\w+\}?)
 _OPTION = re.compile(
     r"\(([A-J])\)|([A-J])(?:[.)]|:(?![A-Z])|$)|⟦(?:[Oo]ption|[Cc]hoice|[Aa]nswer)(?:⟧\(?| )([A-J])(?:⟧|\)?$)"
 )
-_OTHER_OPTION = re.compile(r"(?<![\w\\{^⟦°])(?:A(?!⟦[a-z]+⟧)|[B-HJ])(?![\w^'])")
+_OTHER_OPTION = re.compile(
+    r"(?<![\w\\{^⟦°])(?:[AI](?!⟦[a-z]+)|[B-HJ-Z])(?![\w^'])|\b(?:not?|none|neither|wrong|false|incorrect)\b"
+)
 _CLOCK = re.compile(r"(\d{1,2})(?::(\d{2}))? ?(?:⟦([ap])\.?m\.?⟧)?", re.IGNORECASE)
 _ENVIRONMENT = re.compile(
     r"[(\[]?\\begin\{(\w*?)(matrix|)\}(\{[lcr| ]+\})?((?:(?!\\begin).)*)\\end\{\w*\}[)\]]?", re.DOTALL
@@ -42,7 +44,8 @@ class Node:
 
 def plain(text: str) -> str:
     """A text for comparison with another: without marks, articles, gaps, and the case of words."""
-    words = re.sub(r"⟦([^⟧]*)⟧", lambda mark: f" {re.sub('[^ ]{3,}', lambda word: word[0].lower(), mark[1])} ", text)
+    words = re.sub(r"⟦[^⟧]*⟧", lambda mark: re.sub(r"[^ ⟦⟧]{3,}|N[oO]\b", lambda word: word[0].lower(), mark[0]), text)
+    words = re.sub("[⟦⟧]", " ", words)
     return re.sub(r"\s+", " ", re.sub(r"(?<![\w\\])(?:[Aa]n?|[Tt]he) (?=[A-Za-z]{2})", "", words)).strip(" .")
 
 
@@ -198,7 +201,9 @@ def _bracket(text: str, depth: int) -> Node | None:
             parts = split_at(inside, frozenset([bar]))[0]
             if len(parts) == 2 and all(parts):
                 condition = _read(parts[1], depth)
-                is_real = re.fullmatch(rf"(?:{VARIABLE.pattern})(?:\\in ?\\mathbb\{{R\}})?", parts[0])
+                is_real = parts[0][:1] in parts[1] and re.fullmatch(
+                    rf"(?:{VARIABLE.pattern})(?:\\in ?\\mathbb\{{R\}})?", parts[0]
+                )
                 return Node(
                     "cup" if is_real else "{|}", items=(condition,) if is_real else (_read(parts[0], depth), condition)
                 )
@@ -215,13 +220,11 @@ def _bracket(text: str, depth: int) -> Node | None:
 
 
 def _plus_minus(text: str, depth: int) -> Node | None:
-    (before, *after), found = split_at(text, frozenset((r"\pm", r"\mp")))
-    if len(found) != 1:
+    before, *after = re.split(r"\\(?:pm|mp)(?![A-Za-z]) ?", text)
+    if len(after) != 1:
         return None
-    signs = ("+" if before else "", "-")
-    return _several(
-        "±", [f"{before}{sign}{after[0]}" for sign in (signs if found == [r"\pm"] else signs[::-1])], depth
-    )
+    signs = ("+" if before and before[-1] not in "{([" else "", "-")
+    return _several("±", [f"{before}{sign}{after[0]}" for sign in signs], depth)
 
 
 def _quantities(text: str) -> Node:

@@ -40,7 +40,7 @@ bed desk door window room house apartment floor building seat bench lamp bulb ca
 truck bike bicycle train boat ship plane vehicle wheel tire ticket trip ride lap round stop street road city town
 country school shop store farm garden pool hole stone rock shell star gift present phone computer robot machine tool
 screw nail battery song movie video show episode app message email call post share goal run shot match medal pushup
-push-up sit-up jump hit loss win night session visit shift order batch load layer stack pile string strand color
+push-up sit-up jump hit win night session visit shift order batch load layer stack pile string strand color
 colour type kind style flavor topping ingredient recipe
 """
 _BESIDE = "total different distinct possible whole extra additional remaining left altogether overall old tall long more of".split()
@@ -121,7 +121,7 @@ def unit(text: str) -> str | None:
                 names.append(lower)
             elif found and re.fullmatch(r"\{?-?\d\}?|", raised):
                 names, known = [*names, found + ("^" + raised.strip("{}") if raised else power)], True
-            elif lower not in _BESIDE:
+            elif lower not in _BESIDE or lower == "more" and known:  # 5 more hours, not 5 times more
                 return None
         if not known:
             return None
