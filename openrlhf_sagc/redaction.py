@@ -20,19 +20,20 @@ WORDS = """true false none null off auto keep adam muon anew batched_mm grouped_
     cpu-patched cpu-base openrlhf_sagc openrlhf_sagc.off openrlhf_sagc.unpatched""".split()
 _FLAG = re.compile(r"--[A-Za-z]{1,20}(?:[._-]\d?[A-Za-z]{1,20}\d?)*(?:=|\Z)")
 _KNOWN = re.compile(r"--(?:actor|algo|ckpt|critic|data|ds|eval|logger|ref|reward|rollout|train|vllm)\.|--address$")
-_OF_NAMES = re.compile(r"--(?:(?:actor|critic|ref|reward)\.model_name_or_path|data\.prompt_dataset|eval\.dataset)")
 _OWN = re.compile(r"--(?:ckpt|logger\.(?!.*\.k)|rollout\.(?:trace|length_h)|train\.rollouts|data\.\w+_(?:key|sp))")
+_OF_TEXT = re.compile(  # names, columns and paths, which a line about a mistake has to name
+    r"--(?:\w+\.model_name_or_path|(?:data|eval|ckpt)\.\w+|(?:train|rollout)\.\w+_(?:path|to|from|file|folder)|rollout\.trace)$"
+)
 _SECRET = re.compile(r"(?i)token(?!s|iz)|key|secret|pass|pwd|auth|cred|otp|jwt|env_v|db\.k|(?<![a-z])pin(?![a-z])")
 _VARIABLE = re.compile(r"(?:^|_)(?:API|AUTH)?(?:KEYS?|TOKEN|SECRETS?|PWD|AUTH|CREDENTIALS?)(?:_(?!MODE)|$)|PASS")
 _URL = r"[A-Za-z][A-Za-z0-9+.-]{0,20}://[A-Za-z0-9._-]*(?::(?:\d{1,5}|PORT))?(?:/[A-Za-z0-9._/-]*)?"
 _VALUE = rf"[+-]?(?:\d{{1,12}}(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?|{_URL}|[A-Za-z0-9._/-]+\.(?:py|jsonl?|csv|parquet)"
-_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*"
 _KEY = re.compile(  # a service's, or letters and digits that take turns
     r"\b(?:hf_|sk-|gh[pousr]_|github_pat_|glpat-|xox[a-z]-|AKIA)(?=[\w-]{0,80}\d)[\w-]{6,}"
     r"|(?<![A-Za-z0-9])(?=[A-Za-z]*\d+[A-Za-z]+\d)[A-Za-z0-9]{20,}"
 )
 _NAMED = re.compile(  # name=value, "name": value, name: Value1, --name value1
-    r"""(?i)((?<![a-z])(?:(?:[a-z]{0,9}(?:key|token)|secret|pass(?:word|wd)?|pwd|cookie|auth(?:orization)?|bearer|credentials?
+    r"""(?i)((?<![a-z])(?<!metric_)(?<!input_)(?<!label_)(?<!image_)(?:(?:[a-z]{0,9}(?:key|token)|secret|pass(?:word|wd)?|pwd|cookie|auth(?:orization)?|bearer|credentials?
         |sig(?:nature)?|jwt|otp|pin)(?![a-z])[\w.-]{0,40})(?:[\\'"]{0,3}\s{0,3}=|[\\'"]{1,3}\s{0,3}[:,]|:(?=\S)
         |:(?!\s+(?!basic|digest|token|bearer)[a-z]*[.,:;!?)]*(?:\s|\Z))|\s(?=\s{0,9}['"]?[\w.+/-]{0,60}\d))\s{0,9})
         (?:[bruf]?\\{0,2}(?P<quote>['"]).*?(?:(?P=quote)|(?=\n)|\Z)|[\[{(].*|[^\n,'"}\])]+)""",
@@ -61,8 +62,9 @@ def _is_listed(text: str, flag: str) -> bool:
         return True
     if not text.isprintable() or re.search("[@;&=%?#]", text):
         return False
-    is_open = _KNOWN.match(flag) and not _SECRET.search(flag) and not _KEY.search(text)
-    forms = f"{_VALUE}|{_NAME}" if _OF_NAMES.fullmatch(flag) else _VALUE
+    is_secret = _SECRET.search(flag.removesuffix("_key") if flag.startswith("--data.") else flag)
+    is_open = _KNOWN.match(flag) and not is_secret and not _KEY.search(text + "0")
+    forms = f"{_VALUE}|[^:]*" if _OF_TEXT.match(flag) else _VALUE
     return os.path.exists(text) or bool(is_open) and all(re.fullmatch(forms, part) for part in text.split(","))
 
 
@@ -76,7 +78,7 @@ def _flags(words: Iterable[str]) -> Iterator[tuple[str, str, str]]:
 
 
 def command_line(words: Iterable[str]) -> str:
-    """A command as one line for a log, quoted for a shell, with those values of its flags that `shown` shows."""
+    """A command as one line for a log, quoted for a shell, with the values that `shown` shows."""
     return shlex.join(name + shown(value, flag) for flag, name, value in _flags(words))
 
 
@@ -108,9 +110,9 @@ def _word(found: re.Match) -> str:
     """A word as it is, unless it has an address that is no plain one."""
     word = found[0]
     for piece in re.findall(r"""[^\s'"()\[\]{}<>,|`]+""", word) if re.search("[@%;&?#]|://", word) else ():
-        piece = piece.strip(".:;!?")
+        piece = re.sub(r"pass@\d", "", piece.strip(".:;!?"))
         is_odd = re.search("(?<=.)@|@(?=.)|://|%[0-9A-Fa-f]{2}", piece) or "=" in piece and re.search("[;&?#]", piece)
-        if is_odd and piece not in WORDS and not re.fullmatch(_URL, piece):
+        if is_odd and piece.strip("@") and piece not in WORDS and not re.fullmatch(_URL, piece):
             return word[: word.find("=") + 1] * bool(_FLAG.match(word)) + HIDDEN
     return word
 

@@ -8,13 +8,13 @@ shown() {
     if [[ $1 =~ $utf8 && ! $1 =~ $odd ]]; then printf '%s\n' "$1"; else printf '%s' "$1" | tr '\n' ' ' | cat -v; echo; fi
 }
 
-# check_numbers LEAST NAME...: each variable is a whole number from LEAST on, of 9 digits at most and without a leading zero; else
+# check_numbers LEAST NAME...: each variable is a whole number from LEAST (0 or 1) on, of 9 digits at most and without a leading zero; else
 # the script ends with 2. In $(( )) and [[ -gt ]] bash runs the command in a text such as x[$(command)], and takes 08 for octal.
 check_numbers() {
     local LC_ALL=C number
     for number in "${@:2}"; do
-        [[ ${!number-} =~ ^(0|[1-9][0-9]{0,8})$ && ${!number} -ge $1 ]] && continue
-        shown "${0#"${0%/*/*}/"}: $number is '${!number:0:80}': give a whole number$([ "$1" = 0 ] || echo " above 0") of up to 9 digits, as 100" >&2
+        [[ ${!number-} =~ ^(0|[1-9][0-9]{0,8})$ ]] && [ "$1:${!number}" != 1:0 ] && continue
+        shown "${0#"${0%/*/*}/"}: $number is '${!number:0:200}': give a whole number$([ "$1" = 0 ] || echo " above 0") of up to 9 digits, as 100" >&2
         exit 2
     done
 }

@@ -74,10 +74,10 @@ def test_values_on_a_list_are_printed(flag, value):
         ["--logger.wandb.k", KEY],
         ["--train.batch_size", "8", KEY],
         ["--actor.model_name_or_path", "hf_abc123"],
-        ["--actor.model_name_or_path", "sk-abc"],
+        ["--actor.model_name_or_path", "sk-abc12345"],
         ["--data.prompt_dataset", 8 * "0a1b2"],
         ["--data.prompt_dataset", "org/" + 8 * "0a1b2"],
-        ["--ckpt.output_dir", "Qwen/Qwen2.5-7B"],  # a name by its form, for a flag that takes none
+        ["--reward.remote_url", "Qwen/Qwen2.5-7B"],  # a name by its form, for a flag that takes none
         ["--vllm.engine_args", f'{{"config": {{"token": "{KEY}"}}}}'],
         ["--vllm.engine_args", '{"config": {"token": 73313370}}'],
         ["--vllm.engine_args", f'{{"max_num_seqs": "{KEY}", "max_num_seqs": 1}}'],
@@ -174,9 +174,9 @@ def test_values_of_secret_variables_are_hidden(monkeypatch):
 def test_values_that_a_command_hides_are_left_out_of_every_text():
     hide(["--my_token", "abcde", "--reward.remote_url", "http://user:pass-word@h/get?secretary", "--pin=12345"])
     hide(
-        ["--vllm.engine_args", '{"hf_token": "letters"}', "--data.prompt_dataset", "wrong", "--train.batch_size", "8"]
+        ["--vllm.engine_args", '{"hf_token": "letters"}', "--data.prompt_dataset", "wrong;", "--train.batch_size", "8"]
     )
-    assert without_secrets("abcde pass-word secretary 12345 letters wrong") == "*** *** *** *** *** ***"
+    assert without_secrets("abcde pass-word secretary 12345 letters wrong;") == "*** *** *** *** *** ***"
     text = "'abcdef' 123456, hf_token, 8, user"
     assert without_secrets(text) == text
     hide(["--ckpt.output_dir", "ckpt/mine", "--logger.wandb.run_name", "mine"])  # which the run's lines name

@@ -95,7 +95,7 @@ def run_slurm(commands, tmp_path):
     [
         ({"ISOLATED_NETWORK": "true"}, "ISOLATED_NETWORK is yes or no, not true"),
         ({"SLURM_JOB_NODELIST": None}, "no Slurm job: start it with sbatch"),
-        ({"SLURM_SUBMIT_DIR": "/"}, "sbatch was called in /: call it in the repository's root"),
+        ({"SLURM_SUBMIT_DIR": "/"}, "sbatch was called in '/': call it in the repository's root"),
         ({"ADDRESSES": "127.0.1.1"}, "node1 has the address '127.0.1.1', which other nodes cannot reach"),
         ({"ADDRESSES": " "}, "node1 has the address ''"),
         ({"WAIT_MINUTES": "soon"}, "WAIT_MINUTES is 'soon': give a whole number above 0"),
