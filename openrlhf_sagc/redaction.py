@@ -1,5 +1,4 @@
 """Chooses what is printed: of a flag's value what is on a list, of other texts what does not look like a secret.
-
 As a program it prints a command for a log: the words come on standard input, each ended by a NUL."""
 
 import difflib
@@ -12,18 +11,17 @@ from urllib.parse import quote, unquote
 
 HIDDEN = "***"
 # The flags' choices, and words of the launch scripts' commands.
-WORDS = """true false none null off auto keep adam muon anew batched_mm grouped_mm deepgemm binary_kl clip discard mask fail forward
-    length ratio eager dr_grpo flash_reinforce gae group_norm median reinforce reinforce_baseline rloo grpo gspo ppo k1 k2 k3 tv
-    plain round same shuffled size throughput sort stop samples prompts seconds tokens token seq token-mean seq-mean-token-mean
-    bf16 fp16 fp32 nccl gloo sdpa flash_attention_2 kernels-community/flash-attn2@v2 all-linear score constant_with_warmup
-    cosine_with_min_lr prompt label input images train test $@ from-wandb_api_key python python3 bash env ray job submit -m --
-    cpu-patched cpu-base openrlhf_sagc openrlhf_sagc.off openrlhf_sagc.unpatched""".split()
+WORDS = """true false none null off auto keep adam muon anew batched_mm grouped_mm deepgemm binary_kl clip discard mask fail
+    forward length ratio eager dr_grpo flash_reinforce gae group_norm median reinforce reinforce_baseline rloo grpo
+    gspo ppo k1 k2 k3 tv plain round same shuffled size throughput sort stop samples prompts seconds tokens token seq
+    token-mean seq-mean-token-mean bf16 fp16 fp32 nccl gloo sdpa flash_attention_2 kernels-community/flash-attn2@v2
+    all-linear score constant_with_warmup cosine_with_min_lr prompt label input $@ from-wandb_api_key python python3
+    bash env ray job submit -m -- cpu-patched cpu-base openrlhf_sagc openrlhf_sagc.off openrlhf_sagc.unpatched""".split()
 _FLAG = re.compile(r"--[A-Za-z]{1,20}(?:[._-]\d?[A-Za-z]{1,20}\d?)*(?:=|\Z)")
 _KNOWN = re.compile(r"--(?:actor|algo|ckpt|critic|data|ds|eval|logger|ref|reward|rollout|train|vllm)\.|--address$")
 _OWN = re.compile(r"--(?:ckpt|logger\.(?!.*\.k)|rollout\.(?:trace|length_h)|train\.rollouts|data\.\w+_(?:key|sp))")
-_OF_TEXT = re.compile(  # names, columns and paths, which a line about a mistake has to name
-    r"--(?:\w+\.model_name_or_path|(?:data|eval|ckpt)\.\w+|(?:train|rollout)\.\w+_(?:path|to|from|file|folder)|rollout\.trace)$"
-)
+_TEXTS = r"\w+\.model_name_or_path|(?:data|eval|ckpt)\.\w+|(?:train|rollout)\.\w+_(?:path|to|from|file|folder)|rollout\.trace"
+_OF_TEXT = re.compile(rf"--(?:{_TEXTS})$")  # names, columns, paths: a line about a mistake has to name them
 _SECRET = re.compile(r"(?i)token(?!s|iz)|key|secret|pass|pwd|auth|cred|otp|jwt|env_v|db\.k|(?<![a-z])pin(?![a-z])")
 _VARIABLE = re.compile(r"(?:^|_)(?:API|AUTH)?(?:KEYS?|TOKEN|SECRETS?|PWD|AUTH|CREDENTIALS?)(?:_(?!MODE)|$)|PASS")
 _URL = r"[A-Za-z][A-Za-z0-9+.-]{0,20}://[A-Za-z0-9._-]*(?::(?:\d{1,5}|PORT))?(?:/[A-Za-z0-9._/-]*)?"
@@ -113,7 +111,7 @@ def _word(found: re.Match) -> str:
         piece = re.sub(r"pass@\d", "", piece.strip(".:;!?"))
         is_odd = re.search("(?<=.)@|@(?=.)|://|%[0-9A-Fa-f]{2}", piece) or "=" in piece and re.search("[;&?#]", piece)
         if is_odd and piece.strip("@") and piece not in WORDS and not re.fullmatch(_URL, piece):
-            return word[: word.find("=") + 1] * bool(_FLAG.match(word)) + HIDDEN
+            return word[: word.find("=") + 1] * bool(_FLAG.match(word)) + HIDDEN + ":" * word.endswith(":")
     return word
 
 

@@ -6,7 +6,6 @@ from itertools import islice
 from pathlib import Path
 
 import pandas as pd
-from google.protobuf.message import DecodeError
 from lib.given import check_plain
 from lib.run_logs.starts import COLUMNS, Start
 from tensorboard.backend.event_processing.event_file_loader import RawEventFileLoader
@@ -42,7 +41,7 @@ def read_event_file(file: Path) -> Start:
     for at, record in enumerate(islice(RawEventFileLoader(str(file)).Load(), count), 1):
         try:
             event = Event.FromString(record)
-        except DecodeError:
+        except Exception:  # DecodeError, of protobuf, which TensorBoard has for its own
             faults.append(f"record {at} is none of TensorBoard's")
             continue
         for value in event.summary.value:
