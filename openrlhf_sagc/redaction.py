@@ -33,7 +33,7 @@ _KEY = re.compile(  # a service's, or letters and digits that take turns
 _NAMED = re.compile(  # name=value, "name": value, name: Value1, --name value1
     r"""(?i)((?<![a-z])(?<!metric_)(?<!input_)(?<!label_)(?<!image_)(?:(?:[a-z]{0,9}(?:key|token)|secret|pass(?:word|wd)?|pwd|cookie|auth(?:orization)?|bearer|credentials?
         |sig(?:nature)?|jwt|otp|pin)(?![a-z])[\w.-]{0,40})(?:[\\'"]{0,3}\s{0,3}=|[\\'"]{1,3}\s{0,3}[:,]|:(?=\S)
-        |:(?!\s+(?!basic|digest|token|bearer)[a-z]*[.,:;!?)]*(?:\s|\Z))|\s(?=\s{0,9}['"]?[\w.+/-]{0,60}\d))\s{0,9})
+        |:(?!\s+(?!basic|digest|token|bearer)[a-z]*[.,:;!?)]*(?:\s|\Z))|\s(?=\s{0,9}['"]?(?!-?\d+(?![\w.+/-]))[\w.+/-]{0,60}\d))\s{0,9})
         (?:[bruf]?\\{0,2}(?P<quote>['"]).*?(?:(?P=quote)|(?=\n)|\Z)|[\[{(].*|[^\n,'"}\])]+)""",
     re.VERBOSE,
 )

@@ -108,7 +108,7 @@ def _check_media(tokens: list[int], ranges: list[tuple[int, int]], who: str, med
     for start, end in ranges:
         if sampled := media_tokens.intersection(tokens[start:end]):
             raise Failure(
-                f"{who} returned the token {min(sampled)}, which stands for an image, among the response's own"
+                f"{who} returned the id {min(sampled)}, a token that stands for an image, among the response's own"
             )
 
 

@@ -105,7 +105,7 @@ def test_a_token_of_an_image_that_the_model_sampled_costs_its_sample():
         assert plain_response({**GOOD, "action_ranges": ranges}, request, **known)["action_ranges"] == ranges
     assert plain_response({**GOOD, "action_ranges": [(0, 5)]}, {**request, "max_length": 2}, **known)
     with pytest.raises(
-        Failure, match="the agent returned the token 3, which stands for an image, among the response's"
+        Failure, match="the agent returned the id 3, a token that stands for an image, among the response's"
     ):
         plain_response(GOOD, request, **known)
 

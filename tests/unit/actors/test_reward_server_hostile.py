@@ -223,7 +223,7 @@ def test_no_failure_line_has_the_secrets_of_the_url(serve, caplog, capfd, answer
     url, _ = serve(answer)
     failure = run(Actor(SingleTurnAgentExecutor(with_secrets(url)), timeout=timeout).rollout())[ROLLOUT].failure
     printed = capfd.readouterr()
-    assert failure.startswith("the reward server ***") or failure.startswith("***")
+    assert "***" in failure
     assert not any(secret in failure + caplog.text + printed.out + printed.err for secret in SECRETS)
 
 

@@ -91,7 +91,7 @@ def test_an_engine_of_a_vision_model_knows_the_tokens_of_images():
         _mm_pad_token_ids = {7}  # which vLLM samples here
 
     response = run(Vision(Agent(1.0)).rollout())
-    assert "the token 7, which stands for an image" in response[ROLLOUT].failure and "reward" not in response
+    assert "the id 7, a token that stands for an image" in response[ROLLOUT].failure and "reward" not in response
 
 
 def test_an_agents_groups_have_a_tokenizer_each_and_single_turns_share_one():
