@@ -16,12 +16,12 @@ WORDS = """true false none null off auto keep adam muon anew batched_mm grouped_
     gspo ppo k1 k2 k3 tv plain round same shuffled size throughput sort stop samples prompts seconds tokens token seq
     token-mean seq-mean-token-mean bf16 fp16 fp32 nccl gloo sdpa flash_attention_2 kernels-community/flash-attn2@v2
     all-linear score constant_with_warmup cosine_with_min_lr prompt label input $@ from-wandb_api_key python python3
-    bash env ray job submit -m -- cpu-patched cpu-base openrlhf_sagc openrlhf_sagc.off openrlhf_sagc.unpatched""".split()
+    bash env ray job submit -m -- cpu-patched cpu-base openrlhf_sagc openrlhf_sagc.off openrlhf_sagc.unpatched
+    constant linear cosine""".split()
 _FLAG = re.compile(r"--[A-Za-z]{1,20}(?:[._-]\d?[A-Za-z]{1,20}\d?)*(?:=|\Z)")
 _KNOWN = re.compile(r"--(?:actor|algo|ckpt|critic|data|ds|eval|logger|ref|reward|rollout|train|vllm)\.|--address$")
 _OWN = re.compile(r"--(?:ckpt|logger\.(?!.*\.k)|rollout\.(?:trace|length_h)|train\.rollouts|data\.\w+_(?:key|sp))")
-_TEXTS = r"\w+\.model_name_or_path|(?:data|eval|ckpt)\.\w+|(?:train|rollout)\.\w+_(?:path|to|from|file|folder)|rollout\.trace"
-_OF_TEXT = re.compile(rf"--(?:{_TEXTS})$")  # names, columns, paths: a line about a mistake has to name them
+_OF_TEXT = re.compile(r"--(\w+\.(trace|\w+_(path|to|from|file|folder))|(data|eval|ckpt)\.\w+)$")  # errors name these
 _SECRET = re.compile(r"(?i)token(?!s|iz)|key|secret|pass|pwd|auth|cred|otp|jwt|env_v|db\.k|(?<![a-z])pin(?![a-z])")
 _VARIABLE = re.compile(r"(?:^|_)(?:API|AUTH)?(?:KEYS?|TOKEN|SECRETS?|PWD|AUTH|CREDENTIALS?)(?:_(?!MODE)|$)|PASS")
 _URL = r"[A-Za-z][A-Za-z0-9+.-]{0,20}://[A-Za-z0-9._-]*(?::(?:\d{1,5}|PORT))?(?:/[A-Za-z0-9._/-]*)?"
@@ -31,7 +31,7 @@ _KEY = re.compile(  # a service's, or letters and digits that take turns
     r"|(?<![A-Za-z0-9])(?=[A-Za-z]*\d+[A-Za-z]+\d)[A-Za-z0-9]{20,}"
 )
 _NAMED = re.compile(  # name=value, "name": value, name: Value1, --name value1
-    r"""(?i)((?<![a-z])(?<!metric_)(?<!input_)(?<!label_)(?<!image_)(?:(?:[a-z]{0,9}(?:key|token)|secret|pass(?:word|wd)?|pwd|cookie|auth(?:orization)?|bearer|credentials?
+    r"""(?i)((?<![a-z])(?<!metric_)(?<!input_)(?<!label_)(?<!image_)(?:(?:[a-z]{0,9}(?:key|token)|secret|pass(?:word|wd)?(?!\d)|pwd|cookie|auth(?:orization)?|bearer|credentials?
         |sig(?:nature)?|jwt|otp|pin)(?![a-z])[\w.-]{0,40})(?:[\\'"]{0,3}\s{0,3}=|[\\'"]{1,3}\s{0,3}[:,]|:(?=\S)
         |:(?!\s+(?!basic|digest|token|bearer)[a-z]*[.,:;!?)]*(?:\s|\Z))|\s(?=\s{0,9}['"]?(?!-?\d+(?![\w.+/-]))[\w.+/-]{0,60}\d))\s{0,9})
         (?:[bruf]?\\{0,2}(?P<quote>['"]).*?(?:(?P=quote)|(?=\n)|\Z)|[\[{(].*|[^\n,'"}\])]+)""",
@@ -83,9 +83,9 @@ def command_line(words: Iterable[str]) -> str:
 def hide(words: Iterable[str]) -> None:
     """From here on `without_secrets` leaves out what this command does not show, but for the user's own words and folders."""
     for text, flag in [part for flag, _, value in _flags(words) for part in _parts(value, flag)]:
-        is_of_run = _KNOWN.match(flag) and not _OWN.match(flag) or _SECRET.search(flag)
+        is_odd = _KNOWN.match(flag) and not _OWN.match(flag) and (re.search("[@;&=%?#:]", text) or _KEY.search(text))
         plain = unquote(unquote(text))
-        if not _is_listed(text, flag) and (is_of_run or "//" in plain):
+        if not _is_listed(text, flag) and (is_odd or _SECRET.search(flag) or "//" in plain):
             before, _, after = plain.rpartition("@")  # user and password; host, path and query
             parts = re.split(r"[:/\\]", before) + re.split("[?#&;=]", after)[1:]
             password = before.rpartition("//")[2].partition(":")[2]
