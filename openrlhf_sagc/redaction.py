@@ -31,10 +31,10 @@ _KEY = re.compile(  # a service's, or letters and digits that take turns
     r"|(?<![A-Za-z0-9])(?=[A-Za-z]*\d+[A-Za-z]+\d)[A-Za-z0-9]{20,}"
 )
 _NAMED = re.compile(  # name=value, "name": value, name: Value1, --name value1
-    r"""(?i)((?<![a-z])(?<!metric_)(?<!input_)(?<!label_)(?<!image_)(?:(?:[a-z]{0,9}(?:key|token)|secret|pass(?:word|wd)?(?!\d)|pwd|cookie|auth(?:orization)?|bearer|credentials?
+    r"""(?i)((?<![a-z])(?<!metric_)(?<!input_)(?<!label_)(?<!image_)(?:(?:[a-z]{0,9}(?:key|token)|secret|pass(?:word|wd)?(?![\d_])|pwd|cookie|auth(?:orization)?|bearer|credentials?
         |sig(?:nature)?|jwt|otp|pin)(?![a-z])[\w.-]{0,40})(?:[\\'"]{0,3}\s{0,3}=|[\\'"]{1,3}\s{0,3}[:,]|:(?=\S)
         |:(?!\s+(?!basic|digest|token|bearer)[a-z]*[.,:;!?)]*(?:\s|\Z))|\s(?=\s{0,9}['"]?(?!-?\d+(?![\w.+/-]))[\w.+/-]{0,60}\d))\s{0,9})
-        (?:[bruf]?\\{0,2}(?P<quote>['"]).*?(?:(?P=quote)|(?=\n)|\Z)|[\[{(].*|[^\n,'"}\])]+)""",
+        (?!\s*-?\d+\.\d+(?:e-?\d+)?[,}])(?:[bruf]?\\{0,2}(?P<quote>['"]).*?(?:(?P=quote)|(?=\n)|\Z)|[\[{(].*|[^\n,'"}\])]+)""",
     re.VERBOSE,
 )
 _hidden: set[str] = set()  # values of this process's flags
