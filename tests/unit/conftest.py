@@ -22,6 +22,7 @@ from up_to_ray import prompts, run_trainer  # noqa: F401
 import openrlhf_sagc.config.inputs as inputs
 import openrlhf_sagc.driver.experience as experience
 import openrlhf_sagc.run.trees as trees
+from openrlhf_sagc import redaction
 from openrlhf_sagc.actors.rollout_rewards import SAMPLE
 from openrlhf_sagc.actors.training import StepShare
 
@@ -39,6 +40,12 @@ def no_store(monkeypatch):
 def hub(monkeypatch):
     """A hub that has every model."""
     monkeypatch.setattr(inputs, "missing_on_hub", lambda model: "")
+
+
+@pytest.fixture(autouse=True)
+def nothing_hidden(monkeypatch):
+    """Flags that another test gave hide no text of this one."""
+    monkeypatch.setattr(redaction, "_hidden", set())
 
 
 @pytest.fixture

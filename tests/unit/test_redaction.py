@@ -12,17 +12,11 @@ from cpu_stack import ROOT
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openrlhf_sagc import redaction
 from openrlhf_sagc.arguments import add_arguments
 from openrlhf_sagc.config.flags import CommandParser, openrlhf_parser
 from openrlhf_sagc.redaction import command_line, hide, shown, without_secrets
 
 KEY = "s3cretKEY"
-
-
-@pytest.fixture(autouse=True)
-def hidden(monkeypatch):
-    monkeypatch.setattr(redaction, "_hidden", set())
 
 
 @pytest.mark.parametrize(
