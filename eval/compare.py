@@ -36,10 +36,8 @@ from lib.comparison.training import PolicyRun, make_task, train_in_turns
 from lib.given import visible
 from lib.paths import ROOT, output_folder
 from lib.run_logs.starts import LEFT_OUT
-from lib.run_report.measured import Arm
-from lib.run_report.named import arms_of
+from lib.run_report.named import arms_of, traces_of
 from lib.run_report.recorded import read_recorded
-from lib.run_report.traces import read_trace
 from lib.run_report.write import write_report
 from lib.runs import check_not_other, is_done, state_of, turns_of
 from lib.tables import reader_may_leave
@@ -280,28 +278,6 @@ def remarks_of(settings: dict) -> list[str]:
     if settings.get("shape") != "gpu":
         return []
     return [f"The shape of a GPU run: {shape_in_words('gpu', settings['micro_batch_size'])}."]
-
-
-def traces_of(words: list[str], arms: list[Arm], left_out: list[str]) -> dict[str, list[Path]]:
-    """The files of --trace by arm; those that cannot be read get a line of `left_out`.
-
-    Raises:
-        ValueError: a word has another form, or there is no such arm or file; the message begins with --trace.
-    """
-    found: dict[str, list[Path]] = {}
-    for word in words:
-        name, equals, file = word.partition("=")
-        if not equals or name not in [arm.name for arm in arms]:
-            raise ValueError(f"--trace {word}: give NAME=FILE, with NAME {' or '.join(arm.name for arm in arms)}")
-        if not Path(file).exists():
-            raise ValueError(f"--trace {word}: there is no {file}")
-        try:
-            read_trace(Path(file))
-        except ValueError as error:
-            left_out.append(str(error))
-        else:
-            found.setdefault(name, []).append(Path(file))
-    return found
 
 
 def check_target(target: float) -> None:

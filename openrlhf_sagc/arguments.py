@@ -21,7 +21,7 @@ from openrlhf_sagc.config.checks import (
 )
 from openrlhf_sagc.config.inputs import check_inputs
 from openrlhf_sagc.config.late_flags import check_late_flags
-from openrlhf_sagc.config.prompts import ALL, DRAWN
+from openrlhf_sagc.config.prompts import DRAWN, rows_to_check
 from openrlhf_sagc.config.refusal import (
     AGENT_TIMEOUT,
     CHECK_ROWS,
@@ -256,24 +256,11 @@ def _add_files(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument(
         CHECK_ROWS,
-        type=_rows_to_check,
+        type=rows_to_check,
         default=DRAWN,
         metavar="N",
         help="try templates and tokenizer on this many prompts of each dataset, or on all, before Ray starts",
     )
-
-
-def _rows_to_check(text: str) -> int | str:
-    """The value of --data.check_rows.
-
-    Raises:
-        ArgumentTypeError: it is none.
-    """
-    if text == ALL:
-        return ALL
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not a number of rows: use 1 or more, or {ALL}")
-    return int(text)
 
 
 def checked_settings(args: SimpleNamespace) -> Settings:

@@ -1,5 +1,6 @@
 """What the templates and the tokenizer make of prompts: drawn rows, or all of them, become prompts as in OpenRLHF."""
 
+import argparse
 import os
 import random
 from typing import Any
@@ -13,6 +14,19 @@ ALL = "all"
 DRAWN = 2000  # rows of a set that are looked at, without --data.check_rows
 BATCH = 1000  # prompts that are tokenized together
 MARK = "\N{OBJECT REPLACEMENT CHARACTER}"  # stands for a prompt
+
+
+def rows_to_check(text: str) -> int | str:
+    """The value of --data.check_rows.
+
+    Raises:
+        ArgumentTypeError: it is none.
+    """
+    if text == ALL:
+        return ALL
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not a number of rows: use 1 or more, or {ALL}")
+    return int(text)
 
 
 def check_template(args: Settings) -> None:

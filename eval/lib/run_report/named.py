@@ -1,4 +1,4 @@
-"""The arms that a command names: NAME=SOURCE for a run, several of a name for its seeds; FOLDER for a comparison."""
+"""The arms and traces that a command names: NAME=SOURCE, several of a name for its seeds; FOLDER for a comparison."""
 
 import os
 from collections.abc import Iterator
@@ -9,6 +9,7 @@ from lib.given import reading
 from lib.run_logs.read import read, read_charts
 from lib.run_report.measured import Arm, Measured, measure
 from lib.run_report.recorded import is_recorded, read_recorded
+from lib.run_report.traces import read_trace
 
 MAY_DIFFER = {"at_once", "target"}  # settings of comparisons whose runs are put together
 
@@ -55,6 +56,28 @@ def arms_of(words: list[str], left_out: list[str] | None = None) -> tuple[list[A
         with _may_fail(left_out, *charts), reading(" and ".join(charts)):
             runs += [measure(run, len(runs) + number) for number, run in enumerate(read_charts(charts))]
     return [Arm(name, runs, algorithm) for (name, algorithm), runs in arms.items() if runs], settings
+
+
+def traces_of(words: list[str], arms: list[Arm], left_out: list[str]) -> dict[str, list[Path]]:
+    """The files of --trace by arm; those that cannot be read get a line of `left_out`.
+
+    Raises:
+        ValueError: a word has another form, or there is no such arm or file; the message begins with --trace.
+    """
+    found: dict[str, list[Path]] = {}
+    for word in words:
+        name, equals, file = word.partition("=")
+        if not equals or name not in [arm.name for arm in arms]:
+            raise ValueError(f"--trace {word}: give NAME=FILE, with NAME {' or '.join(arm.name for arm in arms)}")
+        if not Path(file).exists():
+            raise ValueError(f"--trace {word}: there is no {file}")
+        try:
+            read_trace(Path(file))
+        except ValueError as error:
+            left_out.append(str(error))
+        else:
+            found.setdefault(name, []).append(Path(file))
+    return found
 
 
 @contextmanager

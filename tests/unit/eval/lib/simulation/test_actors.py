@@ -43,6 +43,29 @@ def group_of(lengths, number=0):
     return Group(number, 0, Prompt("", "", None, 1), len(lengths), len(lengths), samples=lengths)
 
 
+def replay_buffer(lengths, size):
+    """OpenRLHF's buffer of a rank, with samples of these lengths; size: of its micro-batches."""
+    with mock.patch("openrlhf.trainer.ppo_utils.replay_buffer.get_accelerator"), mock.patch("torch.device"):
+        buffer = NaiveReplayBuffer(size)
+    buffer.items = [SimpleNamespace(total_length=torch.tensor(length)) for length in lengths]
+    return buffer
+
+
+def strategy_of(samples, counts, per_step, **calls):
+    """A rank's strategy: `counts` are the ranks' samples, `per_step` the micro-batches of an optimizer step."""
+    rollout = SimpleNamespace(batch_size=samples, n_samples_per_prompt=1)
+    args = SimpleNamespace(rollout=rollout, train=SimpleNamespace(batch_size=samples))
+    calls["all_gather"] = lambda _: torch.tensor(counts)
+    return SimpleNamespace(accumulated_gradient=per_step, args=args, **calls)
+
+
+def planner_of(size, samples, prompts, tolerance=None):
+    """Steps of groups of this size, without tail batching; tolerance: of dynamic filtering, None for none."""
+    settings = {"hold": "samples", "samples": samples, "prompts": prompts, "signal": "tokens", "num_engines": 1}
+    controller, sampler = StragglerAwareGroupController([size]), DynamicSampler(tolerance=tolerance)
+    return StepPlanner(controller, sampler, NoTailBatching(), None, **settings)
+
+
 # --- against training ------------------------------------------------------------------------------------------------
 
 
@@ -76,17 +99,11 @@ def test_micro_batches_are_those_of_the_replay_buffer(lengths, size, steps, micr
     """With the simulator's own order of samples, on one rank of two whose other one has as many or one less."""
     actors = actors_of(2, micro_batches=micro_batches, micro_batch_size=size, optimizer_steps=steps)
     counts = [len(lengths) // 2, len(lengths) - len(lengths) // 2]
-    with mock.patch("openrlhf.trainer.ppo_utils.replay_buffer.get_accelerator"), mock.patch("torch.device"):
-        buffer = NaiveReplayBuffer(size)
     actors._generator = np.random.default_rng(seed)
     ours, _ = actors.micro_batches(lengths)
-    buffer.items = [SimpleNamespace(total_length=torch.tensor(length)) for length in lengths[: counts[0]]]
-    args = SimpleNamespace(
-        rollout=SimpleNamespace(batch_size=len(lengths), n_samples_per_prompt=1),
-        train=SimpleNamespace(batch_size=len(lengths)),
-    )
+    buffer = replay_buffer(lengths[: counts[0]], size)
     per_step = -(-(-(-len(lengths) // (2 * size))) // steps)  # as keep_number_of_steps sets it
-    strategy = SimpleNamespace(all_gather=lambda _: torch.tensor(counts), accumulated_gradient=per_step, args=args)
+    strategy = strategy_of(len(lengths), counts, per_step)
     orders = iter([np.random.default_rng(seed).permutation(counts[0]).tolist()])
     with mock.patch("torch.utils.data.RandomSampler", lambda dataset: next(orders)):
         if micro_batches == "length":
@@ -105,19 +122,8 @@ def test_micro_batches_of_a_bucket_are_those_of_the_replay_buffer(lengths, size,
     wanted = []  # of both ranks, then what they agree on
 
     def train(share, all_reduce):
-        with mock.patch("openrlhf.trainer.ppo_utils.replay_buffer.get_accelerator"), mock.patch("torch.device"):
-            buffer = NaiveReplayBuffer(size)
-        buffer.items = [SimpleNamespace(total_length=torch.tensor(length)) for length in share]
-        args = SimpleNamespace(
-            rollout=SimpleNamespace(batch_size=steps, n_samples_per_prompt=1), train=SimpleNamespace(batch_size=steps)
-        )
-        strategy = SimpleNamespace(
-            all_gather=lambda _: torch.tensor([len(share) for share in shares]),
-            all_reduce=all_reduce,
-            accumulated_gradient=-(-steps // (2 * size)),
-            args=args,
-        )
-        buffer = LengthBuffer(buffer)
+        strategy = strategy_of(steps, [*map(len, shares)], -(-steps // (2 * size)), all_reduce=all_reduce)
+        buffer = LengthBuffer(replay_buffer(share, size))
         buffer.has_bucket = True
         return [[share[place] for place in batch] for batch in buffer.micro_batch_sampler(strategy, shuffle=True)]
 
@@ -177,21 +183,10 @@ def stream_of_training(monkeypatch):
         return []
 
     def make(ranks, micro_batch_size):
-        args = arguments_with(
-            {
-                "actor.num_nodes": 1,
-                "actor.num_gpus_per_node": ranks,
-                "ds.ring_attn_size": 1,
-                "ds.tensor_parallel_size": 1,
-                "train.micro_batch_size": micro_batch_size,
-                "rollout.max_new_tokens": 100,
-                "rollout.batch_size": 12,
-                "rollout.n_samples_per_prompt": 4,
-                "train.batch_size": 48,
-            }
-        )
+        step = {"rollout.batch_size": 12, "rollout.n_samples_per_prompt": 4, "train.batch_size": 48}
+        batches = {"train.micro_batch_size": micro_batch_size, "rollout.max_new_tokens": 100}
         maker = SimpleNamespace(
-            args=args,
+            args=arguments_with(padded_batches_flags(ranks, micro_batch_size) | step | batches),
             actors_make_old_log_probs=True,
             received=[],
             make_bucket=make_bucket,
@@ -225,18 +220,7 @@ def test_buckets_are_those_of_training(make_generator, stream_of_training, filte
         draw_rollouts=draw_rollouts,
         expected_tokens=lambda drawn: np.ones(len(drawn)),
     )
-    controller, sampler = StragglerAwareGroupController([4]), DynamicSampler(tolerance=1e-6 if filtering else None)
-    planner = StepPlanner(
-        controller,
-        sampler,
-        NoTailBatching(),
-        None,
-        hold="samples",
-        samples=48,
-        prompts=12,
-        signal="tokens",
-        num_engines=1,
-    )
+    planner = planner_of(4, samples=48, prompts=12, tolerance=1e-6 if filtering else None)
     work = Work(**BY_LENGTH, stream="auto", actor_gpus=ranks, micro_batch_size=micro_batch_size)
     run = SimulatedTraining(planner, source, costs_of(), gpus=ranks + 1, prompt_tokens=3, work=work)
     ours = []
@@ -270,10 +254,8 @@ def test_packed_training_takes_as_long_as_on_the_fullest_rank():
     two = actors_of(2, costs=costs, optimizer_steps=2).seconds([group_of([40, 40, 10, 10])])
     assert two == (50.0, 2.0 * (40 + 10))
     assert actors_of(8, costs=costs).seconds(groups) == (40.0, 2.0 * 40)  # four ranks have none
-    assert actors_of(8, costs=costs, rank_gpus=4).seconds(groups) == (
-        40.0 / 4,
-        2.0 * 40 / 4,
-    )  # as of two, four times as fast
+    two_ranks = actors_of(8, costs=costs, rank_gpus=4).seconds(groups)
+    assert two_ranks == (40.0 / 4, 2.0 * 40 / 4)  # as of two, four times as fast
 
 
 def test_what_is_left_out_costs_nothing():
@@ -330,9 +312,7 @@ def test_a_step_ends_when_buckets_and_the_rest_are_trained():
         draw_rollouts=lambda drawn, size, _: (np.array([[10 * (prompt + 1)] * size for prompt in drawn]), None),
         expected_tokens=lambda drawn: np.ones(len(drawn)),
     )
-    controller, sampler = StragglerAwareGroupController([2]), DynamicSampler(tolerance=None)
-    settings = {"hold": "samples", "samples": 16, "prompts": 8, "signal": "tokens", "num_engines": 1}
-    planner = StepPlanner(controller, sampler, NoTailBatching(), None, **settings)
+    planner = planner_of(2, samples=16, prompts=8)
     costs = costs_of(train_per_token=1.0, train_base=0.5, sync=0.25)
     work = Work(**BY_LENGTH, stream="auto", actor_gpus=1)
     step = SimulatedTraining(planner, source, costs, gpus=2, prompt_tokens=3, work=work).step()
