@@ -24,7 +24,6 @@ from lib.advice.screen import describe_step, describe_tail, describe_trace, plot
 from lib.advice.switches import switches_of
 from lib.advice.tail import step_tails, variance_between
 from lib.advice.verdict import floor_of, verdict
-from lib.given import visible
 from lib.machine import usable_cores
 from lib.paths import ENGINES, check_output_file, check_overwritten, write_whole
 from lib.policies import parse_policy
@@ -33,6 +32,8 @@ from lib.simulation.flags import add_package_flags
 from lib.simulation.runs import check_sizes
 from rich.console import Console
 from rich.progress import Progress
+
+from openrlhf_sagc.redaction import visible
 
 LOWEST = {"steps": 2, "batch_size": 1, "n_samples_per_prompt": 2, "prompt_tokens": 0, "seed": 0, "draws": 4, "jobs": 1}
 

@@ -33,7 +33,6 @@ from lib.comparison.logs import read_evaluations, read_steps
 from lib.comparison.scripts import ARMS, LEAST_TURN, RESUMES, train_arms
 from lib.comparison.tasks import TASKS
 from lib.comparison.training import PolicyRun, make_task, train_in_turns
-from lib.given import visible
 from lib.paths import ROOT, output_folder
 from lib.run_logs.starts import LEFT_OUT
 from lib.run_report.named import arms_of, traces_of
@@ -45,6 +44,7 @@ from lib.turns import GIGABYTES, room_for_runs
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from openrlhf_sagc.redaction import visible
 from openrlhf_sagc.run.output_folders import held
 
 POLICIES = [*(f"unpatched:{size}" for size in SIZES), "sagc", "sagc@prompts"]

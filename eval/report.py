@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
-from lib.given import json_of, reading, visible
+from lib.given import json_of, reading
 from lib.paths import output_folder
 from lib.run_logs.read import read
 from lib.run_report.measured import Arm, Measured, measure
@@ -17,6 +17,8 @@ from lib.run_report.write import plain, write_report
 from lib.tables import reader_may_leave
 from rich.console import Console
 from rich.table import Table
+
+from openrlhf_sagc.redaction import visible
 
 ENDS = 10  # steps at the start and at the end of the run whose rewards are averaged
 SHARES = {"heldout_reward": "reward", "heldout_solved": "solved by most"}  # of eval/evaluate.py

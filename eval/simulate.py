@@ -17,7 +17,6 @@ import time
 from pathlib import Path
 
 import pandas as pd
-from lib.given import visible
 from lib.paths import ENGINES, check_output_file, check_overwritten, write_whole
 from lib.policies import parse_policy
 from lib.simulation.costs import CostModel
@@ -26,6 +25,8 @@ from lib.simulation.lengths import LogNormal, Trace
 from lib.simulation.report import plot, print_table
 from lib.simulation.runs import check_sizes, simulate
 from lib.simulation.work import add_work_flags
+
+from openrlhf_sagc.redaction import visible
 
 
 def parse_arguments() -> argparse.Namespace:

@@ -6,18 +6,18 @@ import os
 import re
 import shlex
 import sys
+import unicodedata
 from collections.abc import Iterable, Iterator
 from urllib.parse import quote, unquote
 
 HIDDEN = "***"
-# The flags' choices, and words of the launch scripts' commands.
-WORDS = """true false none null off auto keep adam muon anew batched_mm grouped_mm deepgemm binary_kl clip discard mask fail
-    forward length ratio eager dr_grpo flash_reinforce gae group_norm median reinforce reinforce_baseline rloo grpo
-    gspo ppo k1 k2 k3 tv plain round same shuffled size throughput sort stop samples prompts seconds tokens token seq
-    token-mean seq-mean-token-mean bf16 fp16 fp32 nccl gloo sdpa flash_attention_2 kernels-community/flash-attn2@v2
+WORDS = """true false none null off auto keep adam muon anew batched_mm grouped_mm deepgemm binary_kl clip discard mask
+    fail forward length ratio eager dr_grpo flash_reinforce gae group_norm median reinforce reinforce_baseline rloo
+    grpo gspo ppo k1 k2 k3 tv plain round same shuffled size throughput sort stop samples prompts seconds tokens token
+    seq token-mean seq-mean-token-mean bf16 fp16 fp32 nccl gloo sdpa flash_attention_2 kernels-community/flash-attn2@v2
     all-linear score constant_with_warmup cosine_with_min_lr prompt label input $@ from-wandb_api_key python python3
-    bash env ray job submit -m -- cpu-patched cpu-base openrlhf_sagc openrlhf_sagc.off openrlhf_sagc.unpatched
-    constant linear cosine""".split()
+    bash env ray job submit -m -- cpu-patched cpu-base openrlhf_sagc openrlhf_sagc.off openrlhf_sagc.unpatched constant
+    linear cosine""".split()  # the flags' choices, and words of the launch scripts' commands
 _FLAG = re.compile(r"--[A-Za-z]{1,20}(?:[._-]\d?[A-Za-z]{1,20}\d?)*(?:=|\Z)")
 _KNOWN = re.compile(r"--(?:actor|algo|ckpt|critic|data|ds|eval|logger|ref|reward|rollout|train|vllm)\.|--address$")
 _OWN = re.compile(r"--(?:ckpt|logger\.(?!.*\.k)|rollout\.(?:trace|length_h)|train\.rollouts|data\.\w+_(?:key|sp))")
@@ -26,17 +26,15 @@ _SECRET = re.compile(r"(?i)token(?!s|iz)|key|secret|pass|pwd|auth|cred|otp|jwt|e
 _VARIABLE = re.compile(r"(?:^|_)(?:API|AUTH)?(?:KEYS?|TOKEN|SECRETS?|PWD|AUTH|CREDENTIALS?)(?:_(?!MODE)|$)|PASS")
 _URL = r"[A-Za-z][A-Za-z0-9+.-]{0,20}://[A-Za-z0-9._-]*(?::(?:\d{1,5}|PORT))?(?:/[A-Za-z0-9._/-]*)?"
 _VALUE = rf"[+-]?(?:\d{{1,12}}(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?|{_URL}|[A-Za-z0-9._/-]+\.(?:py|jsonl?|csv|parquet)"
-_KEY = re.compile(  # a service's, or letters and digits that take turns
-    r"\b(?:hf_|sk-|gh[pousr]_|github_pat_|glpat-|xox[a-z]-|AKIA)(?=[\w-]{0,80}\d)[\w-]{6,}"
-    r"|(?<![A-Za-z0-9])(?=[A-Za-z]*\d+[A-Za-z]+\d)[A-Za-z0-9]{20,}"
-)
-_NAMED = re.compile(  # name=value, "name": value, name: Value1, --name value1
-    r"""(?i)((?<![a-z])(?<!metric_)(?<!input_)(?<!label_)(?<!image_)(?:(?:[a-z]{0,9}(?:key|token)|secret|pass(?:word|wd)?(?![\d_])|pwd|cookie|auth(?:orization)?|bearer|credentials?
-        |sig(?:nature)?|jwt|otp|pin)(?![a-z])[\w.-]{0,40})(?:[\\'"]{0,3}\s{0,3}=|[\\'"]{1,3}\s{0,3}[:,]|:(?=\S)
-        |:(?!\s+(?!basic|digest|token|bearer)[a-z]*[.,:;!?)]*(?:\s|\Z))|\s(?=\s{0,9}['"]?(?!-?\d+(?![\w.+/-]))[\w.+/-]{0,60}\d))\s{0,9})
-        (?!\s*-?\d+\.\d+(?:e-?\d+)?[,}])(?:[bruf]?\\{0,2}(?P<quote>['"]).*?(?:(?P=quote)|(?=\n)|\Z)|[\[{(].*|[^\n,'"}\])]+)""",
-    re.VERBOSE,
-)
+_KEY = re.compile(r"""(?x)  # a service's, or letters and digits that take turns
+    \b(?:hf_|sk-|gh[pousr]_|github_pat_|glpat-|xox[a-z]-|AKIA)(?=[\w-]{0,80}\d)[\w-]{6,}
+    |(?<![A-Za-z0-9])(?=[A-Za-z]*\d+[A-Za-z]+\d)[A-Za-z0-9]{20,}""")
+_NAMED = re.compile(r"""(?ix)  # name=value, "name": value, name: Value1, --name value1
+    ((?<![a-z])(?<!metric_)(?<!input_|label_|image_)(?:(?:[a-z]{0,9}(?:key|token)|secret|pass(?:word|wd)?(?![\d_])|pwd
+    |cookie|auth(?:orization)?|bearer|credentials?|sig(?:nature)?|jwt|otp|pin)(?![a-z])[\w.-]{0,40})
+    (?:[\\'"]{0,3}\s{0,3}=|[\\'"]{1,3}\s{0,3}[:,]|:(?=\S)|\s(?=\s{0,9}['"]?(?!-?\d+(?![\w.+/-]))[\w.+/-]{0,60}\d)
+    |:(?!\s+(?!basic|digest|token|bearer)[a-z]*[.,:;!?)]*(?:\s|\Z)))\s{0,9})(?!\s*-?\d+\.\d+(?:e-?\d+)?[,}])
+    (?:[bruf]?\\{0,2}(?P<quote>['"]).*?(?:(?P=quote)|(?=\n)|\Z)|[\[{(].*|[^\n,'"}\])]+)""")
 _hidden: set[str] = set()  # values of this process's flags
 
 
@@ -58,11 +56,9 @@ def _is_listed(text: str, flag: str) -> bool:
     word = text.lower()
     if not word or word in WORDS or re.fullmatch("[a-z_-]+", word) and difflib.get_close_matches(word, WORDS, 1, 0.8):
         return True
-    if not text.isprintable() or re.search("[@;&=%?#]", text):
-        return False
     is_secret = _SECRET.search(flag.removesuffix("_key") if flag.startswith("--data.") else flag)
     is_open = _KNOWN.match(flag) and not is_secret and not _KEY.search(text + "0")
-    forms = f"{_VALUE}|[^:]*" if _OF_TEXT.match(flag) else _VALUE
+    forms = f"{_VALUE}|[^:@;&=%?#]*" if _OF_TEXT.match(flag) else _VALUE
     return os.path.exists(text) or bool(is_open) and all(re.fullmatch(forms, part) for part in text.split(","))
 
 
@@ -81,7 +77,7 @@ def command_line(words: Iterable[str]) -> str:
 
 
 def hide(words: Iterable[str]) -> None:
-    """From here on `without_secrets` leaves out what this command does not show, but for the user's own words and folders."""
+    """From here on `without_secrets` leaves out this command's secrets, and values that are odd or have an address."""
     for text, flag in [part for flag, _, value in _flags(words) for part in _parts(value, flag)]:
         is_odd = _KNOWN.match(flag) and not _OWN.match(flag) and (re.search("[@;&=%?#:]", text) or _KEY.search(text))
         plain = unquote(unquote(text))
@@ -93,15 +89,19 @@ def hide(words: Iterable[str]) -> None:
 
 
 def without_secrets(text: str) -> str:
-    """The text without hidden values, secret variables and what looks like a secret; control characters are made visible."""
+    """The text, `visible`, without hidden values (short ones as words), secret variables and what looks secret."""
     given = [value for name, value in os.environ.items() if _VARIABLE.search(name.upper())]
     values = {value for value in given if not _is_listed(value, "")}
     values |= {form for value in _hidden for form in (value, quote(value, ""), repr(value)[1:-1])}
     for value in sorted((value for value in values if len(value) >= 4 and value in text), key=len, reverse=True):
-        edges = ("", "") if len(value) >= 8 else (r"(?<!\w)", r"(?!\w)")  # a short one may be part of a word
-        text = re.sub(re.escape(value).join(edges), HIDDEN, text)
-    text = _KEY.sub(HIDDEN, re.sub(r"\S+", _word, _NAMED.sub(rf"\1{HIDDEN}", text)))
-    return re.sub("[^\n\t -~]", lambda found: found[0] if found[0].isprintable() else ascii(found[0])[1:-1], text)
+        text = re.sub(re.escape(value) if len(value) >= 8 else rf"(?<!\w){re.escape(value)}(?!\w)", HIDDEN, text)
+    return visible(_KEY.sub(HIDDEN, re.sub(r"\S+", _word, _NAMED.sub(rf"\1{HIDDEN}", text))))
+
+
+def visible(text: str) -> str:
+    """The text with escapes for what a terminal obeys: cursor, direction, line separators; new lines and tabs stay."""
+    obeyed = {char for char in set(text) - {*"\n\t"} if unicodedata.category(char) in ("Cc", "Cf", "Cs", "Zl", "Zp")}
+    return text.translate({ord(char): ascii(char)[1:-1] for char in obeyed})
 
 
 def _word(found: re.Match) -> str:

@@ -4,7 +4,6 @@ import codecs
 import json
 import resource
 import stat
-import unicodedata
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,13 +14,6 @@ import psutil
 MEMORY = 100 << 20  # bytes that reading a source may add to what the process has
 MOST = 32 << 20  # bytes of a file that is read at once
 LONGEST = 1 << 22  # characters of a line
-CONTROLS = {"Cc", "Cf", "Cs", "Zl", "Zp"}  # what moves a cursor, turns the direction or ends a line
-
-
-def visible(text: str) -> str:
-    """The text with every character that a terminal obeys as its escape, but for line ends and tabs."""
-    odd = {char for char in set(text) - {"\n", "\t"} if unicodedata.category(char) in CONTROLS}
-    return text.translate({ord(char): char.encode("unicode_escape").decode() for char in odd})
 
 
 def check_plain(path: Path, most: int | None = None) -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from openrlhf_sagc.arguments import add_arguments
 from openrlhf_sagc.config.flags import CommandParser, openrlhf_parser
-from openrlhf_sagc.redaction import command_line, hide, shown, without_secrets
+from openrlhf_sagc.redaction import command_line, hide, shown, visible, without_secrets
 
 KEY = "s3cretKEY"
 
@@ -153,6 +153,7 @@ def test_ordinary_lines_stay(text):
 def test_control_characters_are_shown():
     text = "a\x1b[31mb\rc\x9bd\u202ee\u2066f\x7f\x00\ud800\n\té█"
     assert without_secrets(text) == "a\\x1b[31mb\\rc\\x9bd\\u202ee\\u2066f\\x7f\\x00\\ud800\n\té█"
+    assert visible("a\x1b[31m\r\x9b\u202eb\u2028c\td\né\u3000█") == "a\\x1b[31m\\r\\x9b\\u202eb\\u2028c\td\né\u3000█"
 
 
 def test_values_of_secret_variables_are_hidden(monkeypatch):

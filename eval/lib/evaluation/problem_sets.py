@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from lib.given import text_lines, visible
+from lib.given import text_lines
+
+from openrlhf_sagc.redaction import visible
 
 LETTERS = "ABCD"
 LONGEST_ROW = 1 << 26  # characters: a problem with all its responses

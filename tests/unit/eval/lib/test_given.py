@@ -4,7 +4,7 @@ import os
 
 import pytest
 from comparison_runs import write_events
-from lib.given import MEMORY, check_plain, json_of, reading, text_lines, visible
+from lib.given import MEMORY, check_plain, json_of, reading, text_lines
 from lib.run_logs.read import read
 from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
@@ -96,7 +96,3 @@ def test_other_faults_name_the_source_too(tmp_path):
         json_of(tmp_path / "a.json")
     with pytest.raises(ValueError, match="is a folder, a pipe or a device"):
         check_plain(tmp_path)
-
-
-def test_what_a_terminal_obeys_is_visible():
-    assert visible("a\x1b[31m\r\x9b\u202eb\u2028c\td\né") == "a\\x1b[31m\\r\\x9b\\u202eb\\u2028c\td\né"
