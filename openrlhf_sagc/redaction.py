@@ -27,8 +27,8 @@ _VARIABLE = re.compile(r"(?:^|_)(?:API|AUTH)?(?:KEYS?|TOKEN|SECRETS?|PWD|AUTH|CR
 _URL = r"[A-Za-z][A-Za-z0-9+.-]{0,20}://[A-Za-z0-9._-]*(?::(?:\d{1,5}|PORT))?(?:/[A-Za-z0-9._/-]*)?"
 _VALUE = rf"[+-]?(?:\d{{1,12}}(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?|{_URL}|[A-Za-z0-9._/-]+\.(?:py|jsonl?|csv|parquet)"
 _KEY = re.compile(r"""(?x)  # a service's, or letters and digits that take turns
-    \b(?:hf_|sk-|gh[pousr]_|github_pat_|glpat-|xox[a-z]-|AKIA)(?=[\w-]{0,80}\d)[\w-]{6,}
-    |(?<![A-Za-z0-9])(?=[A-Za-z]*\d+[A-Za-z]+\d)[A-Za-z0-9]{20,}""")
+    \b(?:hf_|sk-|gh[pousr]_|github_pat_|glpat-|xox[a-z]-|AKIA)(?=[\w-]{0,80}(?:\d|[a-z][A-Z]))[\w-]{6,}
+    |(?<![A-Za-z0-9])(?=[A-Za-z]*\d+[A-Za-z]+\d)[A-Za-z0-9]{20,}|(?:services/T[A-Z0-9]{8,}/B|webhooks/\d)[\w/-]{9,}""")
 _NAMED = re.compile(r"""(?ix)  # name=value, "name": value, name: Value1, --name value1
     ((?<![a-z])(?<!metric_)(?<!input_|label_|image_)(?:(?:[a-z]{0,9}(?:key|token)|secret|pass(?:word|wd)?(?![\d_])|pwd
     |cookie|auth(?:orization)?|bearer|credentials?|sig(?:nature)?|jwt|otp|pin)(?![a-z])[\w.-]{0,40})
@@ -44,9 +44,9 @@ def shown(value: str, flag: str = "") -> str:
 
 
 def _parts(value: str, flag: str) -> list[tuple[str, str]]:
-    """(text, its flag) of all in a flag's JSON but plain keys; a secret's if a key is."""
+    """(text, its flag) of a value's addresses, or of all in its JSON but plain keys; a secret's if a key is."""
     if value[:1] not in ("{", "["):
-        return [(value, flag)]
+        return [(part, flag) for part in re.split(r",(?=\w+://)", value)]
     found = re.findall(r'"(?:[^"\\]|\\.)*"\s*:?|[^\s"{}\[\],:]+', re.sub(r'"[a-z_.]{1,40}"\s*:', "", value))
     flag = "--secret" if _SECRET.search(value) else flag
     return [(part.strip('": '), "--secret" if part.endswith(":") else flag) for part in found]
@@ -81,10 +81,10 @@ def hide(words: Iterable[str]) -> None:
     for text, flag in [part for flag, _, value in _flags(words) for part in _parts(value, flag)]:
         is_odd = _KNOWN.match(flag) and not _OWN.match(flag) and (re.search("[@;&=%?#:]", text) or _KEY.search(text))
         plain = unquote(unquote(text))
-        if not _is_listed(text, flag) and (is_odd or _SECRET.search(flag) or "//" in plain):
-            before, _, after = plain.rpartition("@")  # user and password; host, path and query
-            parts = re.split(r"[:/\\]", before) + re.split("[?#&;=]", after)[1:]
-            password = before.rpartition("//")[2].partition(":")[2]
+        if not _is_listed(text, flag) and (is_odd or _SECRET.search(flag) or _NAMED.search(plain) or "//" in plain):
+            login, _, after = plain.rpartition("@")  # user and password; host, path and query
+            user, _, password = re.split(r"[/\\]{2}", login)[-1].partition(":")
+            parts = [user, *re.split("[?#&;=]" if "//" in plain else r"[?#&;=:\s]", after)[1:]]
             _hidden.update({text, plain, password, *(part for part in parts if len(part) >= 6)})
 
 

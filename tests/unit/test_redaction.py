@@ -127,6 +127,8 @@ def test_the_parsers_flags_and_choices_are_known(monkeypatch):
         f"Set-Cookie: session={KEY}; Path=/",
         "hf_s3cretKEY1 sk-s3cretKEY1 glpat-s3cretKEY1",
         "was s3cretKEY1ab2cd3ef4gh5",
+        f"url: /services/T00000000/B00000000/{KEY} is gone",
+        f"POST /api/webhooks/1234567890/{KEY} HTTP/1.1",
     ],
 )
 def test_forms_of_secrets_in_a_text_are_hidden(text):
@@ -148,6 +150,11 @@ def test_forms_of_secrets_in_a_text_are_hidden(text):
 )
 def test_ordinary_lines_stay(text):
     assert without_secrets(text) == text
+
+
+def test_a_key_of_letters_is_hidden():
+    assert without_secrets("401 for hf_AbCdEfGhIjKlMnOp") == "401 for ***"
+    assert without_secrets("hf_overrides, hf_config_path and sk-learn") == "hf_overrides, hf_config_path and sk-learn"
 
 
 def test_control_characters_are_shown():
@@ -174,6 +181,10 @@ def test_values_that_a_command_hides_are_left_out_of_every_text():
     assert without_secrets("abcde pass-word secretary 12345 letters wrong;") == "*** *** *** *** *** ***"
     text = "'abcdef' 123456, hf_token, 8, user"
     assert without_secrets(text) == text
+    hide(["--header", "Authorization: Bearer beareristoken", "--auth", "user:ofthreewords", "--x", "api_key=queried"])
+    hide(["--reward.remote_url", "http://user:firstone@h/get,http://user:secondone@other/get"])
+    text = "beareristoken ofthreewords queried firstone secondone"
+    assert without_secrets(text) == "*** *** *** *** ***" and without_secrets("user other/get") == "user other/get"
     hide(["--ckpt.output_dir", "ckpt/mine", "--logger.wandb.run_name", "mine"])  # which the run's lines name
     assert without_secrets("ckpt/mine") == "ckpt/mine"
 
