@@ -1,13 +1,13 @@
 """Chooses what is printed: of a flag's value what is on a list, of other texts what does not look like a secret.
 As a program it prints a command for a log: the words come on standard input, each ended by a NUL."""
 
-import difflib
 import os
 import re
 import shlex
 import sys
 import unicodedata
 from collections.abc import Iterable, Iterator
+from difflib import get_close_matches as _close
 from urllib.parse import quote, unquote
 
 HIDDEN = "***"
@@ -53,13 +53,13 @@ def _parts(value: str, flag: str) -> list[tuple[str, str]]:
 
 
 def _is_listed(text: str, flag: str) -> bool:
-    word = text.lower()
-    if not word or word in WORDS or re.fullmatch("[a-z_-]+", word) and difflib.get_close_matches(word, WORDS, 1, 0.8):
+    if text.lower() in ("", *WORDS) or re.fullmatch("[A-Za-z_-]+", text) and _close(text.lower(), WORDS, 1, 0.8):
         return True
     is_secret = _SECRET.search(flag.removesuffix("_key") if flag.startswith("--data.") else flag)
     is_open = _KNOWN.match(flag) and not is_secret and not _KEY.search(text + "0")
-    forms = f"{_VALUE}|[^:@;&=%?#]*" if _OF_TEXT.match(flag) else _VALUE
-    return os.path.exists(text) or bool(is_open) and all(re.fullmatch(forms, part) for part in text.split(","))
+    forms = f"{_VALUE}|[^:]*" if _OF_TEXT.match(flag) else _VALUE
+    is_plain = bool(is_open) and all(re.fullmatch(forms, part) for part in text.split(","))
+    return not re.search("[@;&=%?#]", text) and (is_plain or os.path.exists(text))
 
 
 def _flags(words: Iterable[str]) -> Iterator[tuple[str, str, str]]:

@@ -2,11 +2,14 @@
 
 import logging
 import os
+import re
 import sys
 from collections.abc import Iterable
 from typing import Any, TextIO
 
 from openrlhf_sagc.redaction import hide, without_secrets
+
+_CODES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
 
 class Redacted:
@@ -17,8 +20,9 @@ class Redacted:
         self.kept: TextIO | None = None
 
     def write(self, text: str) -> int:
-        begin = "\r" * text.startswith("\r")  # of a progress bar; elsewhere it is shown
-        shown = begin + without_secrets(text[len(begin) :])
+        begin = "\r" * text.startswith("\r")  # of a progress bar
+        line = _CODES.sub("", text[len(begin) :]).replace("\r", " ")  # bars and colors in lines that Ray brings
+        shown = begin + without_secrets(line)
         self._stream.write(shown)
         if self.kept is not None:
             try:
@@ -28,7 +32,7 @@ class Redacted:
         return len(text)
 
     def isatty(self) -> bool:
-        """False: the codes with which libraries color and move on a terminal would be shown."""
+        """False: the codes with which libraries color and move on a terminal are left out."""
         return False
 
     def writelines(self, lines: Iterable[str]) -> None:

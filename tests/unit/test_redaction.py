@@ -216,11 +216,11 @@ logging.getLogger("ray").addHandler(handler)
 from openrlhf_sagc.run.output import redact_output
 redact_output(); redact_output()
 logging.getLogger("ray").error("http://user:s3cret@host")
-sys.stderr.writelines(["\\rbar\\rbar", "\\n"])
+sys.stderr.writelines(["\\rbar\\x1b[A\\rbar", "\\n"])
 print("letters", file=sys.stderr)
 raise ValueError("http://user:s3cret@host")
 """
     command = f'exec "{sys.executable}" -c "$0" --my_token letters >&-'
     ran = subprocess.run(["bash", "-c", command, code], cwd=ROOT, capture_output=True, text=True)
     assert ran.returncode == 1 and "s3cret" not in ran.stderr
-    assert ran.stderr.startswith("***\n\nbar\\rbar\n***\nTraceback") and ran.stderr.endswith("\nValueError: ***\n")
+    assert ran.stderr.startswith("***\n\nbar bar\n***\nTraceback") and ran.stderr.endswith("\nValueError: ***\n")
