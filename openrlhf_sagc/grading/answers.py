@@ -1,9 +1,11 @@
 """Verdicts that need no algebra: answers that are plainly equal or plainly different. For the others see comparison.py."""
 
+import re
+
 from openrlhf_sagc.grading.cleaning import cleaned, number, rounded, spelled_out
-from openrlhf_sagc.grading.words import ENDS
 
 MAX_CHARACTERS = 1000  # longer answers are right only if they are the same text
+_ENDS = (r"minim[au]\w*|smallest|lowest|least", r"maxim[au]\w*|largest|highest|greatest")
 
 
 def decided(gold: str, answer: str) -> bool | None:
@@ -17,9 +19,8 @@ def decided(gold: str, answer: str) -> bool | None:
         return a != ""
     if all(len(text) == 1 and "A" <= text <= "J" for text in (a, b)):
         return False
-    if [bool(end.search(a)) for end in ENDS] == [not end.search(b) for end in ENDS] and any(
-        end.search(a) for end in ENDS
-    ):
+    ends = [{end for end in _ENDS if re.search(rf"\b(?:{end})\b", text, re.IGNORECASE)} for text in (a, b)]
+    if ends[0] and ends[1] and ends[0].isdisjoint(ends[1]):
         return False  # one speaks of the smallest value, the other of the largest
     wanted, given = number(a), number(b)
     if wanted is None or given is None:

@@ -5,53 +5,30 @@ import unicodedata
 from collections.abc import Iterator
 from fractions import Fraction
 
-from openrlhf_sagc.grading.words import is_word, unit
+from openrlhf_sagc.grading.words import LISTS, is_word, unit
 
-_FUNCTIONS = set(
+_FUNCTIONS = frozenset(
     "sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh log ln exp max min gcd lcm det arg".split()
 )
-_SIGNS = """
-αalpha βbeta γgamma δdelta εepsilon ζzeta ηeta θtheta κkappa λlambda μmu νnu ξxi πpi ρrho σsigma τtau φphi χchi ψpsi ωomega ΓGamma ΔDelta ΘTheta
-×times ÷div ∞infty √sqrt ≤le ⩽le ≥ge ⩾ge ≠ne ≈approx ±pm ∪cup ∩cap ∈in ∅emptyset →to ⇒Rightarrow ∨vee ⟨langle ⟩rangle ·cdot ⋅cdot ∙cdot ∗cdot …dots
-"""
-_SYMBOLS = {word[0]: rf"\{word[1:]} " for word in _SIGNS.split()} | dict.fromkeys("⟦⟧“”‘«»\u200b\ufeff", "")
-_SYMBOLS |= {sign: rf" \frac{{{p}}}{{{q}}}" for sign, p, q in zip("½⅓⅔¼¾⅕⅙⅛", "11213111", "23344568")}
-_SYMBOLS |= dict.fromkeys("−–‐‑", "-") | dict.fromkeys("°º˚", r"^\circ ")
-_SYMBOLS |= {"ℝ": r"\mathbb{R}", "ℤ": r"\mathbb{Z}", "∣": "|", "、": ", ", "。": ".", "’": "'"}
-_TRANSLATION = str.maketrans(_SYMBOLS)
+_SIGNS = {word[0]: rf"\{word[1:]} " for word in LISTS["signs"].split()}
+_SIGNS |= dict.fromkeys("⟦⟧“”‘«»\u200b\ufeff", "") | dict.fromkeys("−–‐‑", "-") | dict.fromkeys("°º˚", r"^\circ ")
+_SIGNS |= {sign: rf" \frac{{{p}}}{{{q}}}" for sign, p, q in zip("½⅓⅔¼¾⅕⅙⅛", "11213111", "23344568")}
+_SIGNS |= {"ℝ": r"\mathbb{R}", "ℤ": r"\mathbb{Z}", "∣": "|", "、": ", ", "。": ".", "’": "'"}
+_TRANSLATION = str.maketrans(_SIGNS)
 _RAISED = re.compile(r"([⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁽⁾ⁿⁱˣʸᵏᵐᵃᵇᶜᵈᵉᵗʲʳˢ]+)|[₀₁₂₃₄₅₆₇₈₉ₐₑₒₓₖₙₘₚₛₜᵢⱼ]+")
-_SAME = r"""
-leq:le leqslant:le geq:ge geqslant:ge neq:ne dfrac:frac tfrac:frac cfrac:frac dbinom:binom tbinom:binom varnothing:emptyset ast:cdot cdotp:cdot
-bigcup:cup smallsetminus:setminus backslash:setminus ldots:dots cdots:dots longrightarrow:to rightarrow:to isin:in overrightarrow:vec lg:log
-varphi:phi varepsilon:epsilon imath:i tg:tan ctg:cot arctg:arctan lbrace:\{ rbrace:\} mid:| vert:| lvert:| rvert:| lt:< gt:> colon::
-euro:⟦€⟧ pounds:⟦£⟧ yen:⟦¥⟧ textdollar:⟦$⟧ percent:% lbrack:[ rbrack:] lparen:( rparen:)
-displaystyle: textstyle: scriptstyle: left: right: middle: big: Big: bigg: Bigg: bigl: bigr: Bigl: Bigr: limits: nolimits: nonumber: notag: hfill:
-rm: bf: it: quad: qquad: space: newline: large: Large: LARGE: huge: small: normalsize: boldmath: blacksquare: square: checkmark: noindent:
-"""
 _COMMANDS = {
-    name: rf"\{to} " if to.isalpha() else to for name, _, to in (pair.partition(":") for pair in _SAME.split())
+    name: rf"\{to} " if to.isalpha() else to for name, to in (one.split(":", 1) for one in LISTS["commands"].split())
 }
-_DROPPED = re.compile(
-    r"\\(?:tag|label|color|textcolor|hspace|vspace|phantom)\*?\s*\{[^{}]*\}|\\(?:left|right)\s*\.|`+"
+_TEXT = (
+    r"\\(text(?:bf|it|rm|sf|tt|sc|up|normal)?|math(?:rm|bf|it|sf|tt)|[mh]box|operatorname|boldsymbol|bm|pmb|ensuremath|underline)"
+    r"\*?\s*\{([^{}]*)\}"
 )
-_STYLES = "mbox|hbox|operatorname|boldsymbol|bm|pmb|ensuremath|underline"
-_TEXT = re.compile(rf"\\(text(?:bf|it|rm|sf|tt|sc|up|normal)?|math(?:rm|bf|it|sf|tt)|{_STYLES})\*?\s*\{{([^{{}}]*)\}}")
-_RUN = re.compile(r"⟦[^⟧]*⟧|\\(?:begin|end) *\{[^{}]*\}|\\[A-Za-z]+|[^\W\d_]+(?:[.'-][^\W\d_]+)*")
-_WORD = re.compile(r"\\[A-Za-z]+|[^\W\d_]+(?:[.'-][^\W\d_]+)*\.?")
-_MONEY = re.compile(r"⟦[^⟧]*⟧|(?:(?<![A-Za-z])(?:US|HK|A|C))?\\\$|\$|[€₹₩¥₽₱₪₫฿₺₴¢£]|\\?%|\bRs\b\.?")
-_THOUSANDS = re.compile(
-    r"(?<![\d.,{}])(?<!\d )[1-9]\d{0,2}(?:(?:(?:,|\{,\})\d{3})+|(?: \d{3})+)(?![\d{]|,\d| \d)"  # 1,234 and 1 234
-    r"|(?<![\d.,])[1-9]\d{0,2}(?:\.\d{3}){2,}(?![\d.,])"  # 1.234.567
-)
-_DECIMAL_COMMA = re.compile(r"(?<![\d.,])(?<!\d )([1-9]\d{0,2}(?:(?: \d{3})+|(?:\.\d{3})+)),(\d+)(?![\d,])")  # 1.234,5
-_REPEATING = re.compile(
-    r"(?<![\d.,])(\d*)\.(\d*)(?:\\(?:overline|bar|dot) *\{?(\d+)\}?(?:\\dot *\{?(\d)\}?)?(?!\d)|\((\d+)\)(?![\d(])|\\dots|\.\.\.+)"
-)
+_WORD = r"[^\W\d_]+(?:[.'-][^\W\d_]+)*"
 _NUMBER = re.compile(
     r"(?P<decimal>[+-]?(?:\d+\.?\d*|\.\d+))(?:[eE](?P<e>[+-]?\d{1,3})|\\(?:times|cdot) ?10\^\{?(?P<ten>[+-]?\d{1,3})\}?)?"
     r"|(?P<sign>[+-]?)(?P<whole>\d+(?= ?\\frac| \d+/))? ?(?:\\frac ?\{(?P<p>\d+)\}\{(?P<q>\d+)\}|(?P<a>\d+)/(?P<b>\d+))"
 )
-OPEN, CLOSE = set(r"( [ \{ \langle { \lfloor \lceil".split()), set(r") ] \} \rangle } \rfloor \rceil".split())
+_OPEN, _CLOSE = set(r"( [ \{ \langle { \lfloor \lceil".split()), set(r") ] \} \rangle } \rfloor \rceil".split())
 _TOKEN = re.compile(r"⟦[^⟧]*⟧|\\[A-Za-z]+|\\.|.", re.DOTALL)
 
 
@@ -59,38 +36,25 @@ def tokens(text: str) -> Iterator[tuple[str, int, int]]:
     """(token, where it begins, how deep in braces and brackets it stands); a bracket stands outside of itself."""
     depth = 0
     for match in _TOKEN.finditer(text):
-        depth -= match[0] in CLOSE
+        depth -= match[0] in _CLOSE
         yield match[0], match.start(), depth
-        depth += match[0] in OPEN
+        depth += match[0] in _OPEN
 
 
 def spelled_out(answer: str) -> str:
     """The answer with LaTeX for signs that stand for some of it, which may make it longer."""
-    text = _RAISED.sub(
-        lambda match: f"{'^' if match[1] else '_'}{{{unicodedata.normalize('NFKC', match[0])}}}", answer
-    )
+    text = _RAISED.sub(lambda run: f"{'^' if run[1] else '_'}{{{unicodedata.normalize('NFKC', run[0])}}}", answer)
     text = re.sub(r"√ ?(\d+)", r"\\sqrt{\1}", text)
     return unicodedata.normalize("NFKC", text.translate(_TRANSLATION)).translate(_TRANSLATION)
 
 
 def cleaned(answer: str) -> str:
     """The answer in the one spelling; equal texts are equal answers."""
-    text = re.sub(r"(?<=[\w)}])\*\*(?=[\w({-])", "^", spelled_out(answer))
+    text = spelled_out(answer)
     if r"\begin" not in text:
         text = re.sub(r"\\\\(?=[A-Za-z]{2})", r"\\", text)
-    for pattern, replacement in _FIRST:
-        text = re.sub(pattern, replacement, text)
-    text = _TEXT.sub(_in_text, _TEXT.sub(_in_text, _DROPPED.sub(" ", text)))
-    text = re.sub(r"\\([A-Za-z]+) ?", lambda match: _COMMANDS.get(match[1], rf"\{match[1]} "), text)
-    text = _MONEY.sub(_money, text)
-    text = re.sub(r"\\\\|\\[,;:>/ !]|[~\s]", lambda match: {r"\\": r"\\", r"\!": ""}.get(match[0], " "), text)
-    text = _RUN.sub(_plain_word, text)
-    for pattern, replacement in _UNITS:
-        text = re.sub(pattern, replacement, text)
-    text = _numbers(re.sub(" +", " ", text).replace("*", r"\cdot "))
-    text = re.sub(r"⟦[^⟧]*⟧|(\\[A-Za-z]+)? +", _blank, text)
-    for pattern, replacement in _LAST:
-        text = re.sub(pattern, replacement, text)
+    for pattern, replacement in _RULES:
+        text = pattern.sub(replacement, text)
     ends = None
     while text != ends:
         ends, text = text, text.strip(" ,;:").removeprefix("\\\\").removesuffix("\\\\")
@@ -98,48 +62,9 @@ def cleaned(answer: str) -> str:
     return text
 
 
-_FIRST = (
-    (r", *\\! *", "{,}"),
-    (r"\{([^{}\\]*)\\over ([^{}\\]*)\}", r"\\frac{\1}{\2}"),
-    (r"\{([^{}\\]*)\\choose ([^{}\\]*)\}", r"\\binom{\1}{\2}"),
-    (r"\\log_(\w) (\d+)(?![\w.^{(\\!/])", r"\\log_\1(\2)"),
-    (r"(?<!\\)\\[()\[\]]|\*\*+", " "),
-    (r"!=|\\not\s*=", r"\\ne "),
-    (r">=|=>", r"\\ge "),
-    (r"<=|=<", r"\\le "),
-)
-_UNITS = (
-    (r"\^ *\{? *(?:\\circ|⟦o⟧) *\}?|\\degree ", "⟦°⟧"),
-    (r"⟦°⟧ ?([CF])(?![A-Za-z])", r"⟦°\1⟧"),
-    (r"\\frac *\{ *⟦([^⟧]*)⟧ *\} *\{ *⟦?(\w+)⟧? *\}", r"⟦\1/\2⟧"),
-    (r"⟧ */ *([gmshL])(?![A-Za-z])", r"/\1⟧"),
-    (r"⟧ */ *⟦", "/"),
-    (r"⟧ *(?:\\cdot )? *⟦", " "),
-    (r"⟧ *\^ *\{? *(-? *\d)(?: *\})?", r"^\1⟧"),
-    (r"(?<=\d) *(?:\^ *\{? *)?⟦(?:st|nd|rd|th)⟧(?: *\})?(?! *\d)", ""),
-)
-_LAST = (
-    (r"([_^])\{(\w)\}", r"\1\2"),
-    (r"(\\sqrt(?:\[\d+\])?) ?(\d|[a-z])", r"\1{\2}"),
-    (r"\\(frac|binom) ?(\d|[a-z]|\\pi)(?=[\d{a-z\\])", r"\\\1{\2}"),  # \frac12
-    (r"(\\(?:frac|binom)\{(?:[^{}]|\{[^{}]*\})*\}) ?(\d|[a-z]|\\pi)", r"\1{\2}"),
-    (r"\((⟦[^⟧]*⟧)\)$", r"\1"),
-    (r"\\mathbb ?([A-Z])", r"\\mathbb{\1}"),
-    (r"\\pmod ?(\d+|[a-z])", r"\\pmod{\1}"),
-)
-
-
-def _money(match: re.Match) -> str:
-    return (
-        ""
-        if match[0] == "$"
-        else match[0] if match[0][0] == "⟦" else f"⟦{'Rs' if match[0][0] == 'R' else match[0][-1]}⟧"
-    )
-
-
 def _in_text(match: re.Match) -> str:
     """What a text command holds, its words marked; one letter is a symbol, or the unit behind a number."""
-    content, style = match[2].strip(), match[1]
+    style, content = match[1], match[2].strip()
     if content in _FUNCTIONS and not unit(content):
         return rf"\{content} "
     if re.fullmatch("[A-Za-z]", content):
@@ -148,14 +73,8 @@ def _in_text(match: re.Match) -> str:
         return f"⟦{content}⟧" if is_unit else f" {content} "
     if not style.startswith(("text", "mbox", "mathrm", "hbox", "operatorname")):
         return f" {match[2]} "
-    return (
-        " "
-        + _WORD.sub(
-            lambda run: run[0] if run[0][0] == "\\" or run[0] in "ABCDEFGHJ" else f"⟦{run[0]}⟧",
-            match[2].replace("$", " "),
-        )
-        + " "
-    )
+    words = rf"\\[A-Za-z]+|\b[A-HJ]\b|({_WORD}\.?)"
+    return f" {re.sub(words, lambda run: f'⟦{run[1]}⟧' if run[1] else run[0], match[2].replace('$', ' '))} "
 
 
 def _plain_word(match: re.Match) -> str:
@@ -166,11 +85,10 @@ def _plain_word(match: re.Match) -> str:
     if run in _FUNCTIONS and not unit(run):
         return rf"\{run} "
     before = match.string[: match.start()].rstrip(" \\")[-1:]
-    is_unit = unit(run) and (before.isdigit() or before in tuple(")}]⟧")) and (len(run) > 1 or not run.isascii())
-    is_word_here = (
-        is_word(run) and (len(run) > 2 or not unit(run)) and (run.isalpha() or "." in run or re.search(r"\w{3}", run))
-    )
-    return f"⟦{run}⟧" if is_unit or is_word_here else run
+    if unit(run) and (before.isdigit() or before in tuple(")}]⟧")) and (len(run) > 1 or not run.isascii()):
+        return f"⟦{run}⟧"
+    is_long = len(run) > 2 or not unit(run)
+    return f"⟦{run}⟧" if is_word(run) and is_long and (run.isalpha() or re.search(r"\.|\w{3}", run)) else run
 
 
 def _blank(match: re.Match) -> str:
@@ -183,32 +101,79 @@ def _blank(match: re.Match) -> str:
     return " " * ((before.isdigit() or before == ".") and (after.isdigit() or after == "."))
 
 
-def _numbers(text: str) -> str:
-    """Numbers without thousands separators, with a decimal point, and fractions for repeating decimals."""
-    text = re.sub(r"(?<=\d) *\{ *, *\} *(?=\d)", "{,}", text)
-    text = _DECIMAL_COMMA.sub(lambda match: re.sub("[ .]", "", match[1]) + "." + match[2], text)
-    depths, is_point = {at: depth for _, at, depth in tokens(text)}, not re.search(r",\s", text)
+def _joined(match: re.Match) -> str:
+    """1,234 without its separators, unless it stands in a pair: (1,234)."""
+    before = match.string[: match.start()]
+    is_pair = "{" not in match[0] and "," in match[0] and re.search(r"[(\[][^()\[\]]*$", before[-30:])
+    return match[0] if is_pair and not re.search(r",\s", match.string) else re.sub(r"[, {}]", "", match[0])
 
-    def joined(match: re.Match) -> str:
-        is_list = is_point and depths.get(match.start()) and "," in match[0] and "{" not in match[0]  # (1,000)
-        return match[0] if is_list else re.sub(r"[,. {}]", "", match[0])
 
-    text = re.sub(r"(?<=\d)\{,\}(?=\d)", ".", _THOUSANDS.sub(joined, text))
-    return _REPEATING.sub(_repeating, text)
+def _european(match: re.Match) -> str:
+    """1.234,5 and 1 234,5 with a decimal point."""
+    return re.sub("[ .]", "", match[0]).replace(",", ".")
 
 
 def _repeating(match: re.Match) -> str:
-    r"""The fraction that 0.1\overline{6}, 0.1\dot6, 0.1(6) or 0.1666... is; the text itself if none repeats."""
-    whole, fixed, period = match[1] or "0", match[2], (match[3] or "") + (match[4] or "") or match[5]
-    if not period:
-        found = re.fullmatch(r"(\d*?)(\d{1,6}?)\2{1,}", fixed)
-        if not found or len(fixed) - len(found[1]) < 3:
-            return match[0]
-        fixed, period = found[1], found[2]
-    if len(fixed) + len(period) > 50:
-        return match[0]
-    value = Fraction(int(whole + fixed + period) - int(whole + fixed), (10 ** len(period) - 1) * 10 ** len(fixed))
+    r"""The fraction that 0.1\overline{6} or 0.1(6) is."""
+    whole, fixed, period = match[1] or "0", match[2], match[3] or match[4]
+    ninths = int("9" * len(period) + "0" * len(fixed))
+    value = Fraction(int(whole + fixed + period) - int(whole + fixed), ninths)
     return rf"\frac{{{value.numerator}}}{{{value.denominator}}}"
+
+
+_RULES = [  # in this order: (pattern, what stands for it)
+    (re.compile(pattern), replacement)
+    for pattern, replacement in (
+        (r"(?<=[\w)}])\*\*(?=[\w({-])", "^"),
+        (r", *\\! *", "{,}"),
+        (r"\{([^{}\\]*)\\over ([^{}\\]*)\}", r"\\frac{\1}{\2}"),
+        (r"\{([^{}\\]*)\\choose ([^{}\\]*)\}", r"\\binom{\1}{\2}"),
+        (r"\\log_(\w) (\d+)(?![\w.^{(\\!/])", r"\\log_\1(\2)"),
+        (r"(?<!\\)\\[()\[\]]|\*\*+", " "),
+        (r"!=|\\not\s*=", r"\\ne "),
+        (r">=|=>", r"\\ge "),
+        (r"<=|=<", r"\\le "),
+        (r"\\(?:tag|label|color|textcolor|hspace|vspace|phantom)\*?\s*\{[^{}]*\}|\\(?:left|right)\s*\.|`+", " "),
+        (_TEXT, _in_text),
+        (_TEXT, _in_text),  # in another
+        (r"\\([A-Za-z]+) ?", lambda match: _COMMANDS.get(match[1], rf"\{match[1]} ")),
+        (r"⟦[^⟧]*⟧|\\(%)", lambda match: match[1] or match[0]),
+        (r"(?:(?<![A-Za-z])(?:US|HK|A|C))?\\\$(?![^⟦⟧]*⟧)", "⟦$⟧"),
+        (r"(?<!⟦)\$", ""),
+        (r"(?<!⟦)([€₹₩¥₽₱₪₫฿₺₴¢£%])", r"⟦\1⟧"),
+        (r"\bRs\b\.?(?![^⟦⟧]*⟧)", "⟦Rs⟧"),
+        (r"(?<!\\)(?:\\[,;:>/ ]|~)|\s", " "),
+        (r"(?<!\\)\\!", ""),
+        (rf"⟦[^⟧]*⟧|\\(?:begin|end) *\{{[^{{}}]*\}}|\\[A-Za-z]+|{_WORD}", _plain_word),
+        (r"\^ *\{? *(?:\\circ|⟦o⟧) *\}?|\\degree ", "⟦°⟧"),
+        (r"⟦°⟧ ?([CF])(?![A-Za-z])", r"⟦°\1⟧"),
+        (r"\\frac *\{ *⟦([^⟧]*)⟧ *\} *\{ *⟦?(\w+)⟧? *\}", r"⟦\1/\2⟧"),
+        (r"⟧ */ *([gmshL])(?![A-Za-z])", r"/\1⟧"),
+        (r"⟧ */ *⟦", "/"),
+        (r"⟧ *(?:\\cdot )? *⟦", " "),
+        (r"⟧ *\^ *\{? *(-? *\d)(?: *\})?", r"^\1⟧"),
+        (r"(?<=\d) *(?:\^ *\{? *)?⟦(?:st|nd|rd|th)⟧(?: *\})?(?! *\d)", ""),
+        (r" +", " "),
+        (r"\*", r"\\cdot "),
+        (r"(?<=\d) *\{ *, *\} *(?=\d)", "{,}"),
+        (r"(?<![\d.,])[1-9]\d{0,2}(?:(?: \d{3})+|(?:\.\d{3})+),\d+(?![\d,])", _european),
+        (r"(?<![\d.,])[1-9]\d{0,2}(?:\.\d{3}){2,}(?![\d.,])", lambda match: match[0].replace(".", "")),
+        (r"(?<![\d.,{}])(?<!\d )[1-9]\d{0,2}(?:(?:(?:,|\{,\})\d{3})+|(?: \d{3})+)(?![\d{]|,\d| \d)", _joined),
+        (r"(?<=\d)\{,\}(?=\d)", "."),  # a decimal comma
+        (
+            r"(?<![\d.,])(\d*)\.(\d{0,20})(?:\\(?:overline|bar|dot) *\{?(\d{1,20})\}?(?!\d)|\((\d{1,20})\)(?![\d(]))",
+            _repeating,
+        ),
+        (r"⟦[^⟧]*⟧|(\\[A-Za-z]+)? +", _blank),
+        (r"([_^])\{(\w)\}", r"\1\2"),
+        (r"(\\sqrt(?:\[\d+\])?) ?(\d|[a-z])", r"\1{\2}"),
+        (r"\\(frac|binom) ?(\d|[a-z]|\\pi)(?=[\d{a-z\\])", r"\\\1{\2}"),  # \frac12
+        (r"(\\(?:frac|binom)\{(?:[^{}]|\{[^{}]*\})*\}) ?(\d|[a-z]|\\pi)", r"\1{\2}"),
+        (r"\((⟦[^⟧]*⟧)\)$", r"\1"),
+        (r"\\mathbb ?([A-Z])", r"\\mathbb{\1}"),
+        (r"\\pmod ?(\d+|[a-z])", r"\\pmod{\1}"),
+    )
+]
 
 
 def number(text: str) -> Fraction | None:

@@ -11,60 +11,29 @@ TOKEN = re.compile(
     re.DOTALL,
 )
 ARGUMENT = re.compile(r"[+-]?\d[\d.,]*(?<=\d)|\\[a-zA-Z]+(?:\{[^{}]{0,200}\}){0,2}|[A-Za-z](?![A-Za-z])")
-GAP = re.compile(r"(?:[\s$~*]|\\[,;: ()\[\]]|\\\\|\\q?quad(?![A-Za-z]))*")
-JOINER = re.compile(
-    r"(?:\\(?:text|mbox|mathrm)\s*\{)?\s*(?:[,;&]\s*(?:and|or)?|and|or)(?![A-Za-z])\s*\}?", re.IGNORECASE
-)
-NAMED = re.compile(r"\\?[a-zA-Z](?:_\{?\w\}?)?\s*=\s*\Z")  # y = in front of a box
+GAP = r"(?:[\s$~*]|\\[,;: ()\[\]]|\\\\|\\q?quad(?![A-Za-z]))*"
+JOINER = r"(?:\\(?:text|mbox|mathrm)\s*\{)?\s*(?:[,;&]\s*(?:and|or)?|and|or)(?![A-Za-z])\s*\}?"
+BETWEEN = re.compile(rf"{GAP}(?P<joiner>{JOINER}{GAP})?(?:\\?[a-z](?:_\{{?\w\}}?)?\s*=\s*)?", re.IGNORECASE)  # , y =
 FARTHEST = 60  # characters between boxes that are one answer
 LABEL = re.compile(r"[ \t*_#>]*(?:the[ \t]+)?(?:final[ \t]+)?answer[ \t*_]*(?::(.*))?", re.IGNORECASE)  # **Answer:** 5
-SIGNS = " \t\r\f\v\xa0\u3000$*_#>"
+TAG = re.compile(r"</?[A-Za-z|][^<>\s]{0,40}>")  # </s>, <|im_end|>
+LOOKS = " \t\r\f\v\xa0\u3000$*_#>"
 THOUGHT = re.compile(r"<(/?)think(?:ing)?>|◁(/?)think▷", re.IGNORECASE)
 OPEN_THOUGHT = re.compile(r"<think(?:ing)?>\s*\Z|◁think▷\s*\Z", re.IGNORECASE)
-SPECIAL_TOKEN = re.compile(r"<(?!/?think)[^<>\s]{1,40}>\Z")  # <|im_end|>, </s>
 TAIL = 64  # characters of a prompt's end by which it is found if its beginning was cut off
-COMPARED, CANDIDATES = 4096, 64
 
 
 def response_of(query: str, prompt: str) -> str:
-    """The response in `query`, which OpenRLHF decodes from the tokens of prompt and response, without special tokens.
+    """The response in `query`, which OpenRLHF decodes from the tokens of prompt and response.
 
     The prompt is left out, as it may hold a worked example. One that was cut off on its left is found by its end; if that
     was respelled by the tokenizer, the whole query is returned. A response to a prompt that opens a thought begins with it.
     """
-    response = _behind(query, prompt)
-    if response is None:
-        return _without_special_tokens(query)
-    return "<think>" * bool(OPEN_THOUGHT.search(prompt[-40:])) + _without_special_tokens(response)
-
-
-def _behind(query: str, prompt: str) -> str | None:
-    """What follows the prompt, or as much of its end as is left; None if it is not found."""
-    if prompt and prompt in query:
-        return query.partition(prompt)[2]
-    end = prompt[-TAIL:]
-    at = query.find(end) if end else -1
-    if at < 0:
-        return None
-    # The end may stand in the prompt more than once. The last place counts up to which the query is the prompt's end.
-    places = [at]
-    while len(places) < CANDIDATES and (at := query.find(end, at + 1)) >= 0:
-        places.append(at)
-    behind = [at + len(end) for at in places]
-    known = [stop for stop in behind if prompt.endswith(query[max(0, stop - COMPARED) : stop][8:])]
-    return query[max(known) if known else behind[min(prompt.count(end), len(behind)) - 1] :]
-
-
-def _without_special_tokens(text: str) -> str:
-    """Those at its end are cut off."""
-    end = len(text)
-    while True:
-        while end and text[end - 1].isspace():
-            end -= 1
-        token = SPECIAL_TOKEN.search(text[max(0, end - 42) : end])
-        if not token:
-            return text[:end]
-        end -= len(token[0])
+    end, at = prompt, query.find(prompt)
+    if at < 0:  # the last place where it can be
+        end = prompt[-TAIL:]
+        at = query.rfind(end, 0, len(prompt) + TAIL)
+    return query if at < 0 else "<think>" * bool(OPEN_THOUGHT.search(prompt[-40:])) + query[at + len(end) :]
 
 
 def _outside_thoughts(response: str) -> str:
@@ -126,40 +95,23 @@ def _joined(text: str, boxes: list[tuple[int, int, int]]) -> str:
     contents = [text[start:end].strip()]
     for before, start, end in reversed(boxes[:-1]):
         between = text[end + (text[end : end + 1] == "}") : begin]
-        joins = _joins(between)
-        if joins is None:
+        joins = BETWEEN.fullmatch(between) if len(between) <= FARTHEST else None
+        if not joins:
             break
         content = text[start:end].strip()
-        if joins or content != contents[-1]:
+        if joins["joiner"] or content != contents[-1]:
             contents.append(content)
         begin = before
-    return "; ".join(reversed(contents)) if len(contents) > 1 else contents[0]
-
-
-def _joins(between: str) -> bool | None:
-    """Whether a word or comma joins the boxes; None if something else stands between them."""
-    if len(between) > FARTHEST:
-        return None
-    rest = NAMED.sub("", between)
-    rest = rest[GAP.match(rest).end() :]  # type: ignore[union-attr]
-    joiner = JOINER.match(rest)
-    rest = rest[joiner.end() :] if joiner else rest
-    return bool(joiner) if GAP.fullmatch(rest) else None
+    return "; ".join(reversed(contents))
 
 
 def _stated(text: str) -> str | None:
     """What follows the last `####` to its line's end, or `Answer:`, in its line or the next that is not empty."""
     answer, awaited = None, False
-    for line in text.split("\n"):
-        label = LABEL.fullmatch(line.rstrip("\r"))
-        if label or "####" in line:
-            stated = re.sub(
-                r"</?[A-Za-z|][^<>\s]*>|#+\s*$",
-                "",
-                line.rstrip("# \t\r*_").rpartition("####")[2] if not label else label[1] or "",
-            )
-            found = stated.strip(" \t\r*_\"'")
-            answer, awaited = (found or answer), not found and label is not None
-        elif awaited and line.strip(SIGNS) not in ("", r"\["):
-            answer, awaited = line.strip(" \t\r*_"), False
+    for line in TAG.sub("", text).split("\n"):
+        label, mark = LABEL.fullmatch(line.rstrip("\r")), line.rstrip("# \t\r*_").rpartition("####")
+        if not label and "####" not in line and (not awaited or line.strip(LOOKS) in ("", r"\[")):
+            continue
+        found = ((label[1] or "") if label else mark[2]).strip(" \t\r*_\"'")
+        answer, awaited = found or answer, not found and label is not None
     return answer

@@ -8,19 +8,23 @@ from openrlhf_sagc.grading.cleaning import cleaned, number, tokens
 from openrlhf_sagc.grading.words import CURRENCY, LEAD, PHRASES, SAYS, SCALES, unit
 
 SIGNS = frozenset(("=", "<", ">", r"\le", r"\ge", r"\ne", r"\approx", r"\in", r"\equiv", r"\subset", r"\subseteq"))
-VARIABLE = re.compile(r"(?!\\pi|\\infty|e$)(?:[A-Za-z]|\\[a-z]+ ?)(?:_\{?\w+\}?)?")
+FLIPPED = {"<": ">", ">": "<", r"\le": r"\ge", r"\ge": r"\le"}
+PAIRS = ("()", "(]", "[)", "[]")
+_BRACKETS = {"(": "(", "[": "[", r"\{": "{", r"\langle": "(", ")": ")", "]": "]", r"\}": "}", r"\rangle": ")"}
+_VARIABLE = re.compile(r"(?!\\pi|\\infty|e$)(?:[A-Za-z]|\\[a-z]+ ?)(?:_\{?\w+\}?)?")
 _OPTION = re.compile(
     r"\(([A-J])\)|([A-J])(?:[.)]|:(?![A-Z])|$)|⟦(?:[Oo]ption|[Cc]hoice|[Aa]nswer)(?:⟧\(?| )([A-J])(?:⟧|\)?$)"
 )
 _OTHER_OPTION = re.compile(
     r"(?<![\w\\{^⟦°])(?:[AI](?!⟦[a-z]+)|[B-HJ-Z])(?![\w^'])|\b(?:not?|none|neither|wrong|false|incorrect)\b"
 )
-_CLOCK = re.compile(r"(\d{1,2})(?::(\d{2}))? ?(?:⟦([ap])\.?m\.?⟧)?", re.IGNORECASE)
-_ENVIRONMENT = re.compile(
-    r"[(\[]?\\begin\{(\w*?)(matrix|)\}(\{[lcr| ]+\})?((?:(?!\\begin).)*)\\end\{\w*\}[)\]]?", re.DOTALL
+_MATRIX = re.compile(
+    r"[(\[]?\\begin\{(\w*?)(matrix|)\}(?:\{[lcr| ]+\})?((?:(?!\\begin).)*)\\end\{\w*\}[)\]]?", re.DOTALL
 )
+_JOINTS = {"and": "and", "&": "and", "und": "and", "et": "and", "和": "and", ",": ",", ";": ";"}
+_JOINTS |= dict.fromkeys(("or", "или", "oder", "ou", "或"), "or")
 _CONNECTIVE = re.compile(
-    r"(?<=[⟦ ])(and|&|und|et|y|和|or|или|oder|ou|或)(?=[⟧ ])(?! (?:a|an|half|\w*quarters?|thirds?|more|less|fewer|above|below|one|two|three)\b)"
+    r"(?<=[⟦ ])(and|&|und|et|和|or|или|oder|ou|或)(?=[⟧ ])(?! (?:a|an|half|\w*quarters?|thirds?|more|less|fewer|above|below|one|two|three)\b)"
 )
 _LEADS = re.compile(r"⟦([^⟧]*)⟧|\\?[A-Za-z](?![A-Za-z({^_])[,:]?|[,:]")
 _DATE = re.compile(r"\d{4}-\d\d?-\d\d?|\d\d?/\d\d?/\d{4}|(?:\d{3}-)?\d{3}-\d{4}")  # or a telephone number
@@ -31,9 +35,9 @@ DEEPEST = 8  # brackets in brackets that are looked into
 class Node:
     r"""An answer or a part of one.
 
-    kind: `value` (text is LaTeX, unit what it counts), `words`, `option` (text is its letters, items what it says), `relation` (text has the
-        signs between the items), or what joins the items: `,` `or` `and` `±` `{}` without order, `()` `[)` `<>` and so on, `row`, `column`,
-        `matrix`, `:` for a ratio, `+` for amounts, `{|}` for a set by a condition, `cup` for numbers in intervals.
+    kind: `value` (text is LaTeX, unit what it counts), `words`, `option` (text is its letter, items what it says), `relation` (text has
+        the signs between the items), `set` of real numbers (items are intervals, text the name that it is about, if one is said), or
+        what joins the items: `,` `and` `or` `{}` without order, `()` `[)` `[]` and so on, `matrix`, `row`, `:` for a ratio, `+` for amounts.
     """
 
     kind: str
@@ -42,9 +46,16 @@ class Node:
     items: tuple["Node", ...] = ()
 
 
+_LOW, _HIGH = Node("value", r"-\infty"), Node("value", r"\infty")
+
+
 def plain(text: str) -> str:
     """A text for comparison with another: without marks, articles, gaps, and the case of words."""
-    words = re.sub(r"⟦[^⟧]*⟧", lambda mark: re.sub(r"[^ ⟦⟧]{3,}|N[oO]\b", lambda word: word[0].lower(), mark[0]), text)
+    words = re.sub(
+        r"⟦[^⟧]*⟧",
+        lambda mark: re.sub(r"[^ ⟦⟧]{3,}|N[oO]\b|[AP]M", lambda word: word[0].lower().replace(".", ""), mark[0]),
+        text,
+    )
     words = re.sub("[⟦⟧]", " ", words)
     return re.sub(r"\s+", " ", re.sub(r"(?<![\w\\])(?:[Aa]n?|[Tt]he) (?=[A-Za-z]{2})", "", words)).strip(" .")
 
@@ -82,15 +93,15 @@ def _read(text: str, depth: int) -> Node:
     if depth > DEEPEST or _DATE.fullmatch(text):
         return Node("words", text)
     text = re.sub(r"^⟦([A-Za-z])⟧$", r"\1", text)
-    found = (
-        reader(text, depth + 1)
-        for reader in (_phrase, _option, _clock, _environment, _list, _relation, _union, _bracket, _plus_minus)
-    )
-    return next((node for node in found if node), None) or _quantities(text)
+    readers = (_phrase, _option, _matrix, _list, _relation, _union, _bracket, _plus_minus)
+    return next((node for reader in readers if (node := reader(text, depth + 1))), None) or _quantities(text)
 
 
 def _several(kind: str, texts: list[str], depth: int) -> Node:
-    return Node(kind, items=tuple(_read(text, depth) for text in texts))
+    items = [_read(text, depth) for text in texts]
+    if kind in (",", "and", "or", "{}"):  # what plus-minus stands for are two of them
+        items = [part for item in items for part in (item.items if item.kind == "," else (item,))]
+    return Node(kind, items=tuple(items))
 
 
 def _whole(text: str, opening: str, closing: str) -> bool:
@@ -101,19 +112,15 @@ def _whole(text: str, opening: str, closing: str) -> bool:
 
 
 def _phrase(text: str, _: int) -> Node | None:
-    said = {
-        r"\emptyset": "no solution",
-        r"\{\}": "no solution",
-        r"\mathbb{R}": "all real numbers",
-        r"(-\infty,\infty)": "all real numbers",
-    }.get(text) or PHRASES.get(plain(text).lower())
-    endless = {"infinity": r"\infty", "negative infinity": r"-\infty"}.get(said or "")
-    return Node("value", endless) if endless else Node("words", said) if said else None
+    signs = {r"\emptyset": "no solution", r"\{\}": "no solution", r"\mathbb{R}": "all real numbers"}
+    said = signs.get(text.replace(r"(-\infty,\infty)", r"\mathbb{R}")) or PHRASES.get(plain(text).lower())
+    endless = {"infinity": _HIGH, "negative infinity": _LOW}.get(said or "")
+    return endless or (Node("words", said) if said else None)
 
 
 def _option(text: str, depth: int) -> Node | None:
     if re.fullmatch("[A-J]{2,5}", text) and list(text) == sorted(set(text)):
-        return Node("option", text)
+        return _several("and", list(text), depth)
     match = _OPTION.match(text)
     rest = text[match.end() :].strip(" .:") if match else ""
     if not match or _OTHER_OPTION.search(rest):
@@ -121,42 +128,41 @@ def _option(text: str, depth: int) -> Node | None:
     return Node("option", match[1] or match[2] or match[3], items=(_read(rest, depth),) if rest else ())
 
 
-def _clock(text: str, _: int) -> Node | None:
-    """A time of day, in words that no other answer has."""
-    match = _CLOCK.fullmatch(text)
-    if not match or not (match[2] or match[3]) or int(match[1]) > 12 + 12 * (not match[3]) or int(match[2] or 0) > 59:
-        return None
-    hours = int(match[1]) % 12 + 12 * (match[3] in "pP") if match[3] else int(match[1])
-    return Node("words", f"{hours}:{match[2] or '00'} o'clock")
-
-
-def _environment(text: str, depth: int) -> Node | None:
+def _matrix(text: str, depth: int) -> Node | None:
     """A matrix as its rows, a column as a vector, a system of equations as a list."""
-    match = _ENVIRONMENT.fullmatch(text)
+    match = _MATRIX.fullmatch(text)
     if not match or match[1] in ("v", "V"):
         return None
-    rows = [row for row in match[4].split(r"\\") if row.strip()]
+    rows = [row for row in match[3].split(r"\\") if row.strip()]
     if not match[2] and text[0] == "\\":
         return _several(",", [row.replace("&", "" if "=" in row else ",") for row in rows], depth)
     if all("&" not in row for row in rows):
-        return _several("column", rows, depth)
+        return _several("()", rows, depth)
     return Node("matrix", items=tuple(_several("row", row.split("&"), depth) for row in rows))
 
 
 def _list(text: str, depth: int) -> Node | None:
-    """Parts between ; or, and, or a comma, outside of brackets."""
+    """Parts between ; or, and, or a comma, outside of brackets. Several parts of a line, each one open or endless, are one set."""
     text = re.sub(r"⟦ ?⟧", "", re.sub(r" ?(⟦|⟧) ?", r"\1", _CONNECTIVE.sub(r"⟧⟦\1⟧⟦", text))) if "⟦" in text else text
-    marks = set(re.findall(r"⟦[^⟧ ]*⟧", text))
-    ors = {mark for mark in marks if mark[1:-1] in ("or", "или", "oder", "ou", "或")}
-    ands = {mark for mark in marks if mark[1:-1] in ("and", "&", "und", "et", "y", "和")}
-    for joint, separators in ((",", {";"}), ("or", ors), (",", ands | {","})):
-        parts, found = split_at(text, frozenset(separators))
+    words = {
+        mark: _JOINTS[mark.strip("⟦⟧")]
+        for mark in {",", ";", *re.findall(r"⟦[^⟧ ]*⟧", text)}
+        if mark.strip("⟦⟧") in _JOINTS
+    }
+    for joints in ((";",), ("or",), ("and", ",")):
+        parts, found = split_at(text, frozenset(mark for mark, joint in words.items() if joint in joints))
+        if found and not (parts[0] and parts[-1]) and "⟦" in found[0] + found[-1]:
+            return Node("words", text)
         if found:
-            if not (parts[0] and parts[-1]) and "⟦" in found[0] + found[-1]:
-                return Node("words", text)
-            parts = [part for part in (part.strip(" ,;") for part in parts) if part]
-            joint = "and" if joint == "," and not {",", ";"} & set(found) else joint
-            return _read(parts[0], depth) if len(parts) == 1 else _several(joint, parts, depth)
+            node = _several(
+                "," if {",", ";"} & {*found} else joints[0], [part for part in parts if part.strip(" ,;")], depth
+            )
+            names = {item.text for item in node.items}
+            if node.kind != "and" and {item.kind for item in node.items} == {"set"} and len(names) == 1:
+                return Node(
+                    "set", names.pop(), items=tuple(interval for item in node.items for interval in item.items)
+                )
+            return node if len(node.items) > 1 else node.items[0]
     return None
 
 
@@ -166,57 +172,69 @@ def _relation(text: str, depth: int) -> Node | None:
         return _read(text[text.index(signs[0]) + len(signs[0]) :], depth)
     if not signs or not all(sides[1:]):
         return Node("words", text) if signs else None
-    if signs == ["="] and VARIABLE.fullmatch(sides[1]) and number(sides[0]) is not None:
+    if signs == ["="] and _VARIABLE.fullmatch(sides[1]) and number(sides[0]) is not None:
         sides = sides[::-1]  # 5 = x
-    node = Node(
-        "relation", " ".join(signs), items=tuple(_read(side, depth) if side else Node("words") for side in sides)
-    )
-    names, values = node.items[:2]
-    if signs == ["="] and values.kind == "±":
-        return Node(",", items=tuple(Node("relation", "=", items=(names, item)) for item in values.items))
-    if signs == ["="] and names.kind == values.kind == "()" and len(names.items) == len(values.items):
-        return Node(",", items=tuple(Node("relation", "=", items=pair) for pair in zip(names.items, values.items)))
-    return node
+    items = tuple(_read(side, depth) if side else Node("words") for side in sides)
+    return _inequality(signs, sides, items) or Node("relation", " ".join(signs), items=items)
+
+
+def _inequality(signs: list[str], sides: list[str], items: tuple[Node, ...]) -> Node | None:
+    """The set of the numbers that x > 2, 1 < x < 2, x != 2 or x in [1,2) says; None for other relations."""
+    names = [bool(_VARIABLE.fullmatch(side)) for side in sides]
+    if signs[0] in (">", r"\ge"):
+        signs, names, sides, items = (
+            [FLIPPED.get(sign, sign) for sign in signs[::-1]],
+            names[::-1],
+            sides[::-1],
+            items[::-1],
+        )
+    if signs == [r"\in"] and names[0] and items[1].kind in ("set", *PAIRS):
+        return Node("set", sides[0], items=items[1].items if items[1].kind == "set" else items[1:])
+    if signs == [r"\ne"] and names == [True, False]:
+        return Node("set", sides[0], items=(Node("()", items=(_LOW, items[1])), Node("()", items=(items[1], _HIGH))))
+    if not {*signs} <= {"<", r"\le"} or names not in ([False, True, False], [True, False], [False, True]):
+        return None
+    low, left = (_LOW, "(") if names[0] else (items[0], "[" if signs[0] == r"\le" else "(")
+    high, right = (_HIGH, ")") if names[-1] else (items[-1], "]" if signs[-1] == r"\le" else ")")
+    return Node("set", sides[names.index(True)], items=(Node(left + right, items=(low, high)),))
 
 
 def _union(text: str, depth: int) -> Node | None:
     parts, found = split_at(text, frozenset([r"\cup"]))
-    node = _several("cup", parts, depth) if found and all(parts) else None
-    return node if not found or node and all(item.items for item in node.items) else Node("words", text)
+    items = _several("", parts, depth).items if found and all(parts) else ()
+    if not found or any(item.kind not in ("set", "{}", *PAIRS) for item in items) or not items:
+        return Node("words", text) if found else None
+    return Node("set", items=tuple(part for item in items for part in (item.items if item.kind == "set" else (item,))))
 
 
 def _bracket(text: str, depth: int) -> Node | None:
     """A set, a pair or an interval, a vector; an expression in brackets is that expression."""
     outwards = re.fullmatch(r"([\[\]])([^()\[\]]*,[^()\[\]]*)([\[\]])", text)
     if outwards:  # ]2,5[ is (2,5)
-        text = ("[" if outwards[1] == "[" else "(") + outwards[2] + ("]" if outwards[3] == "]" else ")")
+        text = "(["[outwards[1] == "["] + outwards[2] + ")]"[outwards[3] == "]"]
     opening = next((one for one in ("(", "[", r"\{", r"\langle") if text.startswith(one)), "")
     closing = next((one for one in (")", "]", r"\}", r"\rangle") if text.endswith(one)), "")
     if not opening or not closing or not _whole(text, opening, closing) or (opening == r"\{") != (closing == r"\}"):
         return None
-    inside = text[len(opening) : -len(closing)].strip()
+    inside, pair = text[len(opening) : -len(closing)].strip(), _BRACKETS[opening] + _BRACKETS[closing]
+    parts, found = split_at(inside, frozenset("|:"))
+    if pair == "{}" and found:  # {x | x > 2}, the set that the condition says
+        name, condition = parts[0].removesuffix(r"\in\mathbb{R}"), _read(parts[1], depth)
+        is_said = len(parts) == 2 and condition.kind == "set" and condition.text == name
+        return Node("set", items=condition.items) if is_said else Node("words", text)
     items, found = split_at(inside, frozenset(",;"))
-    if opening == r"\{":
-        for bar in ("|", ":"):
-            parts = split_at(inside, frozenset([bar]))[0]
-            if len(parts) == 2 and all(parts):
-                condition = _read(parts[1], depth)
-                is_real = parts[0][:1] in parts[1] and re.fullmatch(
-                    rf"(?:{VARIABLE.pattern})(?:\\in ?\\mathbb\{{R\}})?", parts[0]
-                )
-                return Node(
-                    "cup" if is_real else "{|}", items=(condition,) if is_real else (_read(parts[0], depth), condition)
-                )
-        nodes = _several("{}", [item for item in items if item], depth)
+    if pair == "{}":
+        node = _several(pair, [item for item in items if item], depth)
         if any(item.startswith(r"\{") for item in items):
             return Node("words", text)
-        return nodes.items[0] if len(nodes.items) == 1 and nodes.items[0].kind == "value" else nodes
+        return node.items[0] if len(node.items) == 1 and node.items[0].kind == "value" else node
     if not found:
-        return _read(inside, depth) if opening + closing in ("()", "[]") else None
-    pair = opening[-1].replace("e", "<") + closing[-1].replace("e", ">")
-    if not all(items) or len(items) != 2 and pair not in ("()", "[]", "<>"):
+        return _read(inside, depth) if pair in ("()", "[]") and opening != r"\langle" else None
+    if not all(items) or len(items) != 2 and pair not in ("()", "[]"):
         return Node("words", text)
-    return _several(pair, items, depth)
+    node = _several("()" if pair == "[]" and len(items) > 2 else pair, items, depth)
+    is_interval = pair in ("(]", "[)") or len(items) == 2 and not {_LOW, _HIGH}.isdisjoint(node.items)
+    return Node("set", items=(node,)) if is_interval else node
 
 
 def _plus_minus(text: str, depth: int) -> Node | None:
@@ -224,7 +242,7 @@ def _plus_minus(text: str, depth: int) -> Node | None:
     if len(after) != 1:
         return None
     signs = ("+" if before and before[-1] not in "{([" else "", "-")
-    return _several("±", [f"{before}{sign}{after[0]}" for sign in signs], depth)
+    return _several(",", [f"{before}{sign}{after[0]}" for sign in signs], depth)
 
 
 def _quantities(text: str) -> Node:
@@ -233,18 +251,13 @@ def _quantities(text: str) -> Node:
         text = re.sub(r"([\d.]+|\\?[A-Za-z]+|\})⟦°⟧", r"(\1\\cdot \\frac{\\pi}{180})", text)
     if "⟦" not in text:
         ratio, found = split_at(text, frozenset(":"))
-        return (
-            Node(":", items=tuple(Node("value", part) for part in ratio))
-            if found and all(ratio)
-            else Node("value" if text else "words", text)
-        )
+        if found and all(ratio):
+            return Node(":", items=tuple(Node("value", part) for part in ratio))
+        return Node("value" if text else "words", text)
     front = re.fullmatch(r"([+-]?)⟦([^⟧]*)⟧([^⟦⟧]+(?:⟦[^⟧]*⟧)?)", text)
-    if (
-        front
-        and front[2].lower().strip(".") in CURRENCY
-        and (rest := _quantities(front[1] + front[3])).kind == "value"
-    ):
-        return Node("value", rest.text, rest.unit or unit(front[2]))
+    if front and front[2].lower().strip(".") in CURRENCY:
+        rest = _quantities(front[1] + front[3])
+        return Node("value", rest.text, rest.unit or unit(front[2])) if rest.kind == "value" else Node("words", text)
     pieces = re.findall(r"([^⟦⟧]+)⟦([^⟧]+)⟧", text)
     values = [_value(value.strip(" ,"), name.strip(" ,.")) for value, name in pieces]
     if "".join(f"{value}⟦{name}⟧" for value, name in pieces) != text or not all(values):
@@ -256,6 +269,6 @@ def _value(latex: str, name: str) -> Node | None:
     scale = name[:1] if name[:1] in SCALES else name.partition(" ")[0]
     size = SCALES.get(scale.lower().removesuffix("s"))
     name = name[len(scale) :].strip() if size else name
-    if name and unit(name) is None and name.lower() not in ("rad", "radian", "radians"):
+    if name and unit(name) is None:
         return None
     return Node("value", rf"({latex})\cdot {size}" if size else latex, unit(name) if name else None)

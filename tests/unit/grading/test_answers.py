@@ -16,13 +16,17 @@ from openrlhf_sagc.grading.extraction import extract_answer
 FORMS = list(csv.DictReader((ROOT / "eval/studies/grader/answer_forms.csv").open()))
 NOT_KNOWN_EQUAL = r"""
 (-\infty,-1]\cup[3,\infty) ~ (-\infty,-1]\text{ and }[3,\infty)   (1,3)\cup(2,5) ~ (1,5)   (2,5) ~ x>2\text{ and }x<5
-10 ~ ^5C_2   10 ~ {}_5C_2   10\text{ kg} ~ 10\text{ m}   10\text{ km} ~ 10000\text{ m}
+10 ~ C_5^3   10 ~ ^5C_2   10 ~ {}_5C_2   10\text{ kg} ~ 10\text{ m}   10\text{ km} ~ 10000\text{ m}
+11:00\text{ PM} ~ 11\text{ p.m.}   12:15\text{ AM} ~ 00:15   16\text{:}40 ~ 4:40 PM
 1\text{ hour }30\text{ minutes} ~ 1.5\text{ hours}   1\text{ hour }45\text{ minutes} ~ 105\text{ minutes}
-20 ~ A_5^2   2\text{ weeks }3\text{ days} ~ 17\text{ days}   3:4 ~ 6:8   3:4 ~ \frac34   5 ~ 5\text{ pounds of beef}
-500\text{ cm} ~ 5\text{ m}   52_8 ~ 52_{\text{eight}}   73 ~ 73\text{ gallons of water}
+20 ~ A_5^2   20 ~ P(5,2)   21 ~ C(7,2)   21 ~ C_7^2   21 ~ \max\{4,21\}   21 ~ \text{lcm}(3,7)
+2\text{ weeks }3\text{ days} ~ 17\text{ days}   2x+y=1 ~ 4x+2y=2   36 ~ \text{lcm}(12,18)   3:05\text{ PM} ~ 15:05
+3:4 ~ 6:8   3:4 ~ \frac34   4 ~ \min(4,9)   5 ~ 5\text{ pounds of beef}   500\text{ cm} ~ 5\text{ m}
+52_8 ~ 52_{\text{eight}}   6 ~ \gcd(12,18)   73 ~ 73\text{ gallons of water}
 7\text{ km }200\text{ m} ~ 7.2\text{ km}   8 ~ 8\,\mathrm{m}\,\mathrm{s}^{-1}   90\text{ minutes} ~ 1.5\text{ hours}
-\$5 ~ 500\text{ cents}   \mathbb{R}\setminus\{1\} ~ (-\infty,1)\cup(1,\infty)   \mathbb{R}\setminus\{1\} ~ x\ne1
-v ~ \vec{v}   x\equiv 1 \pmod 7 ~ 1\pmod 7
+9:05 \text{ p.m.} ~ 21:05   \$5 ~ 500\text{ cents}   \binom{7}{2} ~ C(7,2)   \frac13 ~ 0.333\ldots
+\mathbb{R}\setminus\{1\} ~ (-\infty,1)\cup(1,\infty)   \mathbb{R}\setminus\{1\} ~ x\ne1   v ~ \vec{v}   x<2 ~ -x>-2
+x\equiv 1 \pmod 7 ~ 1\pmod 7
 """  # right ones
 NOT_KNOWN_EQUAL = {tuple(case.split(" ~ ")) for case in re.split("   |\n", NOT_KNOWN_EQUAL.strip())}
 

@@ -11,7 +11,7 @@ SPELLINGS = r"""
 7,350 ~ 7350   11,\! 111,\! 100 ~ 11111100   1{,}000 ~ 1000   0{,}75 ~ 0.75   3\,600\,000 ~ 3600000
 2 450,5 ~ 2450.5   1.234,5 ~ 1234.5   1.234.567 ~ 1234567   1.000 ~ 1.000   6\,2 ~ 6 2   125 00 ~ 125 00
 7,\ 350 ~ 7,350   (1,234) ~ (1,234)   0.\overline{4} ~ \frac{4}{9}   2.1\overline{6} ~ \frac{13}{6}
-0.333\ldots ~ \frac{1}{3}   0.(27) ~ \frac{3}{11}   \frac 59 ~ \frac{5}{9}   \frac\pi2 ~ \frac{\pi}{2}
+0.(27) ~ \frac{3}{11}   \frac 59 ~ \frac{5}{9}   \frac\pi2 ~ \frac{\pi}{2}
 \frac{\sqrt3}2 ~ \frac{\sqrt{3}}{2}   ½ ~ \frac{1}{2}   \text{3 hours} ~ 3⟦hours⟧   3 hours ~ 3⟦hours⟧
 31\,\frac{\text{km}}{\text{h}} ~ 31⟦km/h⟧   6\,\mathrm{kg\cdot m/s^2} ~ 6⟦kg m/s^2⟧   6\mathrm{i} ~ 6i
 6\mathrm{m} ~ 6⟦m⟧   6\mathbf{m} ~ 6m   \text{(C)} ~ (C)   90° ~ 90⟦°⟧   1\circ 2 ~ 1\circ2   23 \tag{4} ~ 23
