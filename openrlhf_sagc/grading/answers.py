@@ -2,7 +2,7 @@
 
 import re
 
-from openrlhf_sagc.grading.cleaning import cleaned, number, rounded, spelled_out
+from openrlhf_sagc.grading.cleaning import cleaned, number, spelled_out
 
 MAX_CHARACTERS = 1000  # longer answers are right only if they are the same text
 _ENDS = (r"minim[au]\w*|smallest|lowest|least", r"maxim[au]\w*|largest|highest|greatest")
@@ -23,6 +23,4 @@ def decided(gold: str, answer: str) -> bool | None:
     if ends[0] and ends[1] and ends[0].isdisjoint(ends[1]):
         return False  # one speaks of the smallest value, the other of the largest
     wanted, given = number(a), number(b)
-    if wanted is None or given is None:
-        return None
-    return wanted == given or rounded(a, given) or rounded(b, wanted)
+    return None if wanted is None or given is None else wanted == given

@@ -1,4 +1,5 @@
-r"""Answers in one spelling, in time that grows with their length: LaTeX without its looks, words in marks, as `3⟦hours⟧`."""
+r"""Answers in one spelling, in time that grows with their length: LaTeX without its looks, words in marks, as `3⟦hours⟧`
+and `1⟪or⟫2`."""
 
 import re
 import unicodedata
@@ -11,7 +12,7 @@ _FUNCTIONS = frozenset(
     "sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh log ln exp max min gcd lcm det arg".split()
 )
 _SIGNS = {word[0]: rf"\{word[1:]} " for word in LISTS["signs"].split()}
-_SIGNS |= dict.fromkeys("⟦⟧“”‘«»\u200b\ufeff", "") | dict.fromkeys("−–‐‑", "-") | dict.fromkeys("°º˚", r"^\circ ")
+_SIGNS |= dict.fromkeys("⟦⟧⟪⟫“”‘«»\u200b\ufeff", "") | dict.fromkeys("−–‐‑", "-") | dict.fromkeys("°º˚", r"^\circ ")
 _SIGNS |= {sign: rf" \frac{{{p}}}{{{q}}}" for sign, p, q in zip("½⅓⅔¼¾⅕⅙⅛", "11213111", "23344568")}
 _SIGNS |= {"ℝ": r"\mathbb{R}", "ℤ": r"\mathbb{Z}", "∣": "|", "、": ", ", "。": ".", "’": "'"}
 _TRANSLATION = str.maketrans(_SIGNS)
@@ -23,13 +24,18 @@ _TEXT = (
     r"\\(text(?:bf|it|rm|sf|tt|sc|up|normal)?|math(?:rm|bf|it|sf|tt)|[mh]box|operatorname|boldsymbol|bm|pmb|ensuremath|underline)"
     r"\*?\s*\{([^{}]*)\}"
 )
+_JOINTS = {"&": "and", "und": "and", "et": "and", "和": "and", "или": "or", "oder": "or", "ou": "or", "或": "or"}
+_JOINTS |= {"and": "and", "or": "or"}
+_CONNECTIVE = (
+    rf"⟦({'|'.join(_JOINTS)})⟧(?! *⟦(?:an?|half|\w*quarters?|thirds?|more|less|fewer|above|below|one|two|three)⟧)"
+)
 _WORD = r"[^\W\d_]+(?:[.'-][^\W\d_]+)*"
 _NUMBER = re.compile(
     r"(?P<decimal>[+-]?(?:\d+\.?\d*|\.\d+))(?:[eE](?P<e>[+-]?\d{1,3})|\\(?:times|cdot) ?10\^\{?(?P<ten>[+-]?\d{1,3})\}?)?"
     r"|(?P<sign>[+-]?)(?P<whole>\d+(?= ?\\frac| \d+/))? ?(?:\\frac ?\{(?P<p>\d+)\}\{(?P<q>\d+)\}|(?P<a>\d+)/(?P<b>\d+))"
 )
 _OPEN, _CLOSE = set(r"( [ \{ \langle { \lfloor \lceil".split()), set(r") ] \} \rangle } \rfloor \rceil".split())
-_TOKEN = re.compile(r"⟦[^⟧]*⟧|\\[A-Za-z]+|\\.|.", re.DOTALL)
+_TOKEN = re.compile(r"⟦[^⟧]*⟧|⟪[^⟫]*⟫|\\[A-Za-z]+|\\.|.", re.DOTALL)
 
 
 def tokens(text: str) -> Iterator[tuple[str, int, int]]:
@@ -91,26 +97,11 @@ def _plain_word(match: re.Match) -> str:
     return f"⟦{run}⟧" if is_word(run) and is_long and (run.isalpha() or re.search(r"\.|\w{3}", run)) else run
 
 
-def _blank(match: re.Match) -> str:
-    """A blank is kept between digits, and behind a command that a letter follows."""
-    if match[0][0] == "⟦":
-        return match[0]
-    before, after = match.string[match.start() - 1 : match.start()], match.string[match.end() : match.end() + 1]
-    if match[1]:
-        return match[1] + " " * (after.isascii() and after.isalpha())
-    return " " * ((before.isdigit() or before == ".") and (after.isdigit() or after == "."))
-
-
 def _joined(match: re.Match) -> str:
     """1,234 without its separators, unless it stands in a pair: (1,234)."""
     before = match.string[: match.start()]
     is_pair = "{" not in match[0] and "," in match[0] and re.search(r"[(\[][^()\[\]]*$", before[-30:])
     return match[0] if is_pair and not re.search(r",\s", match.string) else re.sub(r"[, {}]", "", match[0])
-
-
-def _european(match: re.Match) -> str:
-    """1.234,5 and 1 234,5 with a decimal point."""
-    return re.sub("[ .]", "", match[0]).replace(",", ".")
 
 
 def _repeating(match: re.Match) -> str:
@@ -148,6 +139,7 @@ _RULES = [  # in this order: (pattern, what stands for it)
         (r"\^ *\{? *(?:\\circ|⟦o⟧) *\}?|\\degree ", "⟦°⟧"),
         (r"⟦°⟧ ?([CF])(?![A-Za-z])", r"⟦°\1⟧"),
         (r"\\frac *\{ *⟦([^⟧]*)⟧ *\} *\{ *⟦?(\w+)⟧? *\}", r"⟦\1/\2⟧"),
+        (_CONNECTIVE, lambda match: f"⟪{_JOINTS[match[1]]}⟫"),
         (r"⟧ */ *([gmshL])(?![A-Za-z])", r"/\1⟧"),
         (r"⟧ */ *⟦", "/"),
         (r"⟧ *(?:\\cdot )? *⟦", " "),
@@ -156,7 +148,10 @@ _RULES = [  # in this order: (pattern, what stands for it)
         (r" +", " "),
         (r"\*", r"\\cdot "),
         (r"(?<=\d) *\{ *, *\} *(?=\d)", "{,}"),
-        (r"(?<![\d.,])[1-9]\d{0,2}(?:(?: \d{3})+|(?:\.\d{3})+),\d+(?![\d,])", _european),
+        (
+            r"(?<![\d.,])[1-9]\d{0,2}(?:(?: \d{3})+|(?:\.\d{3})+),\d+(?![\d,])",
+            lambda match: re.sub("[ .]", "", match[0]).replace(",", "."),
+        ),
         (r"(?<![\d.,])[1-9]\d{0,2}(?:\.\d{3}){2,}(?![\d.,])", lambda match: match[0].replace(".", "")),
         (r"(?<![\d.,{}])(?<!\d )[1-9]\d{0,2}(?:(?:(?:,|\{,\})\d{3})+|(?: \d{3})+)(?![\d{]|,\d| \d)", _joined),
         (r"(?<=\d)\{,\}(?=\d)", "."),  # a decimal comma
@@ -164,7 +159,9 @@ _RULES = [  # in this order: (pattern, what stands for it)
             r"(?<![\d.,])(\d*)\.(\d{0,20})(?:\\(?:overline|bar|dot) *\{?(\d{1,20})\}?(?!\d)|\((\d{1,20})\)(?![\d(]))",
             _repeating,
         ),
-        (r"⟦[^⟧]*⟧|(\\[A-Za-z]+)? +", _blank),
+        (r"(\\[A-Za-z]+) (?=[A-Za-z])", "\\1\0"),  # this blank stays, and those between digits
+        (r"[⟦⟪][^⟧⟫]*[⟧⟫]|(?<![\d.]) | (?![\d.])", lambda match: match[0].strip(" ")),
+        (r"\0", " "),
         (r"([_^])\{(\w)\}", r"\1\2"),
         (r"(\\sqrt(?:\[\d+\])?) ?(\d|[a-z])", r"\1{\2}"),
         (r"\\(frac|binom) ?(\d|[a-z]|\\pi)(?=[\d{a-z\\])", r"\\\1{\2}"),  # \frac12
@@ -186,13 +183,3 @@ def number(text: str) -> Fraction | None:
     below = int(match["q"] or match["b"])
     value = (Fraction(int(match["p"] or match["a"]), below) + int(match["whole"] or 0)) if below else None
     return -value if value and match["sign"] == "-" else value
-
-
-def rounded(text: str, value) -> bool:
-    """Whether the text is a decimal of 6 significant digits or more that was rounded or cut from the endless value."""
-    match = re.fullmatch(r"[+-]?(\d*)\.(\d+)", text)
-    if not match or len((match[1] + match[2]).lstrip("0")) < 6:
-        return False
-    decimal, last = Fraction(text), Fraction(1, 10 ** len(match[2]))
-    is_cut = decimal * value >= 0 and 0 <= abs(value) - abs(decimal) < last
-    return bool(value * 10**40 % 1 != 0 and (is_cut or abs(decimal - value) <= last / 2))

@@ -107,19 +107,17 @@ def _same_relations(gold: Node, answer: Node) -> bool:
         if len(names) == 1 or names == {"y", "f(x)"}:
             return _says(answer, gold.items[-1])
     signs = answer.text.split()
-    flipped = Node("relation", " ".join(FLIPPED.get(sign, sign) for sign in signs[::-1]), items=answer.items[::-1])
-    for relation in [answer] + [flipped] * ({*signs} <= {"=", r"\ne", r"\approx", r"\equiv", *FLIPPED}):
-        if relation.text != gold.text:
-            continue
-        if _same_in_order(gold.items, relation.items):
-            return True
-        sides = (*gold.items, *relation.items)
-        is_simple = signs[0] in ("=", *FLIPPED) and len(signs) == 1
-        if is_simple and {(item.kind, item.unit) for item in sides} == {("value", None)}:
-            wanted, given = (f"({left.text})-({right.text})" for left, right in (gold.items, relation.items))
-            if equal_values(wanted, given):
-                return True
-    return False
+    turned = Node("relation", " ".join(FLIPPED.get(sign, sign) for sign in signs[::-1]), items=answer.items[::-1])
+    both_ways = [answer] + [turned] * ({*signs} <= {"=", r"\ne", r"\approx", r"\equiv", *FLIPPED})
+    return any(gold.text == one.text and _same_sides(gold, one) for one in both_ways)
+
+
+def _same_sides(gold: Node, answer: Node) -> bool:
+    if _same_in_order(gold.items, answer.items):
+        return True
+    is_simple = {(item.kind, item.unit) for item in (*gold.items, *answer.items)} == {("value", None)}
+    differences = [f"({relation.items[0].text})-({relation.items[1].text})" for relation in (gold, answer)]
+    return is_simple and gold.text in ("=", *FLIPPED) and equal_values(*differences)
 
 
 def _same_in_order(gold: Sequence[Node], answer: Sequence[Node]) -> bool:

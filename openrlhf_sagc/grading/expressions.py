@@ -1,10 +1,9 @@
-"""Whether two expressions in LaTeX have one value: latex2sympy reads them, mpmath and math-verify compare them."""
+"""Whether two expressions in LaTeX have one value: latex2sympy reads them, math-verify compares them."""
 
 import re
-from fractions import Fraction
 from functools import lru_cache
 
-from openrlhf_sagc.grading.cleaning import number, rounded
+from openrlhf_sagc.grading.cleaning import number
 from openrlhf_sagc.grading.disarm import check_names
 
 _UNREADABLE = re.compile(  # no expression, or one of which latex2sympy would leave something out
@@ -14,57 +13,30 @@ _UNREADABLE = re.compile(  # no expression, or one of which latex2sympy would le
     r"|\d_|\d (?=\d)|\d*\.\d+\.|[+-] *[+-]|\^ *\{? *(?:T\b|\\(?:top|intercal|prime|dagger|ast)|\*)"  # bases, gaps, transposed
 )
 _RUNNING = re.compile(r"(\\(?:sum|prod|lim)) ?_\{\w(?:=|\\to ?)[-+]?(?:\w+|\\infty|\\pi)\}")  # k=1 under a sum
-DIGITS = 60
+DIGITS = 400  # in which math-verify compares values, and after which it rounds them: a tiny one is not another
 
 
 def equal_values(gold: str, answer: str) -> bool:
-    """Whether two expressions have one value, as math-verify says, which may take tiny values for one and so is asked last."""
+    """Whether two expressions have one value, as math-verify says."""
     from math_verify.grader import verify  # type: ignore[import-untyped]
 
     wanted, given = number(gold), number(answer)
     if gold == answer or wanted is not None and given is not None:
-        return gold == answer != "" or wanted == given or rounded(gold, given) or rounded(answer, wanted)
+        return gold == answer != "" or wanted == given
     a = _expression(gold)
     b = None if a is None else _expression(answer)
     if a is None or b is None:
         return False
-    if a.is_infinite or b.is_infinite:
-        return bool(a == b and a.is_extended_real)
-    for x, y in zip(_values(gold), _values(answer)):
-        if x is not None and y is not None and abs(x - y) > max(abs(x), abs(y)) * 10**-40:
-            return any(_is_rounded(text, value) for text, value in ((gold, b), (answer, a)))
-    return bool(verify(a, b, timeout_seconds=None))
+    names = {str(symbol) for symbol in a.free_symbols ^ b.free_symbols}
+    if len({name.lower() for name in names}) < len(names):  # math-verify takes x for X
+        return False
+    return bool(verify(a, b, float_rounding=DIGITS, numeric_precision=DIGITS + 20, timeout_seconds=None))
 
 
 def is_near(exact: str, text: str) -> bool:
     """Whether both are numbers, 2 % from each other at most."""
-    if _expression(exact) is None or _expression(text) is None:
-        return False
-    a, b = _values(exact)[0], _values(text)[0]
-    return a is not None and b is not None and abs(a - b) <= abs(a) / 50
-
-
-def _is_rounded(text: str, value) -> bool:
-    is_endless = value.is_number and value.is_real and not value.is_Rational
-    return is_endless and rounded(text, Fraction(str(value.evalf(DIGITS))))
-
-
-@lru_cache(maxsize=1000)
-def _values(text: str) -> list:
-    """At three points, where each symbol has a number of its own that depends on its name alone; None where there is no value."""
-    from mpmath import mp  # type: ignore[import-untyped]
-    from sympy import Rational  # type: ignore[import-untyped]
-
-    mp.dps, expression, found = DIGITS, _expression(text), []
-    for point in (7, 11, 13):
-        numbers = {
-            symbol: Rational(sum(map(ord, str(symbol))) % 89 * 10 + point, 97) for symbol in expression.free_symbols
-        }
-        try:
-            found.append(mp.mpmathify(expression.subs(numbers).evalf(DIGITS, maxn=300)))
-        except (TypeError, ValueError, OverflowError, ZeroDivisionError, AttributeError):
-            found.append(None)
-    return found
+    a, b = _expression(exact), _expression(text)
+    return a is not None and b is not None and a.is_real and b.is_real and bool(abs(a - b) <= abs(a) / 50)
 
 
 @lru_cache(maxsize=1000)

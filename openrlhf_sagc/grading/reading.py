@@ -1,7 +1,7 @@
 r"""What an answer is, by its whole text: a value, a list, an interval, a relation. What is not understood equals only itself."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from openrlhf_sagc.grading.cleaning import cleaned, number, tokens
@@ -10,7 +10,7 @@ from openrlhf_sagc.grading.words import CURRENCY, LEAD, PHRASES, SAYS, SCALES, u
 SIGNS = frozenset(("=", "<", ">", r"\le", r"\ge", r"\ne", r"\approx", r"\in", r"\equiv", r"\subset", r"\subseteq"))
 FLIPPED = {"<": ">", ">": "<", r"\le": r"\ge", r"\ge": r"\le"}
 PAIRS = ("()", "(]", "[)", "[]")
-_BRACKETS = {"(": "(", "[": "[", r"\{": "{", r"\langle": "(", ")": ")", "]": "]", r"\}": "}", r"\rangle": ")"}
+_BRACKETS = re.compile(r"(\(|\[|\\\{|\\langle ?)(.*)(\)|\]|\\\}|\\rangle ?)", re.DOTALL)
 _VARIABLE = re.compile(r"(?!\\pi|\\infty|e$)(?:[A-Za-z]|\\[a-z]+ ?)(?:_\{?\w+\}?)?")
 _OPTION = re.compile(
     r"\(([A-J])\)|([A-J])(?:[.)]|:(?![A-Z])|$)|⟦(?:[Oo]ption|[Cc]hoice|[Aa]nswer)(?:⟧\(?| )([A-J])(?:⟧|\)?$)"
@@ -21,12 +21,12 @@ _OTHER_OPTION = re.compile(
 _MATRIX = re.compile(
     r"[(\[]?\\begin\{(\w*?)(matrix|)\}(?:\{[lcr| ]+\})?((?:(?!\\begin).)*)\\end\{\w*\}[)\]]?", re.DOTALL
 )
-_JOINTS = {"and": "and", "&": "and", "und": "and", "et": "and", "和": "and", ",": ",", ";": ";"}
-_JOINTS |= dict.fromkeys(("or", "или", "oder", "ou", "或"), "or")
-_CONNECTIVE = re.compile(
-    r"(?<=[⟦ ])(and|&|und|et|和|or|или|oder|ou|或)(?=[⟧ ])(?! (?:a|an|half|\w*quarters?|thirds?|more|less|fewer|above|below|one|two|three)\b)"
+_WORDS, _SAID = ("|".join(map(re.escape, words)) for words in (LEAD, SAYS))
+_LEADS = re.compile(  # The answer is, Thus the smallest k is, Answer:
+    rf"(?:⟦(?:(?:{_WORDS})[.,:]*(?: |(?=⟧)))*⟧[,:]*|\\?[A-Za-z](?![A-Za-z({{^_])[,:]?)*"
+    rf"(?:⟦(?:(?:{_WORDS})[.,:]* )*(?:(?:{_SAID})[.,]*⟧|(?:{_WORDS}):⟧|(?:{_WORDS})⟧:))[ :=]*(?=.)",
+    re.IGNORECASE,
 )
-_LEADS = re.compile(r"⟦([^⟧]*)⟧|\\?[A-Za-z](?![A-Za-z({^_])[,:]?|[,:]")
 _DATE = re.compile(r"\d{4}-\d\d?-\d\d?|\d\d?/\d\d?/\d{4}|(?:\d{3}-)?\d{3}-\d{4}")  # or a telephone number
 DEEPEST = 8  # brackets in brackets that are looked into
 
@@ -37,7 +37,7 @@ class Node:
 
     kind: `value` (text is LaTeX, unit what it counts), `words`, `option` (text is its letter, items what it says), `relation` (text has
         the signs between the items), `set` of real numbers (items are intervals, text the name that it is about, if one is said), or
-        what joins the items: `,` `and` `or` `{}` without order, `()` `[)` `[]` and so on, `matrix`, `row`, `:` for a ratio, `+` for amounts.
+        what joins the items: `,` `and` `or` `{}` without order, `()` `[)` `[]` and so on, `matrix`, `row`, `+` for amounts.
     """
 
     kind: str
@@ -51,13 +51,9 @@ _LOW, _HIGH = Node("value", r"-\infty"), Node("value", r"\infty")
 
 def plain(text: str) -> str:
     """A text for comparison with another: without marks, articles, gaps, and the case of words."""
-    words = re.sub(
-        r"⟦[^⟧]*⟧",
-        lambda mark: re.sub(r"[^ ⟦⟧]{3,}|N[oO]\b|[AP]M", lambda word: word[0].lower().replace(".", ""), mark[0]),
-        text,
-    )
-    words = re.sub("[⟦⟧]", " ", words)
-    return re.sub(r"\s+", " ", re.sub(r"(?<![\w\\])(?:[Aa]n?|[Tt]he) (?=[A-Za-z]{2})", "", words)).strip(" .")
+    text = re.sub(r"(?<=[⟦ ])(?:[^ ⟦⟧]{3,}|N[oO]|[AP]M)(?=[⟧ ])", lambda word: word[0].lower().replace(".", ""), text)
+    text = re.sub(r"(?<![\w\\])(?:[Aa]n?|[Tt]he) (?=[A-Za-z]{2})", "", re.sub("[⟦⟧⟪⟫]", " ", text))
+    return re.sub(r"\s+", " ", text).strip(" .")
 
 
 def split_at(text: str, separators: frozenset[str]) -> tuple[list[str], list[str]]:
@@ -75,15 +71,7 @@ def split_at(text: str, separators: frozenset[str]) -> tuple[list[str], list[str
 def read(answer: str) -> Node:
     """What the answer is."""
     text = re.sub(r"\.?(?:⟦I |I⟦|⟦)hope (?:it|this|that) is correct⟧\.?$", "", cleaned(answer))
-    at, end = 0, 0
-    while found := _LEADS.match(text, at):
-        words = (found[1] or "").lower().split()
-        if not all(word.strip(".,:") in LEAD for word in words):
-            break
-        at = found.end()
-        if words and words[-1].strip(":") in SAYS or found[1] and found[0].endswith(":"):
-            end = at
-    return _read(text[end:].lstrip(" :=") or text, 0)
+    return _read(_LEADS.sub("", text, 1) if _LEADS.match(text) else text, 0)
 
 
 def _read(text: str, depth: int) -> Node:
@@ -142,28 +130,25 @@ def _matrix(text: str, depth: int) -> Node | None:
 
 
 def _list(text: str, depth: int) -> Node | None:
-    """Parts between ; or, and, or a comma, outside of brackets. Several parts of a line, each one open or endless, are one set."""
-    text = re.sub(r"⟦ ?⟧", "", re.sub(r" ?(⟦|⟧) ?", r"\1", _CONNECTIVE.sub(r"⟧⟦\1⟧⟦", text))) if "⟦" in text else text
-    words = {
-        mark: _JOINTS[mark.strip("⟦⟧")]
-        for mark in {",", ";", *re.findall(r"⟦[^⟧ ]*⟧", text)}
-        if mark.strip("⟦⟧") in _JOINTS
-    }
-    for joints in ((";",), ("or",), ("and", ",")):
-        parts, found = split_at(text, frozenset(mark for mark, joint in words.items() if joint in joints))
-        if found and not (parts[0] and parts[-1]) and "⟦" in found[0] + found[-1]:
+    """Parts between ; or, and, or a comma, outside of brackets."""
+    for joints in ((";",), ("⟪or⟫",), ("⟪and⟫", ",")):
+        parts, found = split_at(text, frozenset(joints))
+        if not found:
+            continue
+        if not (parts[0] and parts[-1]) and "⟪" in found[0] + found[-1]:
             return Node("words", text)
-        if found:
-            node = _several(
-                "," if {",", ";"} & {*found} else joints[0], [part for part in parts if part.strip(" ,;")], depth
-            )
-            names = {item.text for item in node.items}
-            if node.kind != "and" and {item.kind for item in node.items} == {"set"} and len(names) == 1:
-                return Node(
-                    "set", names.pop(), items=tuple(interval for item in node.items for interval in item.items)
-                )
-            return node if len(node.items) > 1 else node.items[0]
+        kind = "," if {",", ";"} & {*found} else joints[0].strip("⟪⟫")
+        node = _several(kind, [part for part in parts if part.strip(" ,;")], depth)
+        names = {item.text for item in node.items}
+        if kind != "and" and {item.kind for item in node.items} == {"set"} and len(names) == 1:
+            return _union_of(node.items)
+        return node if len(node.items) > 1 else node.items[0]
     return None
+
+
+def _union_of(items: tuple[Node, ...]) -> Node:
+    parts = (part for item in items for part in (item.items if item.kind == "set" else (item,)))
+    return Node("set", next((item.text for item in items if item.text), ""), items=tuple(parts))
 
 
 def _relation(text: str, depth: int) -> Node | None:
@@ -182,14 +167,9 @@ def _inequality(signs: list[str], sides: list[str], items: tuple[Node, ...]) -> 
     """The set of the numbers that x > 2, 1 < x < 2, x != 2 or x in [1,2) says; None for other relations."""
     names = [bool(_VARIABLE.fullmatch(side)) for side in sides]
     if signs[0] in (">", r"\ge"):
-        signs, names, sides, items = (
-            [FLIPPED.get(sign, sign) for sign in signs[::-1]],
-            names[::-1],
-            sides[::-1],
-            items[::-1],
-        )
+        return _inequality([FLIPPED.get(sign, sign) for sign in signs[::-1]], sides[::-1], items[::-1])
     if signs == [r"\in"] and names[0] and items[1].kind in ("set", *PAIRS):
-        return Node("set", sides[0], items=items[1].items if items[1].kind == "set" else items[1:])
+        return replace(_union_of(items[1:]), text=sides[0])
     if signs == [r"\ne"] and names == [True, False]:
         return Node("set", sides[0], items=(Node("()", items=(_LOW, items[1])), Node("()", items=(items[1], _HIGH))))
     if not {*signs} <= {"<", r"\le"} or names not in ([False, True, False], [True, False], [False, True]):
@@ -201,10 +181,9 @@ def _inequality(signs: list[str], sides: list[str], items: tuple[Node, ...]) -> 
 
 def _union(text: str, depth: int) -> Node | None:
     parts, found = split_at(text, frozenset([r"\cup"]))
-    items = _several("", parts, depth).items if found and all(parts) else ()
-    if not found or any(item.kind not in ("set", "{}", *PAIRS) for item in items) or not items:
-        return Node("words", text) if found else None
-    return Node("set", items=tuple(part for item in items for part in (item.items if item.kind == "set" else (item,))))
+    items = _several("", parts, depth).items if found else ()
+    is_known = all(item.kind in ("set", "{}", *PAIRS) for item in items)
+    return None if not found else _union_of(items) if is_known else Node("words", text)
 
 
 def _bracket(text: str, depth: int) -> Node | None:
@@ -212,29 +191,34 @@ def _bracket(text: str, depth: int) -> Node | None:
     outwards = re.fullmatch(r"([\[\]])([^()\[\]]*,[^()\[\]]*)([\[\]])", text)
     if outwards:  # ]2,5[ is (2,5)
         text = "(["[outwards[1] == "["] + outwards[2] + ")]"[outwards[3] == "]"]
-    opening = next((one for one in ("(", "[", r"\{", r"\langle") if text.startswith(one)), "")
-    closing = next((one for one in (")", "]", r"\}", r"\rangle") if text.endswith(one)), "")
-    if not opening or not closing or not _whole(text, opening, closing) or (opening == r"\{") != (closing == r"\}"):
+    found = _BRACKETS.fullmatch(text)
+    if not found or not _whole(text, found[1].strip(), found[3].strip()) or (found[1] == r"\{") != (found[3] == r"\}"):
         return None
-    inside, pair = text[len(opening) : -len(closing)].strip(), _BRACKETS[opening] + _BRACKETS[closing]
-    parts, found = split_at(inside, frozenset("|:"))
-    if pair == "{}" and found:  # {x | x > 2}, the set that the condition says
-        name, condition = parts[0].removesuffix(r"\in\mathbb{R}"), _read(parts[1], depth)
-        is_said = len(parts) == 2 and condition.kind == "set" and condition.text == name
-        return Node("set", items=condition.items) if is_said else Node("words", text)
-    items, found = split_at(inside, frozenset(",;"))
+    pair, inside = re.sub(r"\\[lr]angle ?", "|", found[1] + found[3]).replace("\\", ""), found[2].strip()
     if pair == "{}":
-        node = _several(pair, [item for item in items if item], depth)
-        if any(item.startswith(r"\{") for item in items):
-            return Node("words", text)
-        return node.items[0] if len(node.items) == 1 and node.items[0].kind == "value" else node
-    if not found:
-        return _read(inside, depth) if pair in ("()", "[]") and opening != r"\langle" else None
-    if not all(items) or len(items) != 2 and pair not in ("()", "[]"):
+        return _braces(text, inside, depth)
+    items, commas = split_at(inside, frozenset(",;"))
+    if not commas:
+        return _read(inside, depth) if pair in ("()", "[]") else None
+    if not all(items) or len(items) != 2 and pair not in ("()", "[]", "||"):
         return Node("words", text)
-    node = _several("()" if pair == "[]" and len(items) > 2 else pair, items, depth)
+    node = _several("()" if pair == "||" or pair == "[]" and len(items) > 2 else pair, items, depth)
     is_interval = pair in ("(]", "[)") or len(items) == 2 and not {_LOW, _HIGH}.isdisjoint(node.items)
     return Node("set", items=(node,)) if is_interval else node
+
+
+def _braces(text: str, inside: str, depth: int) -> Node:
+    """A set by its items, or by the condition that it says: {x | x > 2}."""
+    parts, bars = split_at(inside, frozenset("|:"))
+    if bars:
+        name, condition = parts[0].removesuffix(r"\in\mathbb{R}"), _read(parts[1], depth)
+        is_said = len(parts) == 2 and condition.kind == "set" and condition.text == name
+        return replace(condition, text="") if is_said else Node("words", text)
+    items = split_at(inside, frozenset(",;"))[0]
+    if any(item.startswith("\\{") for item in items):
+        return Node("words", text)
+    node = _several("{}", [item for item in items if item], depth)
+    return node.items[0] if len(node.items) == 1 and node.items[0].kind == "value" else node
 
 
 def _plus_minus(text: str, depth: int) -> Node | None:
@@ -250,10 +234,7 @@ def _quantities(text: str) -> Node:
     if "⟦°⟧" in text and re.search(r"\\(?:sin|cos|tan|cot|sec|csc)", text):
         text = re.sub(r"([\d.]+|\\?[A-Za-z]+|\})⟦°⟧", r"(\1\\cdot \\frac{\\pi}{180})", text)
     if "⟦" not in text:
-        ratio, found = split_at(text, frozenset(":"))
-        if found and all(ratio):
-            return Node(":", items=tuple(Node("value", part) for part in ratio))
-        return Node("value" if text else "words", text)
+        return Node("words" if not text or ":" in text else "value", text)
     front = re.fullmatch(r"([+-]?)⟦([^⟧]*)⟧([^⟦⟧]+(?:⟦[^⟧]*⟧)?)", text)
     if front and front[2].lower().strip(".") in CURRENCY:
         rest = _quantities(front[1] + front[3])

@@ -24,9 +24,10 @@ NOT_KNOWN_EQUAL = r"""
 3:4 ~ 6:8   3:4 ~ \frac34   4 ~ \min(4,9)   5 ~ 5\text{ pounds of beef}   500\text{ cm} ~ 5\text{ m}
 52_8 ~ 52_{\text{eight}}   6 ~ \gcd(12,18)   73 ~ 73\text{ gallons of water}
 7\text{ km }200\text{ m} ~ 7.2\text{ km}   8 ~ 8\,\mathrm{m}\,\mathrm{s}^{-1}   90\text{ minutes} ~ 1.5\text{ hours}
-9:05 \text{ p.m.} ~ 21:05   \$5 ~ 500\text{ cents}   \binom{7}{2} ~ C(7,2)   \frac13 ~ 0.333\ldots
-\mathbb{R}\setminus\{1\} ~ (-\infty,1)\cup(1,\infty)   \mathbb{R}\setminus\{1\} ~ x\ne1   v ~ \vec{v}   x<2 ~ -x>-2
-x\equiv 1 \pmod 7 ~ 1\pmod 7
+9:05 \text{ p.m.} ~ 21:05   \$5 ~ 500\text{ cents}   \binom{7}{2} ~ C(7,2)   \frac13 ~ 0.333333
+\frac13 ~ 0.333\ldots   \frac23 ~ 0.666666   \frac23 ~ 0.666667   \frac{1}{3} ~ 0.333333
+\mathbb{R}\setminus\{1\} ~ (-\infty,1)\cup(1,\infty)   \mathbb{R}\setminus\{1\} ~ x\ne1   \pi ~ 3.14159
+\pi ~ 3.14159265   \pi ~ 3.141593   e^{10} ~ 22026.46579   v ~ \vec{v}   x<2 ~ -x>-2   x\equiv 1 \pmod 7 ~ 1\pmod 7
 """  # right ones
 NOT_KNOWN_EQUAL = {tuple(case.split(" ~ ")) for case in re.split("   |\n", NOT_KNOWN_EQUAL.strip())}
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openrlhf_sagc.grading.cleaning import cleaned, number, rounded
+from openrlhf_sagc.grading.cleaning import cleaned, number
 
 SPELLINGS = r"""
 7,350 ~ 7350   11,\! 111,\! 100 ~ 11111100   1{,}000 ~ 1000   0{,}75 ~ 0.75   3\,600\,000 ~ 3600000
@@ -39,10 +39,3 @@ def test_numbers_are_exact(case):
     text, value = case.split(" ~ ")
     assert number(text) == Fraction(value)
     assert not any(map(number, ["1/0", "1 2", "1e9999", "--17", "+-1", "1.2.3", "x", ""]))
-
-
-def test_a_decimal_is_taken_for_the_endless_number_it_was_rounded_or_cut_from():
-    third, two_thirds = Fraction(1, 3), Fraction(2, 3)
-    assert rounded("0.333333", third) and rounded("0.666666", two_thirds) and rounded("0.666667", two_thirds)
-    assert rounded("0.000000333333", third / 10**6) and not rounded("4.999999", Fraction(5))
-    assert not any(rounded(text, third) for text in ("0.33333", "0.333334", "0.333335", "-0.333333"))

@@ -17,8 +17,8 @@ RIGHT = r"""
 5:7:6 ~ 5:7:6   DEF ~ F, D, E   (2,5] ~ ]2,5]   (2,5) ~ ]2,5[   [2,5) ~ [2,5[   0,1 ~ 1 \text{ and } 0
 0,1 ~ \{1,0\}   (1,4)\cup(6,\infty) ~ 1<x<4 \text{ or } x>6   (-\infty,2)\cup(5,\infty) ~ (-\infty,2),(5,\infty)
 \{x:-1\le x<7\} ~ [-1,7)   x>2 ~ 2<x   5 ~ 5\text{ m}   0.05 ~ 5\%   12 ~ = 12   7 ~ x+y=7   y=2x+3 ~ f(x)=2x+3
-BD ~ D, B   14 ~ (B) 14   \frac{1}{3} ~ 0.333333   \frac{1}{2^{74}} ~ \frac{2}{2^{75}}
-\sqrt{2}+\sqrt{3} ~ \sqrt{5+2\sqrt{6}}   \pi ~ 3.14159   \infty ~ \infty   -1 ~ i^2   \tan^2 x+1 ~ \sec^2 x
+BD ~ D, B   14 ~ (B) 14   \frac{1}{2^{74}} ~ \frac{2}{2^{75}}
+\sqrt{2}+\sqrt{3} ~ \sqrt{5+2\sqrt{6}}   \infty ~ \infty   -1 ~ i^2   \tan^2 x+1 ~ \sec^2 x
 x+y<2 ~ -x-y>-2   (0,\sqrt2) ~ 0<x<\frac{2}{\sqrt2}
 20 ~ 4(5)
 """
@@ -31,7 +31,7 @@ WRONG = r"""
 1\text{ hour }30\text{ minutes} ~ 90   5\text{ cm} ~ 5\text{ m}   0.5 ~ 5\%   12 ~ \ge 12   x+y=7 ~ 7   5 ~ 2x=5
 5 ~ x=5=4   5 ~ \text{not}=5   x=1 ~ y=1   7:15 PM ~ 7:15 AM   5 ~ \max\{5,6\}   x=1,y=2 ~ 2,1   1,2 ~ x=1\text{ or }y=2   14 ~ (B) 15   \frac{1}{28!} ~ \frac{1}{27!}
 e^{-55} ~ e^{-45}   10^{-400} ~ 10^{-401}   10^{30}+1 ~ 10^{30}   \sqrt{2}+\sqrt{3} ~ \sqrt{5+2\sqrt{6.0000000001}}
-\pi ~ 3.1415   5 ~ 4.9999999   \infty ~ -\infty   \sqrt{x^2} ~ x   2x+y=1 ~ 2x+y=-1   x<2 ~ -x<-2
+\pi ~ 3.14159265   x+\Delta ~ x+\delta   5 ~ 4.9999999   \infty ~ -\infty   \sqrt{x^2} ~ x   2x+y=1 ~ 2x+y=-1   x<2 ~ -x<-2
 \text{minimum } 5 ~ \text{maximum } 5   A ~ B   5;6 ~ 5   x ~ X   x^2 ~ x^3   5 ~ 5\text{ more}
 """
 
