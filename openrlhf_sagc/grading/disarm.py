@@ -10,7 +10,6 @@ from typing import Any
 
 # x, \alpha, x_{n+1}, vec{a}, x', the direction of a limit: neither dots nor brackets, without which no name does anything
 NAME = re.compile(r"[\w\\{},+*/^-]{1,100}'{0,3}")
-MOST_VARIABLES = 10  # of a polynomial
 
 
 def prepare() -> None:
@@ -19,7 +18,7 @@ def prepare() -> None:
     from sympy.polys.monomials import MonomialOps  # type: ignore[import-untyped]
 
     numbers.sympify = _number  # latex2sympy2 makes numbers by sympy.Number(text), which evaluates it
-    for variables in range(1, MOST_VARIABLES + 1):  # sympy generates these functions, and keeps them
+    for variables in range(1, 11):  # of a polynomial; sympy generates these functions, and keeps them
         monomials = MonomialOps(variables)
         for operation in ("mul", "pow", "mulpow", "ldiv", "div", "lcm", "gcd"):
             getattr(monomials, operation)()
@@ -40,12 +39,8 @@ def check_names(expression: Any) -> None:
     Raises:
         ValueError: a symbol or function has another name.
     """
-    from sympy import MatrixBase, preorder_traversal  # type: ignore[import-untyped]
+    from sympy import preorder_traversal  # type: ignore[import-untyped]
 
-    if isinstance(expression, (MatrixBase, list, tuple)):
-        for part in expression:
-            check_names(part)
-        return
     for part in preorder_traversal(expression):
         name = str(getattr(part, "name", getattr(part, "__name__", type(part).__name__)))
         if not NAME.fullmatch(name):
