@@ -12,14 +12,11 @@ from typing import Any
 OUTPUT = 3  # the file descriptor that a confined process has
 MEMORY = 2 << 30  # bytes that it may allocate
 ADVICE = (4, 8, 14)  # MADV_DONTNEED, MADV_FREE, MADV_HUGEPAGE, of malloc; others reach pages that processes share
-HUGE_PAGES = 0x40000  # MAP_HUGETLB, a pool of the whole machine
 # What computing takes. All else is refused: files, sockets, processes, threads, signals, and waiting for anything.
 CALLS = (
-    *("brk", "munmap", "mremap", "mprotect", "exit", "exit_group", "rt_sigreturn", "rt_sigprocmask"),
+    *("brk", "munmap", "mremap", "mprotect", "exit", "exit_group", "rt_sigreturn"),
     *("getpid", "gettid", "getrandom", "clock_gettime", "clock_getres", "gettimeofday"),
 )
-_PR_SET_PDEATHSIG = 1
-_libc = ctypes.CDLL(None)
 
 
 def seccomp_filter() -> Any:
@@ -38,45 +35,37 @@ def seccomp_filter() -> Any:
     rules.add_rule(pyseccomp.ALLOW, "write", pyseccomp.Arg(0, pyseccomp.EQ, OUTPUT))
     for advice in ADVICE:
         rules.add_rule(pyseccomp.ALLOW, "madvise", pyseccomp.Arg(2, pyseccomp.EQ, advice))
-    kinds = mmap.MAP_ANONYMOUS | HUGE_PAGES
+    kinds = mmap.MAP_ANONYMOUS | 0x40000  # MAP_HUGETLB, a pool of the whole machine
     rules.add_rule(pyseccomp.ALLOW, "mmap", pyseccomp.Arg(3, pyseccomp.MASKED_EQ, kinds, mmap.MAP_ANONYMOUS))
     return rules
 
 
-def confine(rules: Any, target: int, cpu_seconds: int, parent: int) -> None:
+def confine(rules: Any, target: int, cpu_seconds: int, clock_seconds: float, parent: int) -> None:
     """Leave this process nothing but computing, and writing to OUTPUT; irrevocably, as root too.
 
-    It ends with its parent, and after `cpu_seconds` of its own. On a busy machine these take longer, and cost it nothing.
-
-    Args:
-        rules: of `seccomp_filter`.
-        target: file descriptor of a pipe, which becomes OUTPUT.
-        cpu_seconds: of the processor, at least 1.
-        parent: the process that forked this one. It may be gone before this one asks to end with it.
+    `target`, the file descriptor of a pipe, becomes OUTPUT. The kernel ends it with its `parent`, by SIGXCPU after `cpu_seconds`
+    (1 or more) of its own, and by SIGALRM after `clock_seconds`.
 
     Raises:
         OSError: the kernel refuses the filter.
     """
-    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+    if os.getppid() != parent:  # it had ended before
         os._exit(1)
-    if target != OUTPUT:
-        os.dup2(target, OUTPUT, inheritable=False)
-    os.set_blocking(OUTPUT, False)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the thread that started its parent may have blocked signals
+    signal.setitimer(signal.ITIMER_REAL, clock_seconds)
+    os.dup2(target, OUTPUT)
     os.closerange(0, OUTPUT)
     os.closerange(OUTPUT + 1, os.sysconf("SC_OPEN_MAX"))
     with suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
         file.write("1000")  # a machine without memory ends this process first
-    limits = {"AS": _allocated() + MEMORY, "CPU": cpu_seconds, "CORE": 0, "FSIZE": 0, "NOFILE": 0}
-    for name, limit in limits.items():
-        resource.setrlimit(getattr(resource, f"RLIMIT_{name}"), (limit, limit))
-    rules.load()
-
-
-def _allocated() -> int:
-    """Bytes of this process's address space."""
     with open("/proc/self/statm") as file:
-        return int(file.read().split()[0]) * resource.getpagesize()
+        allocated = int(file.read().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (allocated + MEMORY,) * 2)
+    resource.setrlimit(resource.RLIMIT_CPU, (cpu_seconds, cpu_seconds + 1))
+    for nothing in (resource.RLIMIT_CORE, resource.RLIMIT_FSIZE, resource.RLIMIT_NOFILE):
+        resource.setrlimit(nothing, (0, 0))
+    rules.load()
 
 
 def check(rules: Any) -> None:
@@ -87,13 +76,12 @@ def check(rules: Any) -> None:
     """
     parent, pid = os.getpid(), os.fork()
     if pid == 0:
-        code = 1
         try:
-            confine(rules, 1, cpu_seconds=10, parent=parent)
+            confine(rules, 1, cpu_seconds=10, clock_seconds=100, parent=parent)
             os.open("/", os.O_RDONLY)
         except PermissionError:
-            code = 0
+            os._exit(0)
         finally:
-            os._exit(code)
+            os._exit(1)
     if os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]):
         raise RuntimeError("this kernel does not confine processes by seccomp: use one with CONFIG_SECCOMP_FILTER")

@@ -6,23 +6,23 @@ from contextlib import contextmanager
 from openrlhf_sagc.grading.algebra import Comparisons
 
 PROGRAM = """
-import json, sys
-sys.path[:] = json.loads(sys.argv[2])
-import ctypes, mmap, os, pickle, pyseccomp, resource, signal, socket, subprocess, threading, time
+import ctypes, json, mmap, os, pickle, pyseccomp, resource, signal, socket, subprocess, sys, threading, time
 import sympy
 from openrlhf_sagc.grading import process
 process.LESSONS = ()
+process.disarm = lambda: None
 def run(gold, answer):
     scope = {}
     exec(answer, scope)
     return scope["done"]
+process.equal = run
 """
 
 
 @contextmanager
 def comparisons(*lines, processes=4):
     """Comparisons that run the answer, which sets `done`; `lines` of Python come before."""
-    program = "\n".join([PROGRAM, *lines, "process.main(run)"])
+    program = "\n".join([PROGRAM, *lines, "process.main()"])
     running = Comparisons(processes, program)
     try:
         yield running

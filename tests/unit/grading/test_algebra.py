@@ -22,9 +22,8 @@ RIGHT, WRONG = "done = True", "done = False"
 @pytest.fixture(scope="module")
 def shared():
     """The comparisons that the reward uses, for the tests of this module."""
-    yield algebra._shared
-    algebra._shared.comparisons.close()
-    algebra._begin_anew()
+    yield algebra._comparisons
+    algebra._comparisons.close()
 
 
 def test_threads_get_verdicts_and_only_true_and_false_are_remembered(shared, monkeypatch):
@@ -33,35 +32,26 @@ def test_threads_get_verdicts_and_only_true_and_false_are_remembered(shared, mon
         verdicts = threads.map(algebra.equal_by_algebra, *zip(*list(pairs) * 3))
         assert list(verdicts) == 3 * list(pairs.values())
     asked, futures = [], [concurrent.futures.Future() for _ in range(3)]
-    monkeypatch.setattr(shared.comparisons, "ask", lambda *pair: asked.append(pair) or futures[len(asked) - 1])
+    monkeypatch.setattr(shared, "ask", lambda *pair: asked.append(pair) or futures[len(asked) - 1])
     assert algebra.equal_by_algebra("1", "2-2") is False and not asked
     futures[0].set_result(None)
     futures[1].set_exception(RuntimeError("gone"))
+    futures[2].set_result(True)
     assert algebra.equal_by_algebra("1", "?") is None
     with pytest.raises(RuntimeError, match="gone"):
         algebra.equal_by_algebra("1", "?")
-    monkeypatch.setattr(algebra, "WAITING_SECONDS", 0.1)
-    assert [algebra.equal_by_algebra("1", "?") for _ in range(2)] == [None, None]  # one that is awaited is asked once
-    futures[2].set_result(True)
-    assert algebra.equal_by_algebra("1", "?") is True and asked == [("1", "?")] * 3
+    assert [algebra.equal_by_algebra("1", "?") for _ in range(2)] == [True, True] and asked == [("1", "?")] * 3
+    assert algebra._verdict.cache_info().maxsize * 2 * 1000 * 4 < 64 << 20  # bytes of answers
 
 
 def test_a_stopped_comparison_is_no_failed_reward(shared, monkeypatch):
     stopped, late = concurrent.futures.Future(), concurrent.futures.Future()
     stopped.set_result(None)
-    monkeypatch.setattr(shared.comparisons, "ask", lambda gold, answer: stopped if "y" in answer else late)
+    monkeypatch.setattr(shared, "ask", lambda gold, answer: stopped if "y" in answer else late)
     monkeypatch.setattr(algebra, "WAITING_SECONDS", 0.1)
     result = reward_func([r"\boxed{1+y}", r"\boxed{1+z}", r"\boxed{5}", ""], [""] * 4, ["5"] * 4)
     assert result["rewards"].tolist() == [0, 0, 1, 0]
     assert result["extra_logs"]["comparison_stopped"].tolist() == [1, 1, 0, 0]
-
-
-def test_the_oldest_verdicts_are_forgotten(shared, monkeypatch):
-    monkeypatch.setattr(algebra, "REMEMBERED", 2)
-    shared.verdicts.clear()
-    for answer in ("1+1", "1+2", "1+3"):
-        algebra.equal_by_algebra("2", answer)
-    assert list(shared.verdicts) == [("2", "1+2"), ("2", "1+3")]
 
 
 def test_64_answers_that_hang_delay_others_by_little():
@@ -113,16 +103,24 @@ def test_a_process_that_is_killed_costs_one_retry(killed):
 
 
 def test_a_comparison_that_kills_the_process_again_and_again_is_given_up():
-    dies = "lambda self, one: os._exit(3) if one.gold else add(self, one)"
-    with comparisons("add = process.Comparisons.add", f"process.Comparisons.add = {dies}") as running:
+    start = "start = process.Comparisons.start_what_may_run"
+    dies = "lambda self: os._exit(3) if any(b'dies' in one for one in self.waiting[0]) else start(self)"
+    with comparisons(start, f"process.Comparisons.start_what_may_run = {dies}") as running:
         with pytest.raises(RuntimeError, match="it ended with exit code 3"):
             running.ask("dies", RIGHT).result(100)
         assert running.ask("", RIGHT).result(100) is True
 
 
+def test_a_process_that_dies_after_every_verdict_costs_none():
+    dies = "process.Comparisons.hear = lambda self, pipe: hear(self, pipe) or os._exit(3)"
+    with comparisons("hear = process.Comparisons.hear", dies) as running:
+        verdicts = [running.ask(str(number), RIGHT) for number in range(4)]
+        assert [verdict.result(300) for verdict in verdicts] == [True] * 4
+
+
 BROKEN = {
     "apt-get install libseccomp2 && pip install pyseccomp": "sys.modules['pyseccomp'] = None",
-    "it ended with exit code -6": "os.write(int(sys.argv[3]), b'{'); os.abort()",
+    "it ended with exit code -6": "os.write(int(sys.argv[2]), b'{'); os.abort()",
     "it ended with exit code -9": "time.sleep(1000)",
     "nowhere/python": "",
 }
@@ -140,7 +138,8 @@ def test_processes_that_cannot_work_are_no_wrong_answers(message, monkeypatch):
 
 def test_what_is_asked_of_a_closed_process_ends():
     with comparisons() as running:
-        verdicts = [running.ask("", HANGS) for _ in range(3)]
+        verdicts = [running.ask(str(number), HANGS) for number in range(3)]
+        assert running.ask("1", HANGS) is verdicts[1]  # one that is awaited is asked once
     for verdict in verdicts:
         with pytest.raises(RuntimeError, match="the comparisons were closed"):
             verdict.result(10)
@@ -157,17 +156,17 @@ def test_the_process_has_no_environment_and_may_print_and_die_while_it_starts(mo
 
 
 def test_thousands_at_once_do_not_block():
-    says = "lambda self, one: self._say({'id': one.id, 'verdict': True})"
-    with comparisons(f"process.Comparisons.add = {says}") as running:
-        verdicts = [running.ask("x" * 500, RIGHT) for _ in range(20_000)]
+    says = "lambda self: self.waiting[0] and self._connection.send_bytes(b'1' + self.waiting[0].popleft())"
+    with comparisons(f"process.Comparisons.start_what_may_run = {says}") as running:
+        verdicts = [running.ask(f"{number:500}", RIGHT) for number in range(20_000)]
         assert all(verdict.result(100) is True for verdict in verdicts)
 
 
 def test_a_forked_process_has_comparisons_of_its_own(shared):
     assert algebra.equal_by_algebra("4", "2+2")
-    pid = os.fork()
+    pid, process = os.fork(), shared._process
     if pid == 0:
-        os._exit(not (algebra._shared is not shared and algebra.equal_by_algebra("4", "1+3")))
+        os._exit(not (algebra.equal_by_algebra("4", "1+3") and shared._process is not process))
     assert os.waitpid(pid, 0)[1] == 0
 
 

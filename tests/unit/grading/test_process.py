@@ -2,62 +2,63 @@
 
 import os
 import time
+from multiprocessing import Pipe
+from signal import SIGALRM
 
 import pytest
 
 from openrlhf_sagc.grading import process
-from openrlhf_sagc.grading.process import TRIES, Comparison
 
 
 @pytest.fixture
 def comparisons(monkeypatch):
-    """Comparisons of three processes, whose children only sleep; `said` are their lines."""
-    monkeypatch.setattr(process.Comparisons, "_compare_and_exit", lambda *_: time.sleep(1000))
-    running = process.Comparisons(lambda gold, answer: True, None, 3, lambda line: running.said.append(line))
-    running.said, running.now = [], time.monotonic()
-    monkeypatch.setattr(process.time, "monotonic", lambda: running.now)
+    """Comparisons of three processes, whose children only sleep; `said` is the other end of their connection."""
+    monkeypatch.setattr(process, "confine", lambda *_: time.sleep(1000))
+    said, connection = Pipe()
+    running = process.Comparisons(3, None, connection)
+    running.said = said
     yield running
-    for comparison in list(running.busy.values()):
-        running._bury(comparison)
+    late(running)
 
 
-def later(running, seconds):
-    """So much later, late ones end and others start; returns (id, try) of those at work."""
-    running.now += seconds
-    running.end_late_ones()
+def asked(running, requests=""):
+    """Who is at work then, with the tries before this one: "a0 b1"."""
+    running.waiting[0].extend(request.encode() for request in requests)
     running.start_what_may_run()
-    return [(one.id, one.tries) for one in running.busy.values()]
+    return " ".join(f"{request.decode()}{tries}" for _, tries, request in running.busy.values())
+
+
+def late(running, requests="abcdefg"):
+    """The kernel ends their children."""
+    for pipe, (pid, _, request) in list(running.busy.items()):
+        if request.decode() in requests:
+            os.kill(pid, SIGALRM)
+            running.hear(pipe)
 
 
 def test_fresh_ones_go_first_and_last_tries_leave_them_a_process(comparisons):
-    for number in range(4):
-        comparisons.add(Comparison(number, "1", "2"))
-    assert later(comparisons, 0) == [(0, 1), (1, 1), (2, 1)]
-    assert later(comparisons, 0.9 * TRIES[0]) == [(0, 1), (1, 1), (2, 1)]
-    assert later(comparisons, 0.2 * TRIES[0]) == [(3, 1), (0, 2), (1, 2)]
-    comparisons.add(Comparison(4, "1", "2"))
-    assert later(comparisons, TRIES[0]) == [(0, 2), (1, 2), (4, 1)]
-    assert later(comparisons, TRIES[0]) == [(0, 2), (1, 2), (2, 2)]
-    assert later(comparisons, TRIES[1]) == [(3, 2), (4, 2), (0, 3)]
-    assert later(comparisons, TRIES[1]) == [(0, 3), (1, 3)]  # 2, 3 and 4 wait, and the third process stays free
-    comparisons.add(Comparison(5, "1", "2"))
-    assert later(comparisons, 0) == [(0, 3), (1, 3), (5, 1)] and not comparisons.said
+    assert asked(comparisons, "abcd") == "a0 b0 c0"
+    for requests, then in {"abc": "d0 a1 b1", "da": "b1 e0 c1", "bec": "d1 e1", "de": "a2 b2"}.items():
+        assert asked(comparisons, "e" * (requests == "da")) and not late(comparisons, requests)
+        assert asked(comparisons) == then
+    assert asked(comparisons, "f") == "a2 b2 f0" and not comparisons.said.poll()
 
 
-def test_a_last_try_that_is_late_is_none(comparisons):
-    comparisons.add(Comparison(7, "1", "2"))
-    assert [later(comparisons, seconds) for seconds in (0, *TRIES[:-1])] == [[(7, number)] for number in (1, 2, 3)]
-    assert later(comparisons, 0.9 * TRIES[-1]) == [(7, 3)] and not comparisons.said
-    assert later(comparisons, 0.2 * TRIES[-1]) == [] and comparisons.said == [{"id": 7, "verdict": None}]
-
-
-def test_no_child_is_left_over(comparisons, monkeypatch):
+def test_a_last_try_that_is_late_is_none_and_no_child_is_left_over(comparisons, monkeypatch):
     open_before, children = set(os.listdir("/proc/self/fd")), []
     monkeypatch.setattr(os, "fork", lambda fork=os.fork: children.append(fork()) or children[-1])
-    comparisons.add(Comparison(0, "1", "2"))
-    comparisons.add(Comparison(1, "1", "2"))
-    assert [len(later(comparisons, seconds)) for seconds in (0, *TRIES)] == [2, 2, 2, 0] and len(children) == 6
+    for tries in range(3):
+        assert asked(comparisons, "g" * (not tries)) == f"g{tries}" and not comparisons.said.poll()
+        late(comparisons)
+    assert asked(comparisons) == "" and comparisons.said.recv_bytes() == b"?g" and len(children) == 3
     assert set(os.listdir("/proc/self/fd")) <= open_before  # threads of other tests may have closed some of theirs
-    for child in children:
-        with pytest.raises(ChildProcessError):
-            os.waitpid(child, os.WNOHANG)
+    assert not any(os.path.exists(f"/proc/{child}") for child in children)
+
+
+@pytest.mark.parametrize("module, name", [(os, "fork"), (process, "Pipe")])
+def test_where_no_process_or_descriptor_is_left_they_wait(comparisons, monkeypatch, module, name):
+    open_before = set(os.listdir("/proc/self/fd"))
+    with monkeypatch.context() as patched:
+        patched.setattr(module, name, lambda **_: os.open("/nowhere", 0))  # an OSError
+        assert asked(comparisons, "a") == "" and set(os.listdir("/proc/self/fd")) <= open_before
+    assert asked(comparisons) == "a0"
