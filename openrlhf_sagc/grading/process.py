@@ -27,8 +27,9 @@ TRIES = (0.25, 1.5, 120.0)  # seconds by the clock of a comparison's first, seco
 OWN_SECONDS = 5  # of the processor, at most, in each try
 LESSONS = (  # answers of several forms, compared before the process is ready: sympy imports and caches what they need
     (r"(\frac{1}{2}+x, x^2+2x+1, \sin^2 x + \cos^2 x, 2^{x+1})", r"(x+0.5, (x+1)^2, 1, 2\cdot 2^x)"),
-    (r"(\frac{x^2-1}{x-1}, e^{2\pi i}+\sqrt{8})", r"(x+1, e^{-i}+\log_2 9)"),
-    (r"(y=2x+3, \binom{7}{2}+5!)", r"(2y=4x+6, \ln 20+\sum_{n=1}^{10} n)"),
+    (r"(\frac{x^2-1}{x-1}, \sqrt{8}, e^{2\pi i})", r"(x+1, 2\sqrt2, e^{-i})"),
+    (r"(\log_2 8, \begin{pmatrix}1 \\ \pi\end{pmatrix})", r"(\frac{\ln 8}{\ln 2}, \begin{pmatrix}1\\3\end{pmatrix})"),
+    (r"(y=2x+3, \binom{7}{2}+5!)", r"(2y=4x+6, \sum_{n=1}^{10} n)"),
 )
 
 

@@ -11,7 +11,6 @@ from typing import Any
 
 OUTPUT = 3  # the file descriptor that a confined process has
 MEMORY = 2 << 30  # bytes that it may allocate
-ADVICE = (4, 8, 14)  # MADV_DONTNEED, MADV_FREE, MADV_HUGEPAGE, of malloc; others reach pages that processes share
 # What computing takes. All else is refused: files, sockets, processes, threads, signals, and waiting for anything.
 CALLS = (
     *("brk", "munmap", "mremap", "mprotect", "exit", "exit_group", "rt_sigreturn"),
@@ -33,7 +32,7 @@ def seccomp_filter() -> Any:
     for call in CALLS:
         rules.add_rule(pyseccomp.ALLOW, call)
     rules.add_rule(pyseccomp.ALLOW, "write", pyseccomp.Arg(0, pyseccomp.EQ, OUTPUT))
-    for advice in ADVICE:
+    for advice in (4, 8, 14):  # MADV_DONTNEED, MADV_FREE, MADV_HUGEPAGE of malloc; others reach pages that are shared
         rules.add_rule(pyseccomp.ALLOW, "madvise", pyseccomp.Arg(2, pyseccomp.EQ, advice))
     kinds = mmap.MAP_ANONYMOUS | 0x40000  # MAP_HUGETLB, a pool of the whole machine
     rules.add_rule(pyseccomp.ALLOW, "mmap", pyseccomp.Arg(3, pyseccomp.MASKED_EQ, kinds, mmap.MAP_ANONYMOUS))
