@@ -36,13 +36,14 @@ def equal_values(gold: str, answer: str) -> bool:
 def is_near(exact: str, text: str) -> bool:
     """Whether both are numbers, 2 % from each other at most."""
     a, b = _expression(exact), _expression(text)
-    return a is not None and b is not None and a.is_real and b.is_real and bool(abs(a - b) <= abs(a) / 50)
+    are_numbers = all(value is not None and value.is_number and value.is_real for value in (a, b))
+    return are_numbers and bool(abs(a - b) <= abs(a) / 50)
 
 
 @lru_cache(maxsize=1000)
 def _expression(text: str):
     """The text as an expression of sympy, or None."""
-    from sympy import Rational
+    from sympy import Rational  # type: ignore[import-untyped]
 
     value = number(text)  # which saves most of a comparison's time
     if value is not None:
