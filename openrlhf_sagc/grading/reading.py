@@ -166,7 +166,7 @@ def _relation(text: str, depth: int) -> Node | None:
 def _inequality(signs: list[str], sides: list[str], items: tuple[Node, ...]) -> Node | None:
     """The set of the numbers that x > 2, 1 < x < 2, x != 2 or x in [1,2) says; None for other relations."""
     names = [bool(_VARIABLE.fullmatch(side)) for side in sides]
-    if signs[0] in (">", r"\ge"):
+    if {*signs} <= {">", r"\ge"}:
         return _inequality([FLIPPED.get(sign, sign) for sign in signs[::-1]], sides[::-1], items[::-1])
     if signs == [r"\in"] and names[0] and items[1].kind in ("set", *PAIRS):
         return replace(_union_of(items[1:]), text=sides[0])

@@ -153,7 +153,7 @@ def test_wheel_holds_the_package_and_the_trees_of_openrlhf(built):
         (license_file,) = [name for name in names if name.startswith(info) and name.endswith("LICENSE")]
         assert wheel.read(license_file) == (ROOT / "LICENSE").read_bytes()
     assert built[1].name == f"openrlhf_sagc-{VERSION}-py3-none-any.whl"
-    kinds = ("py", "csv")
+    kinds = ("py", "csv", "toml")
     files = {str(path.relative_to(ROOT)) for kind in kinds for path in ROOT.glob(f"openrlhf_sagc/**/*.{kind}")}
     for tree in ("base", "patched", "cpu-base", "cpu-patched"):
         made = (ROOT / "build" / tree / "openrlhf").rglob("*.py")

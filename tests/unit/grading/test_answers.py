@@ -1,5 +1,4 @@
 import csv
-import re
 import time
 
 import pytest
@@ -14,32 +13,13 @@ from openrlhf_sagc.grading.cleaning import cleaned, number
 from openrlhf_sagc.grading.extraction import extract_answer
 
 FORMS = list(csv.DictReader((ROOT / "eval/studies/grader/answer_forms.csv").open()))
-NOT_KNOWN_EQUAL = r"""
-(-\infty,-1]\cup[3,\infty) ~ (-\infty,-1]\text{ and }[3,\infty)   (1,3)\cup(2,5) ~ (1,5)   (2,5) ~ x>2\text{ and }x<5
-10 ~ C_5^3   10 ~ ^5C_2   10 ~ {}_5C_2   10\text{ kg} ~ 10\text{ m}   10\text{ km} ~ 10000\text{ m}
-11:00\text{ PM} ~ 11\text{ p.m.}   12:15\text{ AM} ~ 00:15   16\text{:}40 ~ 4:40 PM
-1\text{ hour }30\text{ minutes} ~ 1.5\text{ hours}   1\text{ hour }45\text{ minutes} ~ 105\text{ minutes}
-20 ~ A_5^2   20 ~ P(5,2)   21 ~ C(7,2)   21 ~ C_7^2   21 ~ \max\{4,21\}   21 ~ \text{lcm}(3,7)
-2\text{ weeks }3\text{ days} ~ 17\text{ days}   2x+y=1 ~ 4x+2y=2   36 ~ \text{lcm}(12,18)   3:05\text{ PM} ~ 15:05
-3:4 ~ 6:8   3:4 ~ \frac34   4 ~ \min(4,9)   5 ~ 5\text{ pounds of beef}   500\text{ cm} ~ 5\text{ m}
-52_8 ~ 52_{\text{eight}}   6 ~ \gcd(12,18)   73 ~ 73\text{ gallons of water}
-7\text{ km }200\text{ m} ~ 7.2\text{ km}   8 ~ 8\,\mathrm{m}\,\mathrm{s}^{-1}   90\text{ minutes} ~ 1.5\text{ hours}
-9:05 \text{ p.m.} ~ 21:05   \$5 ~ 500\text{ cents}   \binom{7}{2} ~ C(7,2)   \frac13 ~ 0.333333
-\frac13 ~ 0.333\ldots   \frac23 ~ 0.666666   \frac23 ~ 0.666667   \frac{1}{3} ~ 0.333333
-\mathbb{R}\setminus\{1\} ~ (-\infty,1)\cup(1,\infty)   \mathbb{R}\setminus\{1\} ~ x\ne1   \pi ~ 3.14159
-\pi ~ 3.14159265   \pi ~ 3.141593   e^{10} ~ 22026.46579   v ~ \vec{v}   x<2 ~ -x>-2   x\equiv 1 \pmod 7 ~ 1\pmod 7
-"""  # right ones
-NOT_KNOWN_EQUAL = {tuple(case.split(" ~ ")) for case in re.split("   |\n", NOT_KNOWN_EQUAL.strip())}
 
 
 @pytest.mark.parametrize("case", FORMS, ids=lambda case: f"{case['gold']} | {case['answer']}")
 def test_forms_of_answers(case):
-    is_right = case["equal"] == "1" and (case["gold"], case["answer"]) not in NOT_KNOWN_EQUAL
-    assert comparison.equal(case["gold"], case["answer"]) is is_right
-
-
-def test_what_is_not_known_equal_is_a_right_form():
-    assert NOT_KNOWN_EQUAL <= {(case["gold"], case["answer"]) for case in FORMS if case["equal"] == "1"}
+    """Those that are lost are right ones that the grader does not know to be equal."""
+    assert not case["lost"] or case["equal"] == "1"
+    assert comparison.equal(case["gold"], case["answer"]) is (case["equal"] == "1" and not case["lost"])
 
 
 def test_empty_and_long_answers():

@@ -5,12 +5,11 @@ import sys
 import time
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from openrlhf_sagc.grading import comparison
 from openrlhf_sagc.grading.comparison import equal, same
-from openrlhf_sagc.grading.expressions import expressions
 from openrlhf_sagc.grading.reading import read
 
 RIGHT = r"""
@@ -59,15 +58,6 @@ def test_a_system_is_a_tuple_of_its_names_in_order(names):
     assert equal("x=4,y=9,z=-1", system) and not equal("x=9,y=4,z=-1", system)
 
 
-@settings(max_examples=50)
-@given(st.fractions(max_denominator=10**6), st.integers(-40, 40))
-def test_numbers_are_compared_relatively(x, exponent):
-    gold = rf"\frac{{{x.numerator}}}{{{x.denominator}}}\cdot 10^{{{exponent}}}"
-    other = rf"\frac{{{x.numerator + 1}}}{{{x.denominator}}}\cdot 10^{{{exponent}}}"
-    assert equal(gold, rf"10^{{{exponent}}}\cdot \frac{{{2 * x.numerator}}}{{{2 * x.denominator}}}")
-    assert not equal(gold, other)
-
-
 @pytest.mark.parametrize("last", ["59+x", "777+x"])
 def test_sets_of_60_different_items_end(last):
     """As each item may be compared with each, the second set having them from behind. Longer ones are not compared."""
@@ -79,11 +69,6 @@ def test_sets_of_60_different_items_end(last):
     started = time.process_time()
     assert equal(rf"\{{{gold}\}}", rf"\{{{answer}\}}") is (last == "59+x")
     assert time.process_time() - started < 3
-
-
-@pytest.mark.parametrize("text", r"3 \to 8|6 2|52_8|y''|A^T|\overline{4}5|5'|⟦cm⟧||+-5|{1,2}|x=5".split("|"))
-def test_what_is_no_expression_is_not_read_as_one(text):
-    assert expressions(text) == []
 
 
 def test_plain_verdicts_import_no_sympy():

@@ -40,7 +40,7 @@ def test_an_answer_is_read_wholly():
     assert read(r"3\text{ ft }2\text{ in}") == Node("+", items=(feet, inches))
     assert read("(B) 17") == Node("option", "B", items=(seventeen,))
     assert read(r"\emptyset") == read(r"\text{There are no solutions.}")
-    assert read("x>2") == read("2<x") and read("5=x") == read("x=5")
+    assert read(">1<1").kind == "relation" and read("x>2") == read("2<x") and read("5=x") == read("x=5")
     assert read("(" * 400 + "1,2" + ")" * 400) != read("(1,2)")
 
 
