@@ -59,9 +59,13 @@ def why_it_ended(output: str) -> str:
 
 
 def logged_steps(output: str) -> pd.DataFrame:
-    """The scalars as the trainer printed them: those of a killed run are not all in its TensorBoard file."""
-    steps = re.findall(r"Global step (\d+): (\{.*\})", output.replace(": nan", ": None"))
-    return pd.DataFrame({int(step): ast.literal_eval(scalars) for step, scalars in steps}).T
+    """The scalars as the trainer printed them: those of a killed run are not all in its TensorBoard file.
+
+    Ray may bring a line in two parts, with lines of other processes between them.
+    """
+    steps = re.findall(r"Global step (\d+): (\{[^{}]*\})", output.replace(": nan", ": None"))
+    whole = (re.sub(r"\n\(GroupTrainer pid=\d+\) |\n\((?!GroupTrainer)[^\n]*", "", scalars) for _, scalars in steps)
+    return pd.DataFrame({int(step): ast.literal_eval(scalars) for (step, _), scalars in zip(steps, whole)}).T
 
 
 def process_ids(output: str, name: str) -> list[int]:
