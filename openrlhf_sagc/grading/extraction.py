@@ -18,8 +18,9 @@ FARTHEST = 60  # characters between boxes that are one answer
 LABEL = re.compile(r"[ \t*_#>]*(?:the[ \t]+)?(?:final[ \t]+)?answer[ \t*_]*(?::(.*))?", re.IGNORECASE)  # **Answer:** 5
 TAG = re.compile(r"</?[A-Za-z|][^<>\s]{0,40}>")  # </s>, <|im_end|>
 LOOKS = " \t\r\f\v\xa0\u3000$*_#>"
-THOUGHT = re.compile(r"<(/?)think(?:ing)?>|◁(/?)think▷", re.IGNORECASE)
-OPEN_THOUGHT = re.compile(r"<think(?:ing)?>\s*\Z|◁think▷\s*\Z", re.IGNORECASE)
+THOUGHT = re.compile(r"<think(?:ing)?>|◁think▷", re.IGNORECASE)
+THOUGHT_END = re.compile(r"</think(?:ing)?>|◁/think▷", re.IGNORECASE)
+OPEN_THOUGHT = re.compile(rf"(?:{THOUGHT.pattern})\s*\Z", re.IGNORECASE)
 TAIL = 64  # characters of a prompt's end by which it is found if its beginning was cut off
 
 
@@ -38,16 +39,12 @@ def response_of(query: str, prompt: str) -> str:
 
 def _outside_thoughts(response: str) -> str:
     """The response without what stands between <think> and </think>; a thought that does not end is left out to its end."""
-    parts: list[str] = []
-    start, thinking = 0, False
-    for tag in THOUGHT.finditer(response):
-        ends = bool(tag[1] or tag[2])
-        if ends and not thinking:
-            parts = []  # the prompt opened the thought
-        elif not thinking:
-            parts.append(response[start : tag.start()])
-        start, thinking = tag.end(), not ends
-    return "".join(parts) + ("" if thinking else response[start:])
+    begin, *thoughts = THOUGHT.split(response)
+    parts = [THOUGHT_END.split(begin)[-1]]  # a prompt may have opened a thought
+    for thought in thoughts:
+        _, *behind = THOUGHT_END.split(thought)
+        parts.append(behind[-1] if behind else "")
+    return "".join(parts)
 
 
 def extract_answer(response: str) -> str | None:
