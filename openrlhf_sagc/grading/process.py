@@ -44,9 +44,8 @@ class Comparisons:
         self._rules, self._connection = rules, connection
         self._at_once = [*[processes] * (len(TRIES) - 1), max(processes - 1, 1)]
         self.waiting: list[deque[bytes]] = [deque() for _ in TRIES]  # requests, by the tries that they have had
-        self.busy: dict[Connection, tuple[int, int, bytes]] = (
-            {}
-        )  # (child's pid, tries, request) by the pipe to hear it
+        # By the pipe to hear a child: its pid, the tries before this one, the request.
+        self.busy: dict[Connection, tuple[int, int, bytes]] = {}
 
     def start_what_may_run(self) -> None:
         """Give children to those whose turn it is, as far as there are processes, memory and file descriptors."""

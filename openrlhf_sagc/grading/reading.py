@@ -51,8 +51,9 @@ _LOW, _HIGH = Node("value", r"-\infty"), Node("value", r"\infty")
 
 def plain(text: str) -> str:
     """A text for comparison with another: without marks, articles, gaps, and the case of words."""
-    text = re.sub(r"(?<=[⟦ ])(?:[^ ⟦⟧]{3,}|N[oO]|[AP]M)(?=[⟧ ])", lambda word: word[0].lower().replace(".", ""), text)
-    text = re.sub(r"(?<![\w\\])(?:[Aa]n?|[Tt]he) (?=[A-Za-z]{2})", "", re.sub("[⟦⟧⟪⟫]", " ", text))
+    text = re.sub(r"(?<=[⟦ ])(?:[^ ⟦⟧]{3,}|N[oO]|[AP]M)(?=[⟧ ])", lambda word: word[0].lower(), text)
+    text = re.sub(r"\b([ap])\.m\b", r"\1m", re.sub("[⟦⟧⟪⟫]", " ", text))
+    text = re.sub(r"(?<![\w\\])(?:[Aa]n?|[Tt]he) (?=[A-Za-z]{2})", "", text)
     return re.sub(r"\s+", " ", text).strip(" .")
 
 
@@ -172,7 +173,8 @@ def _inequality(signs: list[str], sides: list[str], items: tuple[Node, ...]) -> 
         return replace(_union_of(items[1:]), text=sides[0])
     if signs == [r"\ne"] and names == [True, False]:
         return Node("set", sides[0], items=(Node("()", items=(_LOW, items[1])), Node("()", items=(items[1], _HIGH))))
-    if not {*signs} <= {"<", r"\le"} or names not in ([False, True, False], [True, False], [False, True]):
+    is_about_one = all(sides) and names in ([False, True, False], [True, False], [False, True])
+    if not is_about_one or not {*signs} <= {"<", r"\le"}:
         return None
     low, left = (_LOW, "(") if names[0] else (items[0], "[" if signs[0] == r"\le" else "(")
     high, right = (_HIGH, ")") if names[-1] else (items[-1], "]" if signs[-1] == r"\le" else ")")

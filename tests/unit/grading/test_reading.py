@@ -47,7 +47,8 @@ def test_an_answer_is_read_wholly():
 def test_parts_of_texts():
     parts = ["(1,2)", r"\{3,4\}", "[5,6)", r"\frac{a,b}{c}"]
     assert split_at(",".join(parts), frozenset(",")) == (parts, [","] * 3)
-    assert plain("⟦An Ellipse⟧") == plain("⟦ellipse⟧") != plain("⟦circle⟧")
+    assert plain("⟦An Ellipse⟧") == plain("⟦ellipse⟧") != plain("⟦ell.ipse⟧")
+    assert plain("7:15⟦P.M.⟧") == plain("7:15 ⟦pm⟧")
 
 
 @given(st.text(alphabet=r"\{}()[],;=<>|&123xy⟦ab⟧ .:%^", max_size=80))
