@@ -9,14 +9,15 @@ Raises:
 """
 
 import math
+import re
 from importlib.util import find_spec
 
 import torch
 
 from openrlhf_sagc.grading.algebra import equal_by_algebra
-from openrlhf_sagc.grading.answers import decided
-from openrlhf_sagc.grading.extraction import extract_answer, response_of
-from openrlhf_sagc.grading.sandbox import seccomp_filter
+from openrlhf_sagc.grading.comparison import decided
+from openrlhf_sagc.grading.extraction import THOUGHT, extract_answer
+from openrlhf_sagc.grading.walls import seccomp_filter
 
 if not find_spec("math_verify"):
     raise ImportError("openrlhf_sagc/math_reward.py needs math-verify: pip install math-verify")
@@ -24,6 +25,9 @@ try:
     seccomp_filter()
 except RuntimeError as error:
     raise ImportError(f"openrlhf_sagc/math_reward.py compares answers in a confined process: {error}") from None
+
+_OPEN_THOUGHT = re.compile(rf"(?:{THOUGHT.pattern})\s*\Z", re.IGNORECASE)
+_TAIL = 64  # characters of a prompt's end by which it is found if its beginning was cut off
 
 
 def reward_func(queries, prompts, labels, **kwargs):
@@ -61,4 +65,20 @@ def _gold(label) -> str:
 def _equal(gold: str, answer: str) -> bool | None:
     """Whether they are equal; None if the comparison was stopped."""
     verdict = decided(gold, answer)
-    return equal_by_algebra(gold, answer) if verdict is None else verdict
+    try:
+        return equal_by_algebra(gold, answer) if verdict is None else verdict
+    except TimeoutError:
+        return None
+
+
+def response_of(query: str, prompt: str) -> str:
+    """The response in `query`, which OpenRLHF decodes from the tokens of prompt and response.
+
+    The prompt is left out, as it may hold a worked example. One that was cut off on its left is found by its end; if that
+    was respelled by the tokenizer, the whole query is returned. A response to a prompt that opens a thought begins with it.
+    """
+    end, at = prompt, query.find(prompt)
+    if at < 0:  # the last place where it can be
+        end = prompt[-_TAIL:]
+        at = query.rfind(end, 0, len(prompt) + _TAIL)
+    return query if at < 0 else "<think>" * bool(_OPEN_THOUGHT.search(prompt[-40:])) + query[at + len(end) :]

@@ -2,33 +2,32 @@ r"""Answers in one spelling, in time that grows with their length: LaTeX without
 and `1⟪or⟫2`."""
 
 import re
+import tomllib
 import unicodedata
 from collections.abc import Iterator
 from fractions import Fraction
+from pathlib import Path
 
-from openrlhf_sagc.grading.words import LISTS, is_word, unit
-
-_FUNCTIONS = frozenset(
-    "sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh log ln exp max min gcd lcm det arg".split()
-)
+LISTS = tomllib.loads(Path(__file__).with_name("words.toml").read_text(encoding="utf-8"))
+_UNITS = {name: names.split("=")[0] for names in LISTS["units"].split() for name in names.split("=")}
+_BESIDE, _WHICH, _FUNCTIONS = (frozenset(LISTS[name].split()) for name in ("beside", "which", "functions"))
+LEAD, SAYS, CURRENCY = (frozenset(LISTS[name].split()) for name in ("lead", "says", "currencies"))
+PHRASES = {same: line.split("; ")[0] for line in LISTS["phrases"].strip().splitlines() for same in line.split("; ")}
+SCALES = {word: int(factor) for word, factor in (pair.split("=") for pair in LISTS["scales"].split())}
+_WORDS = {*LEAD, *SAYS, *_BESIDE, *_WHICH, *LISTS["words"].split()}
 _SIGNS = {word[0]: rf"\{word[1:]} " for word in LISTS["signs"].split()}
 _SIGNS |= dict.fromkeys("⟦⟧⟪⟫“”‘«»\u200b\ufeff", "") | dict.fromkeys("−–‐‑", "-") | dict.fromkeys("°º˚", r"^\circ ")
 _SIGNS |= {sign: rf" \frac{{{p}}}{{{q}}}" for sign, p, q in zip("½⅓⅔¼¾⅕⅙⅛", "11213111", "23344568")}
 _SIGNS |= {"ℝ": r"\mathbb{R}", "ℤ": r"\mathbb{Z}", "∣": "|", "、": ", ", "。": ".", "’": "'"}
 _TRANSLATION = str.maketrans(_SIGNS)
 _RAISED = re.compile(r"([⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁽⁾ⁿⁱˣʸᵏᵐᵃᵇᶜᵈᵉᵗʲʳˢ]+)|[₀₁₂₃₄₅₆₇₈₉ₐₑₒₓₖₙₘₚₛₜᵢⱼ]+")
-_COMMANDS = {
-    name: rf"\{to} " if to.isalpha() else to for name, to in (one.split(":", 1) for one in LISTS["commands"].split())
-}
+_COMMANDS = {name: rf"\{to} " if to.isalpha() else to for name, to in re.findall(r"(\w+):(\S*)", LISTS["commands"])}
 _TEXT = (
     r"\\(text(?:bf|it|rm|sf|tt|sc|up|normal)?|math(?:rm|bf|it|sf|tt)|[mh]box|operatorname|boldsymbol|bm|pmb|ensuremath|underline)"
     r"\*?\s*\{([^{}]*)\}"
 )
-_JOINTS = {"&": "and", "und": "and", "et": "and", "和": "and", "или": "or", "oder": "or", "ou": "or", "或": "or"}
-_JOINTS |= {"and": "and", "or": "or"}
-_CONNECTIVE = (
-    rf"⟦({'|'.join(_JOINTS)})⟧(?! *⟦(?:an?|half|\w*quarters?|thirds?|more|less|fewer|above|below|one|two|three)⟧)"
-)
+_JOINTS = dict(pair.split("=") for pair in LISTS["joints"].split())
+_CONNECTIVE = rf"⟦({'|'.join(_JOINTS)})⟧(?! *⟦(?:{LISTS['amounts']})⟧)"
 _WORD = r"[^\W\d_]+(?:[.'-][^\W\d_]+)*"
 _NUMBER = re.compile(
     r"(?P<decimal>[+-]?(?:\d+\.?\d*|\.\d+))(?:[eE](?P<e>[+-]?\d{1,3})|\\(?:times|cdot) ?10\^\{?(?P<ten>[+-]?\d{1,3})\}?)?"
@@ -145,9 +144,7 @@ _RULES = [  # in this order: (pattern, what stands for it)
         (r"⟧ *(?:\\cdot )? *⟦", " "),
         (r"⟧ *\^ *\{? *(-? *\d)(?: *\})?", r"^\1⟧"),
         (r"(?<=\d) *(?:\^ *\{? *)?⟦(?:st|nd|rd|th)⟧(?: *\})?(?! *\d)", ""),
-        (r" +", " "),
         (r"\*", r"\\cdot "),
-        (r"(?<=\d) *\{ *, *\} *(?=\d)", "{,}"),
         (
             r"(?<![\d.,])[1-9]\d{0,2}(?:(?: \d{3})+|(?:\.\d{3})+),\d+(?![\d,])",
             lambda match: re.sub("[ .]", "", match[0]).replace(",", "."),
@@ -162,7 +159,7 @@ _RULES = [  # in this order: (pattern, what stands for it)
         (r"(\\[A-Za-z]+) (?=[A-Za-z])", "\\1\0"),  # this blank stays, and those between digits
         (r"[⟦⟪][^⟧⟫]*[⟧⟫]|(?<![\d.]) | (?![\d.])", lambda match: match[0].strip(" ")),
         (r"\0", " "),
-        (r"([_^])\{(\w)\}", r"\1\2"),
+        (r"([_^])\{(\w)\}(?!\d)", r"\1\2"),
         (r"(\\sqrt(?:\[\d+\])?) ?(\d|[a-z])", r"\1{\2}"),
         (r"\\(frac|binom) ?(\d|[a-z]|\\pi)(?=[\d{a-z\\])", r"\\\1{\2}"),  # \frac12
         (r"(\\(?:frac|binom)\{(?:[^{}]|\{[^{}]*\})*\}) ?(\d|[a-z]|\\pi)", r"\1{\2}"),
@@ -183,3 +180,40 @@ def number(text: str) -> Fraction | None:
     below = int(match["q"] or match["b"])
     value = (Fraction(int(match["p"] or match["a"]), below) + int(match["whole"] or 0)) if below else None
     return -value if value and match["sign"] == "-" else value
+
+
+def _known(word: str) -> str | None:
+    forms = [word]
+    if len(word) > 2 or word in ("KG", "CM", "KM"):  # W is no w, nor MW mW
+        forms += [word.lower(), re.sub("ies$", "y", word.lower())]
+    if len(word) > 3:
+        forms += [word.lower().removesuffix("s"), word.lower().removesuffix("es")]
+    return next((_UNITS[form] for form in forms if form in _UNITS), None)
+
+
+def unit(text: str) -> str | None:
+    """The unit or counted thing that the text names wholly (km/h, square feet, cm^2, red apples, %), in one spelling; else None."""
+    parts = []
+    for part in re.split(r"\s*(?:/|\bper\b|每)\s*", text.strip(" .").replace("per cent", "percent")):
+        names, known, power = [], False, ""
+        for word in re.split(r"[\s·]+|\\cdot ?", part):
+            name, _, raised = word.rstrip(".").partition("^")
+            lower, found = name.lower(), _known(name)
+            if lower in ("square", "sq", "cubic", "cu") and name != part:
+                power = "^2" if lower[0] == "s" else "^3"
+            elif lower in _WHICH:
+                names.append(lower)
+            elif found and re.fullmatch(r"\{?-?\d\}?|", raised):
+                names, known = [*names, found + ("^" + raised.strip("{}") if raised else power)], True
+            elif lower not in _BESIDE or lower == "more" and known:  # 5 more hours, not 5 times more
+                return None
+        if not known:
+            return None
+        parts.append(" ".join(sorted(names)))
+    return "/".join(parts)
+
+
+def is_word(run: str) -> bool:
+    """Whether a run of letters in mathematics is a word and no product of symbols."""
+    looks = len(run) > 3 or not run.isascii() or re.fullmatch("[A-Z][a-z]{2}|[IVX]{2,}", run)
+    return bool(looks) or len(run) > 1 and (run.lower() in _WORDS or _known(run) is not None)

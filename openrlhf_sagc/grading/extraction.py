@@ -1,14 +1,10 @@
-r"""What a response answers: the content of its last box, or what follows its last `####` or `Answer:`.
-
-A response is read once from its beginning to its end, so that a megabyte of braces, tags or boxes costs a second at most.
-"""
+r"""What a response answers: its last box, or what follows its last `####` or `Answer:`; a megabyte takes a second at most."""
 
 import re
 
 TOKEN = re.compile(
-    r"(?P<box>\\{1,2}(?:boxed|fbox|framebox)(?![A-Za-z])\s*)(?P<brace>\{)?"
-    r"|(?P<bare>\x08oxed\s*\{|(?<![A-Za-z\\])(?:boxed|framebox)\s*\{)|\\.|[{}]",
-    re.DOTALL,
+    r"(?s)(?P<box>\\{1,2}(?:boxed|fbox|framebox)(?![A-Za-z])\s*)(?P<brace>\{)?"
+    r"|(?P<bare>\x08oxed\s*\{|(?<![A-Za-z\\])(?:boxed|framebox)\s*\{)|\\.|[{}]"
 )
 ARGUMENT = re.compile(r"[+-]?\d[\d.,]*(?<=\d)|\\[a-zA-Z]+(?:\{[^{}]{0,200}\}){0,2}|[A-Za-z](?![A-Za-z])")
 GAP = r"(?:[\s$~*]|\\[,;: ()\[\]]|\\\\|\\q?quad(?![A-Za-z]))*"
@@ -20,21 +16,6 @@ TAG = re.compile(r"</?[A-Za-z|][^<>\s]{0,40}>")  # </s>, <|im_end|>
 LOOKS = " \t\r\f\v\xa0\u3000$*_#>"
 THOUGHT = re.compile(r"<think(?:ing)?>|◁think▷", re.IGNORECASE)
 THOUGHT_END = re.compile(r"</think(?:ing)?>|◁/think▷", re.IGNORECASE)
-OPEN_THOUGHT = re.compile(rf"(?:{THOUGHT.pattern})\s*\Z", re.IGNORECASE)
-TAIL = 64  # characters of a prompt's end by which it is found if its beginning was cut off
-
-
-def response_of(query: str, prompt: str) -> str:
-    """The response in `query`, which OpenRLHF decodes from the tokens of prompt and response.
-
-    The prompt is left out, as it may hold a worked example. One that was cut off on its left is found by its end; if that
-    was respelled by the tokenizer, the whole query is returned. A response to a prompt that opens a thought begins with it.
-    """
-    end, at = prompt, query.find(prompt)
-    if at < 0:  # the last place where it can be
-        end = prompt[-TAIL:]
-        at = query.rfind(end, 0, len(prompt) + TAIL)
-    return query if at < 0 else "<think>" * bool(OPEN_THOUGHT.search(prompt[-40:])) + query[at + len(end) :]
 
 
 def _outside_thoughts(response: str) -> str:
@@ -51,9 +32,7 @@ def extract_answer(response: str) -> str | None:
     r"""What the last `\boxed{...}` holds; without a box, what follows the last `####`, or `Answer:` at the beginning of a line.
 
     Several boxes with only `and`, `or` or a comma between them are one answer, a list joined by `;`. Thoughts in <think>
-    are not read. A box that was cut off is no answer, and no earlier one is.
-
-    None if there is none of them.
+    are not read. A box that was cut off is no answer, and no earlier one is. None if there is none of them.
     """
     text = _outside_thoughts(response)
     boxes, cut_off = _boxes(text)

@@ -1,38 +1,32 @@
 r"""What an answer is, by its whole text: a value, a list, an interval, a relation. What is not understood equals only itself."""
 
 import re
-from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import NamedTuple
 
-from openrlhf_sagc.grading.cleaning import cleaned, number, tokens
-from openrlhf_sagc.grading.words import CURRENCY, LEAD, PHRASES, SAYS, SCALES, unit
+from openrlhf_sagc.grading.cleaning import CURRENCY, LEAD, PHRASES, SAYS, SCALES, cleaned, number, tokens, unit
 
 SIGNS = frozenset(("=", "<", ">", r"\le", r"\ge", r"\ne", r"\approx", r"\in", r"\equiv", r"\subset", r"\subseteq"))
-FLIPPED = {"<": ">", ">": "<", r"\le": r"\ge", r"\ge": r"\le"}
+_FLIPPED = {">": "<", r"\ge": r"\le"}
+LISTS = (",", "and", "or", "{}")
 PAIRS = ("()", "(]", "[)", "[]")
 _BRACKETS = re.compile(r"(\(|\[|\\\{|\\langle ?)(.*)(\)|\]|\\\}|\\rangle ?)", re.DOTALL)
 _VARIABLE = re.compile(r"(?!\\pi|\\infty|e$)(?:[A-Za-z]|\\[a-z]+ ?)(?:_\{?\w+\}?)?")
-_OPTION = re.compile(
-    r"\(([A-J])\)|([A-J])(?:[.)]|:(?![A-Z])|$)|⟦(?:[Oo]ption|[Cc]hoice|[Aa]nswer)(?:⟧\(?| )([A-J])(?:⟧|\)?$)"
-)
+_OPTION = re.compile(r"\(([A-J])\)|([A-J])(?:[.)]|:(?![A-Z])|$)|⟦(?i:option|choice|answer)(?:⟧\(?| )([A-J])(?:⟧|\)?$)")
 _OTHER_OPTION = re.compile(
     r"(?<![\w\\{^⟦°])(?:[AI](?!⟦[a-z]+)|[B-HJ-Z])(?![\w^'])|\b(?:not?|none|neither|wrong|false|incorrect)\b"
 )
-_MATRIX = re.compile(
-    r"[(\[]?\\begin\{(\w*?)(matrix|)\}(?:\{[lcr| ]+\})?((?:(?!\\begin).)*)\\end\{\w*\}[)\]]?", re.DOTALL
-)
+_MATRIX = re.compile(r"(?s)[(\[]?\\begin\{(\w*?)(matrix|)\}(?:\{[lcr| ]+\})?((?:(?!\\begin).)*)\\end\{\w*\}[)\]]?")
 _WORDS, _SAID = ("|".join(map(re.escape, words)) for words in (LEAD, SAYS))
 _LEADS = re.compile(  # The answer is, Thus the smallest k is, Answer:
-    rf"(?:⟦(?:(?:{_WORDS})[.,:]*(?: |(?=⟧)))*⟧[,:]*|\\?[A-Za-z](?![A-Za-z({{^_])[,:]?)*"
-    rf"(?:⟦(?:(?:{_WORDS})[.,:]* )*(?:(?:{_SAID})[.,]*⟧|(?:{_WORDS}):⟧|(?:{_WORDS})⟧:))[ :=]*(?=.)",
-    re.IGNORECASE,
+    rf"(?i)(?:⟦(?:(?:{_WORDS})[.,:]*(?: |(?=⟧)))*⟧[,:]*|\\?[A-Za-z](?![A-Za-z({{^_])[,:]?)*"
+    rf"(?:⟦(?:(?:{_WORDS})[.,:]* )*(?:(?:{_SAID})[.,]*⟧|(?:{_WORDS}):⟧|(?:{_WORDS})⟧:))[ :=]*(?=.)"
 )
 _DATE = re.compile(r"\d{4}-\d\d?-\d\d?|\d\d?/\d\d?/\d{4}|(?:\d{3}-)?\d{3}-\d{4}")  # or a telephone number
 DEEPEST = 8  # brackets in brackets that are looked into
 
 
-@dataclass(frozen=True)
-class Node:
+class Node(NamedTuple):
     r"""An answer or a part of one.
 
     kind: `value` (text is LaTeX, unit what it counts), `words`, `option` (text is its letter, items what it says), `relation` (text has
@@ -87,10 +81,22 @@ def _read(text: str, depth: int) -> Node:
 
 
 def _several(kind: str, texts: list[str], depth: int) -> Node:
-    items = [_read(text, depth) for text in texts]
-    if kind in (",", "and", "or", "{}"):  # what plus-minus stands for are two of them
+    return _joined(kind, [_read(text, depth) for text in texts])
+
+
+def _joined(kind: str, items: list[Node]) -> Node:
+    """Items as they are; x = 1, x = 2 as 1, 2; x = 1, y = 2 as (1, 2)."""
+    if kind in LISTS:  # what plus-minus stands for are two of them
         items = [part for item in items for part in (item.items if item.kind == "," else (item,))]
-    return Node(kind, items=tuple(items))
+    firsts = [item.items[0].text if item.kind == "relation" and item.text == "=" else "" for item in items]
+    names = sorted({first for first in firsts if _VARIABLE.fullmatch(first)})
+    if kind in LISTS and len(names) == 1 < len(items):
+        items = [item.items[1] if first == names[0] else item for item, first in zip(items, firsts)]
+    elif kind in (",", "and", "()") and len(names) == len(items) > 1:
+        kind, items = "()", [items[firsts.index(name)].items[1] for name in names]
+    else:
+        names = []
+    return Node(kind, " ".join(names), items=tuple(items))
 
 
 def _whole(text: str, opening: str, closing: str) -> bool:
@@ -123,8 +129,10 @@ def _matrix(text: str, depth: int) -> Node | None:
     if not match or match[1] in ("v", "V"):
         return None
     rows = [row for row in match[3].split(r"\\") if row.strip()]
-    if not match[2] and text[0] == "\\":
-        return _several(",", [row.replace("&", "" if "=" in row else ",") for row in rows], depth)
+    if not match[2] and text[0] == "\\" and (match[1] != "array" or "=" in match[3]):
+        lines = [re.sub("&(?=.*&)|&(?==)|(?<==)&", "", row) if "&=" in row or "=&" in row else row for row in rows]
+        items = [_several("row", row.split("&"), depth) if "&" in row else _read(row, depth) for row in lines]
+        return _joined(",", items)
     if all("&" not in row for row in rows):
         return _several("()", rows, depth)
     return Node("matrix", items=tuple(_several("row", row.split("&"), depth) for row in rows))
@@ -158,8 +166,8 @@ def _relation(text: str, depth: int) -> Node | None:
         return _read(text[text.index(signs[0]) + len(signs[0]) :], depth)
     if not signs or not all(sides[1:]):
         return Node("words", text) if signs else None
-    if signs == ["="] and _VARIABLE.fullmatch(sides[1]) and number(sides[0]) is not None:
-        sides = sides[::-1]  # 5 = x
+    if signs == ["="] and _VARIABLE.fullmatch(sides[1]) and number(sides[0]) is not None or {*signs} <= {*_FLIPPED}:
+        signs, sides = [_FLIPPED.get(sign, sign) for sign in signs[::-1]], sides[::-1]  # 5 = x, x > 5
     items = tuple(_read(side, depth) if side else Node("words") for side in sides)
     return _inequality(signs, sides, items) or Node("relation", " ".join(signs), items=items)
 
@@ -167,10 +175,8 @@ def _relation(text: str, depth: int) -> Node | None:
 def _inequality(signs: list[str], sides: list[str], items: tuple[Node, ...]) -> Node | None:
     """The set of the numbers that x > 2, 1 < x < 2, x != 2 or x in [1,2) says; None for other relations."""
     names = [bool(_VARIABLE.fullmatch(side)) for side in sides]
-    if {*signs} <= {">", r"\ge"}:
-        return _inequality([FLIPPED.get(sign, sign) for sign in signs[::-1]], sides[::-1], items[::-1])
     if signs == [r"\in"] and names[0] and items[1].kind in ("set", *PAIRS):
-        return replace(_union_of(items[1:]), text=sides[0])
+        return _union_of(items[1:])._replace(text=sides[0])
     if signs == [r"\ne"] and names == [True, False]:
         return Node("set", sides[0], items=(Node("()", items=(_LOW, items[1])), Node("()", items=(items[1], _HIGH))))
     is_about_one = all(sides) and names in ([False, True, False], [True, False], [False, True])
@@ -215,7 +221,7 @@ def _braces(text: str, inside: str, depth: int) -> Node:
     if bars:
         name, condition = parts[0].removesuffix(r"\in\mathbb{R}"), _read(parts[1], depth)
         is_said = len(parts) == 2 and condition.kind == "set" and condition.text == name
-        return replace(condition, text="") if is_said else Node("words", text)
+        return condition._replace(text="") if is_said else Node("words", text)
     items = split_at(inside, frozenset(",;"))[0]
     if any(item.startswith("\\{") for item in items):
         return Node("words", text)

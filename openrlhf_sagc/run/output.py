@@ -49,7 +49,6 @@ def redact_output() -> None:
     Loggers that imports have made before write to the redacted streams too. A closed stream stays as it is.
     """
     hide(sys.argv[1:])
-    os.environ.setdefault("RAY_COLOR_PREFIX", "0")  # the codes of colors would be shown
     new: dict[int, Redacted] = {}
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)

@@ -1,6 +1,7 @@
 """Comparisons whose children run any Python, as if the first wall were not there."""
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 from openrlhf_sagc.grading.algebra import Comparisons
@@ -9,7 +10,7 @@ PROGRAM = """
 import ctypes, json, mmap, os, pickle, pyseccomp, resource, signal, socket, subprocess, sys, threading, time
 import sympy
 from openrlhf_sagc.grading import process
-process.LESSONS = ()
+process.LESSONS, process.TRIAL = (), ("", "done = True")
 process.disarm = lambda: None
 def run(gold, answer):
     scope = {}
@@ -19,11 +20,35 @@ process.equal = run
 """
 
 
+class Asked(Comparisons):
+    """Comparisons in threads of their own."""
+
+    def __init__(self, processes, program):
+        self.threads = ThreadPoolExecutor(100)
+        super().__init__(processes, program)
+
+    def ask(self, gold, answer):
+        """The verdict to come, None if the comparison was stopped."""
+        return self.threads.submit(self._ask, gold, answer)
+
+    def _ask(self, gold, answer):
+        try:
+            return self.verdict(gold, answer)
+        except TimeoutError:
+            return None
+
+    def close(self):
+        with self._starting:
+            self._program = "raise SystemExit"  # whoever waits is told
+            if self._process:
+                self._process.kill()
+        self.threads.shutdown(cancel_futures=True)
+
+
 @contextmanager
 def comparisons(*lines, processes=4):
     """Comparisons that run the answer, which sets `done`; `lines` of Python come before."""
-    program = "\n".join([PROGRAM, *lines, "process.main()"])
-    running = Comparisons(processes, program)
+    running = Asked(processes, "\n".join([PROGRAM, *lines, "process.main()"]))
     try:
         yield running
     finally:

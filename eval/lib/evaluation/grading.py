@@ -8,6 +8,7 @@ import importlib.util
 import itertools
 import os
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from pebble import ProcessPool
 from rich.progress import track
 
 from openrlhf_sagc.grading.algebra import Comparisons
-from openrlhf_sagc.grading.answers import decided
+from openrlhf_sagc.grading.comparison import decided
 from openrlhf_sagc.grading.extraction import extract_answer
 
 REWARD_SECONDS = 180
@@ -43,15 +44,22 @@ def equal_answers(pairs: set[tuple[str, str]], label: str) -> dict[tuple[str, st
     """Whether the answers of each pair (gold, answer) are equal; None if the comparison had to be stopped."""
     equal = {pair: decided(*pair) for pair in sorted(pairs)}
     hard = [pair for pair, verdict in equal.items() if verdict is None]
-    comparisons = Comparisons(processes=min(len(os.sched_getaffinity(0)), 16))
+    comparisons = Comparisons(processes := min(len(os.sched_getaffinity(0)), 16))
+
+    def compared(pair: tuple[str, str]) -> bool | None:
+        try:
+            return comparisons.verdict(*pair)
+        except TimeoutError:
+            return None
+
+    threads = ThreadPoolExecutor(4 * processes)  # some wait behind others
     try:
-        verdicts = [comparisons.ask(*pair) for pair in hard]
-        for pair, verdict in track(list(zip(hard, verdicts)), description=label, transient=True):
-            equal[pair] = verdict.result()
+        verdicts = threads.map(compared, hard)
+        equal.update(zip(hard, track(verdicts, description=label, total=len(hard), transient=True)))
     except RuntimeError as error:
         raise SystemExit(f"eval/evaluate.py: --grader math: {error}") from None
     finally:
-        comparisons.close()
+        threads.shutdown(cancel_futures=True)
     return equal
 
 

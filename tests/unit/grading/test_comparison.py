@@ -19,7 +19,8 @@ RIGHT = r"""
 BD ~ D, B   14 ~ (B) 14   \frac{1}{2^{74}} ~ \frac{2}{2^{75}}
 \sqrt{2}+\sqrt{3} ~ \sqrt{5+2\sqrt{6}}   \infty ~ \infty   -1 ~ i^2   \tan^2 x+1 ~ \sec^2 x
 x+y<2 ~ -x-y>-2   (0,\sqrt2) ~ 0<x<\frac{2}{\sqrt2}
-20 ~ 4(5)
+20 ~ 4(5)   e^{\pi i/3} ~ \frac12+\frac{\sqrt3}{2}i   (2,-1) ~ \begin{cases}x&=2\\y&=-1\end{cases}
+\begin{cases}x+1&x>0\\x-1&x<0\end{cases} ~ \begin{cases}x-1&x<0\\1+x&x>0\end{cases}
 """
 WRONG = r"""
 5:7:6 ~ 7:5:6   5:7:6 ~ 5,7,6   1:2 ~ \frac{1}{2}   DEF ~ DFE   DFE ~ DEF   17 ~ --17   -17 ~ --17   -17 ~ +-17
@@ -28,10 +29,15 @@ WRONG = r"""
 (1,3) ~ x>1, x<3   \{x,-1\le x<7\} ~ [-1,7)   \{x:x\ge 4\} ~ 4   (1,2),(3,4) ~ (1,2)\cup(3,4)   x>2 ~ y>2
 \emptyset ~ \{\emptyset\}   6\text{ girls, }8\text{ boys} ~ 6\text{ boys, }8\text{ girls}
 1\text{ hour }30\text{ minutes} ~ 90   5\text{ cm} ~ 5\text{ m}   0.5 ~ 5\%   12 ~ \ge 12   x+y=7 ~ 7   5 ~ 2x=5
-5 ~ x=5=4   5 ~ \text{not}=5   x=1 ~ y=1   7:15 PM ~ 7:15 AM   5 ~ \max\{5,6\}   x=1,y=2 ~ 2,1   1,2 ~ x=1\text{ or }y=2   14 ~ (B) 15   \frac{1}{28!} ~ \frac{1}{27!}
-e^{-55} ~ e^{-45}   10^{-400} ~ 10^{-401}   10^{30}+1 ~ 10^{30}   \sqrt{2}+\sqrt{3} ~ \sqrt{5+2\sqrt{6.0000000001}}
+5 ~ x=5=4   5 ~ \text{not}=5   x=1 ~ y=1   7:15 PM ~ 7:15 AM   5 ~ \max\{5,6\}   x=1,y=2 ~ 2,1
+1,2 ~ x=1\text{ or }y=2   14 ~ (B) 15   \frac{1}{28!} ~ \frac{1}{27!}
+e^{-55} ~ e^{-45}   e^{-1000} ~ e^{-1001}   \frac{1}{x} ~ \frac{1}{x}+10^{-20}
+10^{-400} ~ 10^{-401}   10^{30}+1 ~ 10^{30}   \sqrt{2}+\sqrt{3} ~ \sqrt{5+2\sqrt{6.0000000001}}
 \pi ~ 3.14159265   x+\Delta ~ x+\delta   5 ~ 4.9999999   \infty ~ -\infty   \sqrt{x^2} ~ x   2x+y=1 ~ 2x+y=-1   x<2 ~ -x<-2
-\text{minimum } 5 ~ \text{maximum } 5   A ~ B   5;6 ~ 5   x ~ X   x^2 ~ x^3   5 ~ 5\text{ more}
+\text{minimum } 5 ~ \text{maximum } 5   A ~ B   e^{\pi i/3} ~ \frac12-\frac{\sqrt3}{2}i   3^{25} ~ 3^{2}5   x=2,y=3 ~ x+y=2,xy=3   x=1,y=2 ~ x_2=1,x_1=2
+\begin{cases}x+1&x>0\\x-1&x<0\end{cases} ~ \begin{cases}x-1&x>0\\x+1&x<0\end{cases}   \{1,2\} ~ \begin{array}{cc}2&1\end{array}
+5;6 ~ 5   y\in[1,2] ~ xy\in[1,2]   x=1,x=2 ~ y=1,y=2   x=1 \text{ or } x=2 ~ y=1, 2   (1,2) ~ y=1,x=2   x+y<2 ~ x+y>2
+\sqrt2 ~ \sqrt{2}\approx 1.4   5 ~ 5\approx 9   x ~ X   x^2 ~ x^3   5 ~ 5\text{ more}
 """
 
 
@@ -73,5 +79,5 @@ def test_sets_of_60_different_items_end(last):
 
 def test_plain_verdicts_import_no_sympy():
     """They are made in the engine's own process."""
-    code = "import sys; from openrlhf_sagc.grading.answers import decided; decided('x+1', '1+x'); assert 'sympy' not in sys.modules"
+    code = "import sys; from openrlhf_sagc.grading.comparison import decided; decided('x+1', '1+x'); assert 'sympy' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)

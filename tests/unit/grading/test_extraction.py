@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from openrlhf_sagc.grading.comparison import equal
-from openrlhf_sagc.grading.extraction import extract_answer, response_of
+from openrlhf_sagc.grading.extraction import extract_answer
+from openrlhf_sagc.math_reward import response_of
 
 ANSWERS = r"""
 so \boxed{5} ~ 5   \boxed{5 and so. Thus \boxed{6} ~ 6   so ⌫oxed{3} ~ 3   \boxed{1} no, \boxed {\frac{1}{2}}. ~ \frac{1}{2}   \boxed{\{1,2\}} ~ \{1,2\}

@@ -1,64 +1,40 @@
-"""Whose turn it is; what children and their deaths mean is in test_algebra.py, what they may do in test_sandbox.py."""
-
-import os
-import time
-from multiprocessing import Pipe
-from signal import SIGALRM
+"""The start of the process and of its children; what these may do is in test_walls.py, whose turn it is in test_algebra.py."""
 
 import pytest
+from compared_by import comparisons, until
 
-from openrlhf_sagc.grading import process
-
-
-@pytest.fixture
-def comparisons(monkeypatch):
-    """Comparisons of three processes, whose children only sleep; `said` is the other end of their connection."""
-    monkeypatch.setattr(process, "confine", lambda *_: time.sleep(1000))
-    said, connection = Pipe()
-    running = process.Comparisons(3, None, connection)
-    running.said = said
-    yield running
-    late(running)
+RIGHT = "done = True"
 
 
-def asked(running, requests=""):
-    """Who is at work then, with the tries before this one: "a0 b1"."""
-    running.waiting[0].extend(request.encode() for request in requests)
-    running.start_what_may_run()
-    return " ".join(f"{request.decode()}{tries}" for _, tries, request in running.busy.values())
+def test_where_no_process_is_left_they_wait():
+    lines = (
+        "fork, errors = os.fork, [OSError()] * 3",
+        "def fails():\n    if errors: raise errors.pop()\n    return fork()",
+    )
+    with comparisons(*lines, "os.fork = fails") as running:
+        assert running.ask("", RIGHT).result(100) is True
 
 
-def late(running, requests="abcdefg"):
-    """The kernel ends their children."""
-    for pipe, (pid, _, request) in list(running.busy.items()):
-        if request.decode() in requests:
-            os.kill(pid, SIGALRM)
-            running.hear(pipe)
+BROKEN = {
+    "exit code 1 RuntimeError: .*: apt-get install libseccomp2 && pip install pyseccomp": "sys.modules['pyseccomp'] = None",
+    "does not confine": "process.seccomp_filter = lambda: type('Rules', (), {'load': lambda self: None})()",
+    "exit code -6": "os.abort()",
+}
 
 
-def test_fresh_ones_go_first_and_last_tries_leave_them_a_process(comparisons):
-    assert asked(comparisons, "abcd") == "a0 b0 c0"
-    for requests, then in {"abc": "d0 a1 b1", "da": "b1 e0 c1", "bec": "d1 e1", "de": "a2 b2"}.items():
-        assert asked(comparisons, "e" * (requests == "da")) and not late(comparisons, requests)
-        assert asked(comparisons) == then
-    assert asked(comparisons, "f") == "a2 b2 f0" and not comparisons.said.poll()
+@pytest.mark.parametrize("message", BROKEN)
+def test_processes_that_cannot_work_are_no_wrong_answers(message):
+    with comparisons(BROKEN[message]) as running:
+        for _ in range(2):
+            with pytest.raises(RuntimeError, match="math-verify cannot be run in a process of its own: .*" + message):
+                running.ask("1", RIGHT).result(100)
 
 
-def test_a_last_try_that_is_late_is_none_and_no_child_is_left_over(comparisons, monkeypatch):
-    open_before, children = set(os.listdir("/proc/self/fd")), []
-    monkeypatch.setattr(os, "fork", lambda fork=os.fork: children.append(fork()) or children[-1])
-    for tries in range(3):
-        assert asked(comparisons, "g" * (not tries)) == f"g{tries}" and not comparisons.said.poll()
-        late(comparisons)
-    assert asked(comparisons) == "" and comparisons.said.recv_bytes() == b"?g" and len(children) == 3
-    assert set(os.listdir("/proc/self/fd")) <= open_before  # threads of other tests may have closed some of theirs
-    assert not any(os.path.exists(f"/proc/{child}") for child in children)
-
-
-@pytest.mark.parametrize("module, name", [(os, "fork"), (process, "Pipe")])
-def test_where_no_process_or_descriptor_is_left_they_wait(comparisons, monkeypatch, module, name):
-    open_before = set(os.listdir("/proc/self/fd"))
-    with monkeypatch.context() as patched:
-        patched.setattr(module, name, lambda **_: os.open("/nowhere", 0))  # an OSError
-        assert asked(comparisons, "a") == "" and set(os.listdir("/proc/self/fd")) <= open_before
-    assert asked(comparisons) == "a0"
+def test_the_process_has_no_environment_and_may_print_and_die_while_it_starts(monkeypatch):
+    monkeypatch.setenv("WANDB_API_KEY", "secret")
+    with comparisons("print('hello', flush=True)", "time.sleep(1)") as running:
+        verdict = running.ask("", "import os; done = os.environ.keys() <= {'LC_CTYPE'}")  # which Python sets itself
+        until(lambda: running._process).kill()
+        assert verdict.result(100) is True
+        with open(f"/proc/{running._process.pid}/environ", "rb") as file:
+            assert file.read() == b""

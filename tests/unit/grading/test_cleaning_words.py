@@ -1,6 +1,6 @@
 import pytest
 
-from openrlhf_sagc.grading.words import is_word, unit
+from openrlhf_sagc.grading.cleaning import is_word, unit
 
 NAMES = """km|kilometers|千米|公里;km/h|km per hour|kilometers/hr|km每小时;square feet|sq ft|ft^2|sq. ft.;%|percent|per cent;cherries|cherry;
 m/s|meters per second|米每秒;red apples|apples red;hours|more hours|hours left|of hours;$|dollars|usd|美元"""

@@ -9,18 +9,18 @@ import pytest
 from payloads import GOLDS, PLACES, SERIES, code_that_marks, payload
 from sympy import Function, MatrixSymbol, Symbol
 
-from openrlhf_sagc.grading.disarm import check_names
+from openrlhf_sagc.grading.walls import check_names
 
 COMPARE = {
     "nothing": "",
     "names": "from openrlhf_sagc.grading.comparison import equal",
-    "disarm": "from openrlhf_sagc.grading.disarm import disarm; disarm()",
+    "disarm": "from openrlhf_sagc.grading.walls import disarm; disarm()",
     "disarm, our reader": """
-from openrlhf_sagc.grading import comparison, disarm
+from openrlhf_sagc.grading import comparison, walls
 comparison.check_names = lambda expression: None
 equal = comparison.equal
 equal("x+1", "1+x"), equal("x^2", "x*x"), equal("[1,x+1]", "[1,1+x]")
-disarm.disarm()""",
+walls.disarm()""",
 }
 PROGRAM = r"""
 import json, logging, sys

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from lib.evaluation import problem_sets
 from real_sets import DATA, real_sets
 
-from openrlhf_sagc.grading import answers, comparison
+from openrlhf_sagc.grading import comparison
 from openrlhf_sagc.grading.cleaning import cleaned, number
 from openrlhf_sagc.grading.extraction import extract_answer
 
@@ -24,23 +24,23 @@ def test_forms_of_answers(case):
 
 def test_empty_and_long_answers():
     for empty in ("", " ", "\n"):
-        assert all(answers.decided(*pair) is False for pair in [(empty, empty), ("5", empty), (empty, "5")])
+        assert all(comparison.decided(*pair) is False for pair in [(empty, empty), ("5", empty), (empty, "5")])
     long = "1+" * 600 + "1"
-    assert answers.decided(long, long) is True and answers.decided("601", long) is False
-    assert answers.decided("½" * 100, " " + "½" * 100) is False  # long in LaTeX
+    assert comparison.decided(long, long) is True and comparison.decided("601", long) is False
+    assert comparison.decided("½" * 100, " " + "½" * 100) is False  # long in LaTeX
 
 
 @given(st.fractions(), st.fractions())
 def test_fractions(x, y):
     a, b = (rf"{'-' * (z < 0)}\frac{{{abs(z.numerator)}}}{{{z.denominator}}}" for z in (x, y))
-    assert answers.decided(a, str(x)) is True and comparison.equal(a, b) == (x == y)
+    assert comparison.decided(a, str(x)) is True and comparison.equal(a, b) == (x == y)
 
 
 @given(st.integers(-(10**12), 10**12), st.integers(-(10**12), 10**12))
 def test_integers(x, y):
     for form in (f"{x}", f"{x:,}", f"{x:,}".replace(",", "{,}"), f"${x}.0$", rf"\text{{{x}}}", f"{x}."):
-        assert answers.decided(str(x), form) is True
-        assert answers.decided(str(y), form) is (x == y)
+        assert comparison.decided(str(x), form) is True
+        assert comparison.decided(str(y), form) is (x == y)
     for form in (f"--{abs(x)}", f"+-{abs(x)}", f"{x}?{y}", f"{x}'"):
         assert not comparison.equal(str(x), form) and not comparison.equal(str(-x), form)
 
@@ -51,7 +51,7 @@ def test_integers(x, y):
 )
 def test_any_text_is_graded(text, gold):
     assert comparison.equal(gold, text) in (True, False)
-    assert answers.decided(text, text) is (cleaned(text) != "" != text.strip())
+    assert comparison.decided(text, text) is (cleaned(text) != "" != text.strip())
 
 
 LONG = r" |{|}|(|[|\{|$|1,|1,000 |1 |\text{a}|\frac|x=|\cup|\begin{pmatrix}|a and |⟦|0.|1 2/3 |\text{ cm }|\text|the |(1,2),|x>1 or "
@@ -61,10 +61,10 @@ LONG += r"|\pm|5°|\sin|^|_|A|AB,|\\|\left(|\frac\pi|\frac{|ﷺ|½|¹²|a**|C_2^
 @pytest.mark.parametrize("text", [*LONG.split("|"), "|"])
 def test_the_longest_answers_are_decided_in_moments(text):
     """In the engine's own process, where a square of their length would be felt."""
-    answer = text * (answers.MAX_CHARACTERS // len(text))
+    answer = text * (comparison.MAX_CHARACTERS // len(text))
     started = time.process_time()
     for gold in ("5", answer[:-1] + "b", "1" + answer[1:]):
-        answers.decided(gold, answer)
+        comparison.decided(gold, answer)
     assert time.process_time() - started < 3
 
 
@@ -74,7 +74,7 @@ def test_gold_answers_of_real_sets(name, label_key, solution_key):
     golds = [extract_answer(str(row[label_key])) or str(row[label_key]) for row in rows]
     boxed, stated = [rf"\boxed{{{gold}}}" for gold in golds], [f"Thus:\n**Answer:** {gold}" for gold in golds]
     for responses in [boxed, stated] + ([[row[solution_key] for row in rows]] if solution_key else []):
-        assert all(answers.decided(gold, extract_answer(text)) for gold, text in zip(golds, responses))
+        assert all(comparison.decided(gold, extract_answer(text)) for gold, text in zip(golds, responses))
     values = [number(cleaned(gold.removeprefix("x="))) for gold in golds]
     pairs = [(a, b) for a, b, x, y in zip(golds, golds[1:], values, values[1:]) if x != y]
-    assert not any(answers.decided(gold, other) for gold, other in pairs)
+    assert not any(comparison.decided(gold, other) for gold, other in pairs)

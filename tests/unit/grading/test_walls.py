@@ -3,14 +3,13 @@
 import os
 import subprocess
 import sys
-from types import SimpleNamespace
 
 import psutil
 import pyseccomp
 import pytest
 from compared_by import comparisons, until
 
-from openrlhf_sagc.grading import sandbox
+from openrlhf_sagc.grading import algebra, walls
 
 SYSCALL = "import ctypes; libc = ctypes.CDLL(None, use_errno=True); "
 TAKEN = {  # what the code gets if it is let
@@ -67,7 +66,7 @@ def test_the_code_above_does_what_it_says_where_it_is_let(tmp_path):
 
 
 def test_every_other_call_is_refused(confined):
-    numbers = {pyseccomp.resolve_syscall(pyseccomp.Arch.NATIVE, call) for call in sandbox.CALLS}
+    numbers = {pyseccomp.resolve_syscall(pyseccomp.Arch.NATIVE, call) for call in walls.CALLS}
     code = f"{SYSCALL}\ndone = True\nfor number in set(range(470)) - {numbers | UNFILTERED}:\n    code = libc.syscall(number, -1, -1, -1, -1, -1, -1)\n"
     assert confined.ask("", code + "    done = done and code == -1 and ctypes.get_errno() == 1").result(100) is True
 
@@ -78,34 +77,31 @@ def test_what_it_says_is_one_byte(confined, tmp_path):
     evil = f"class Evil:\n    def __reduce__(self):\n        return open, ({str(marker)!r}, 'w')\n"
     said = "import os, pickle\ndef say(data):\n    for descriptor in range(100):\n        try: os.write(descriptor, data)\n        except OSError: pass\n"
     for data in ("pickle.dumps(Evil())", 'b\'{"id": 0, "verdict": true}\\n\'', "b'x' * 9999999"):
-        assert confined.ask("", f"{evil}{said}say({data}); done = False").result(100) is None
+        assert confined.ask("", f"{evil}{said}say({data}); done = False").result(100) is False
         assert confined.ask("", "done = False").result(100) is False
     assert not marker.exists()
 
 
 def test_nothing_that_it_leaves_behind_reaches_the_next(confined):
-    spoil = "import builtins, sys\nfrom openrlhf_sagc.grading import process as p\np.TRIES = ()\n"
+    spoil = "import builtins, sys\nfrom openrlhf_sagc.grading import process as p\np.compare = None\n"
     spoil += "builtins.exec = lambda text, scope: scope.update(done=True)\nsys.modules.clear()\ndone = True"
     assert confined.ask("", spoil).result(100) is True  # what it says of itself, it may
     assert confined.ask("", "done = False").result(100) is False
 
 
-def test_it_has_one_pipe_and_its_limits(confined):
+def test_it_has_one_pipe_and_its_limits(confined, monkeypatch):
     sizes = {3 << 30: None, 1 << 28: True}
     assert {size: confined.ask("", f"done = len(bytearray({size})) > 0").result(100) for size in sizes} == sizes
-    with comparisons("process.TRIES = (1000, 1000, 1000)", "process.OWN_SECONDS = 100") as running:
+    monkeypatch.setattr(algebra, "TRIES", (1000,) * 3)
+    with comparisons("process.OWN_SECONDS = 100") as running:
         assert running.ask("", "done = True").result(100) is True  # no child is left that tried the filter
         verdict = running.ask("", "while True: pass")
-        (child,) = until(lambda: psutil.Process(running._process.pid).children())
+        process = psutil.Process(running._process.pid)
+        (child,) = until(lambda: (found := process.children())[1:] == [] and found)
         until(lambda: "Seccomp:\t2" in open(f"/proc/{child.pid}/status").read())
-        assert os.listdir(f"/proc/{child.pid}/fd") == [str(sandbox.OUTPUT)]
-        assert os.readlink(f"/proc/{child.pid}/fd/{sandbox.OUTPUT}").startswith("pipe:")
+        assert os.listdir(f"/proc/{child.pid}/fd") == [str(walls.OUTPUT)]
+        assert os.readlink(f"/proc/{child.pid}/fd/{walls.OUTPUT}").startswith("pipe:")
         limits = dict(line.split("  ", 1) for line in open(f"/proc/{child.pid}/limits"))
         for name, most in zip(["cpu time", "file size", "core file size", "open files"], ["100 101", *["0 0"] * 3]):
             assert limits[f"Max {name}"].split()[:2] == most.split()
         assert open(f"/proc/{child.pid}/oom_score_adj").read() == "1000\n" and not verdict.done()
-
-
-def test_a_kernel_that_confines_nothing_is_noticed():
-    with pytest.raises(RuntimeError, match="does not confine"):
-        sandbox.check(SimpleNamespace(load=lambda: None))
