@@ -20,12 +20,7 @@ WAITING_SECONDS = 170  # for the turns of a comparison; under --reward.timeout
 DEATHS = 3  # of the process at one comparison, after which there is no verdict
 REMEMBERED = 7_000  # verdicts, of answers of 8 kB at most (1,000 characters each): 64 MiB
 _PROGRAM = "from openrlhf_sagc.grading.process import main; main()"
-_ALONE: Any = {
-    "env": {},
-    "cwd": "/",
-    **dict.fromkeys(("stdin", "stdout"), subprocess.DEVNULL),
-    "stderr": subprocess.PIPE,
-}
+_ALONE: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "env": {}, "cwd": "/"}
 
 
 class Comparisons:
