@@ -16,7 +16,7 @@ from typing import Any
 
 PROCESSES = 4  # comparisons at once; few answers need one, and every engine has its own
 TRIES = (0.25, 1.5, 120.0)  # seconds by the clock of a comparison's first, second and last try: most take hundredths
-WAITING_SECONDS = 170  # for the turns of a comparison; under --reward.timeout
+WAITING_SECONDS = 170  # for a comparison with its turns; under --reward.timeout
 DEATHS = 3  # of the process at one comparison, after which there is no verdict
 REMEMBERED = 7_000  # verdicts, of answers of 8 kB at most (1,000 characters each): 64 MiB
 _PROGRAM = "from openrlhf_sagc.grading.process import main; main()"
@@ -47,14 +47,16 @@ class Comparisons:
 
         Raises:
             TimeoutError: math-verify failed on them, took all its seconds, or had no turn in time.
-            RuntimeError: the process cannot be started, or died several times at them.
+            RuntimeError: the process died several times at them, or while it started.
+            OSError: there is no file descriptor, process or memory for them.
         """
         deadline, tries, deaths = time.monotonic() + WAITING_SECONDS, 0, 0
         while tries < len(TRIES) and self._has_turn(tries, deadline):
             said = b""
             try:
                 process, connection = self._started()
-                said = _said(json.dumps([gold, answer, TRIES[tries]]), connection)
+                seconds = min(TRIES[tries], max(deadline - time.monotonic(), TRIES[0]))
+                said = _said(json.dumps([gold, answer, seconds]), connection, seconds + 10)  # a busy process is late
             except ConnectionError:
                 process.wait()
             finally:
@@ -88,7 +90,7 @@ class Comparisons:
         """The process, and the socket that takes requests; nobody hears them if it has just died."""
         with self._starting:
             if not self._process or self._process.poll() is not None:
-                program = f"import sys; sys.path[:] = {[os.path.abspath(path) for path in sys.path if path]}\n"
+                program = f"import sys; sys.path[:] = {[os.path.abspath(path) for path in sys.path]}\n"
                 self._socket, theirs = socket.socketpair(type=socket.SOCK_SEQPACKET)
                 with theirs:
                     command = [sys.executable, "-I", "-c", program + self._program, str(theirs.fileno())]
@@ -97,13 +99,13 @@ class Comparisons:
             return self._process, self._socket
 
 
-def _said(request: str, connection: socket.socket) -> bytes:
-    """The byte that a child says; none if it was killed, or the process is dead."""
+def _said(request: str, connection: socket.socket, seconds: float) -> bytes:
+    """The byte that a child says in these seconds; none if it was killed, or the process is dead."""
     ours, theirs = Pipe(duplex=False)
     with ours, theirs:
         socket.send_fds(connection, [request.encode()], [theirs.fileno()])
         theirs.close()
-        return os.read(ours.fileno(), 1)
+        return os.read(ours.fileno(), 1) if ours.poll(seconds) else b""
 
 
 _comparisons = Comparisons()

@@ -11,9 +11,9 @@ from openrlhf_sagc.grading.cleaning import LEAD, cleaned, number, spelled_out
 from openrlhf_sagc.grading.reading import LISTS, PAIRS, Node, plain, read
 from openrlhf_sagc.grading.walls import check_names
 
-_NAME = re.compile(  # x, x_1, \alpha, f(x), AB, |AB|, (x,y)
+_NAME = re.compile(  # x, x_1, \alpha, f(x), AB, |AB|
     r"(?!\\pi|\\infty|e$)(?:[A-Za-z]+(?:_\{?[\w,]+\}?)?(?:'*\([\w,]*\))?|\\[a-z]+ ?(?:_\{?\w+\}?)?)"
-    r"|\|[A-Z]{2}\||\\angle ?[A-Za-z]+|\([a-z](?:,[a-z])+\)"
+    r"|\|[A-Z]{2}\||\\angle ?[A-Za-z]+"
 )
 _ASKED = re.compile(r"(?=.*[A-Za-z].*[A-Za-z])(?:[A-Za-z](?:_\w)?|[+/{}]|\\cdot ?|\\frac)+")  # a + b, m/n
 _FACTORS = {"%": r"\cdot\frac{1}{100}", "°": r"\cdot\frac{\pi}{180}"}
@@ -66,8 +66,8 @@ def same(gold: Node, answer: Node) -> bool:
     if "option" in kinds:
         said, other = (gold.items, answer) if gold.kind == "option" else (answer.items, gold)
         return bool(said) and same(said[0], other)
-    names = {_text(node.items[0]) if node.kind == "relation" else node.text for node in (gold, answer)} - {""}
-    if len(names) > 1 and {"relation"} != kinds <= {"relation", "set", "()", *LISTS}:  # y in [1,2] is not x in [1,2]
+    names = {node.items[0].text if node.kind == "relation" else node.text for node in (gold, answer)} - {""}
+    if len(names) > 1 and {"relation"} != kinds <= {"relation", "set", "()", *LISTS}:  # x > 2 is not y > 2
         return False
     if "set" in kinds and kinds <= {"set", *PAIRS}:
         return _same_items(*(node.items if node.kind == "set" else (node,) for node in (gold, answer)))
@@ -77,11 +77,14 @@ def same(gold: Node, answer: Node) -> bool:
         return "'" not in answer.items[0].text and _says(answer, gold)
     if kinds == {"relation"}:
         return _same_relations(gold, answer)
-    are_values = all(item.kind == "value" and not item.unit for item in (*gold.items, *answer.items))
+    items = (*gold.items, *answer.items)
+    if len({sum(item.kind == "relation" for item in node.items) for node in (gold, answer)}) == 2:
+        return False  # P(A) = 1, P(B) = 2 is not 2, 1
     if kinds <= {*LISTS}:
-        return (len(kinds) == 1 or "or" not in kinds or are_values) and _same_items(gold.items, answer.items)
-    is_system = names and are_values and kinds <= {"()", ",", "and"}  # x = 1, y = 2 is 1, 2
-    return bool(len(kinds) == 1 or kinds == {"+", "and"} or is_system) and _same_in_order(gold.items, answer.items)
+        are_solutions = {(item.kind, item.unit) for item in items} in ({("value", None)}, {("()", None)})
+        return (len(kinds) == 1 or "or" not in kinds or are_solutions) and _same_items(gold.items, answer.items)
+    is_system = any(" " in name for name in names) and kinds <= {"()", ",", "and"}  # x = 1, y = 2 is 1, 2
+    return (len(kinds) == 1 or kinds == {"+", "and"} or is_system) and _same_in_order(gold.items, answer.items)
 
 
 def _same_values(gold: Node, answer: Node) -> bool:
@@ -98,13 +101,7 @@ def _is_named(relation: Node) -> bool:
     """Whether its first side is a name, so that the last one is what it is."""
     first = relation.items[0]
     is_label = first.text[:1] == "⟦" and all(word in LEAD for word in first.text.strip("⟦⟧").lower().split())
-    return first.kind == "option" or is_label or _NAME.fullmatch(_text(first)) is not None
-
-
-def _text(side: Node) -> str:
-    if side.kind == "and":  # the options A and B, of a length AB
-        return "".join(item.text for item in side.items)
-    return f"({','.join(item.text for item in side.items)})" if side.kind == "()" else side.text
+    return first.kind == "option" or is_label or _NAME.fullmatch(first.text) is not None
 
 
 def _says(answer: Node, gold: Node) -> bool:
@@ -118,7 +115,7 @@ def _says(answer: Node, gold: Node) -> bool:
 def _same_relations(gold: Node, answer: Node) -> bool:
     """The same sides by the same sign, or the same difference by it."""
     if gold.text == "=" and _is_named(gold) and _is_named(answer):
-        names = {_text(relation.items[0]) for relation in (gold, answer)}
+        names = {relation.items[0].text for relation in (gold, answer)}
         if len(names) == 1 or names == {"y", "f(x)"}:
             return _says(answer, gold.items[-1])
     if gold.text != answer.text or _same_in_order(gold.items, answer.items):

@@ -24,9 +24,8 @@ LESSONS = (  # answers of several forms, compared before the process is ready: s
     (r"(\frac{1}{2}+x, x^2+2x+1, \sin^2 x + \cos^2 x, 2^{x+1})", r"(x+0.5, (x+1)^2, 1, 2\cdot 2^x)"),
     (r"(\frac{x^2-1}{x-1}, \sqrt{8}, e^{2\pi i})", r"(x+1, 2\sqrt2, e^{-i})"),
     (r"(\log_2 8, \begin{pmatrix}1 \\ \pi\end{pmatrix})", r"(\frac{\ln 8}{\ln 2}, \begin{pmatrix}1\\3\end{pmatrix})"),
-    (r"(y=2x+3, \binom{7}{2}+5!)", r"(2y=4x+6, \sum_{n=1}^{10} n)"),
+    (r"(y=2x+3, \binom{7}{2}+5!, \sum_{n=1}^{10} n)", "(y=3+2x, 141, 55)"),  # equal, as a child has to say besides
 )
-TRIAL = ("x+1", "1+x")  # compared by a child before the process is ready
 
 
 def compare(request: bytes, pipe: int, rules: Any) -> None:
@@ -58,7 +57,7 @@ def main() -> None:
         equal(gold, answer)
     rules = seccomp_filter()
     ours, theirs = os.pipe()
-    compare(json.dumps([*TRIAL, 100]).encode(), theirs, rules)
+    compare(json.dumps([*LESSONS[-1], 100]).encode(), theirs, rules)
     if os.read(ours, 1) != b"1":
         raise RuntimeError("this kernel does not confine processes by seccomp: use one with CONFIG_SECCOMP_FILTER")
     os.close(ours)

@@ -8,7 +8,7 @@ from openrlhf_sagc.grading.cleaning import CURRENCY, LEAD, PHRASES, SAYS, SCALES
 
 SIGNS = frozenset(("=", "<", ">", r"\le", r"\ge", r"\ne", r"\approx", r"\in", r"\equiv", r"\subset", r"\subseteq"))
 _FLIPPED = {">": "<", r"\ge": r"\le"}
-LISTS = (",", "and", "or", "{}")
+LISTS = (",", "and", "or", "{}", "±")
 PAIRS = ("()", "(]", "[)", "[]")
 _BRACKETS = re.compile(r"(\(|\[|\\\{|\\langle ?)(.*)(\)|\]|\\\}|\\rangle ?)", re.DOTALL)
 _VARIABLE = re.compile(r"(?!\\pi|\\infty|e$)(?:[A-Za-z]|\\[a-z]+ ?)(?:_\{?\w+\}?)?")
@@ -31,7 +31,7 @@ class Node(NamedTuple):
 
     kind: `value` (text is LaTeX, unit what it counts), `words`, `option` (text is its letter, items what it says), `relation` (text has
         the signs between the items), `set` of real numbers (items are intervals, text the name that it is about, if one is said), or
-        what joins the items: `,` `and` `or` `{}` without order, `()` `[)` `[]` and so on, `matrix`, `row`, `+` for amounts.
+        what joins the items: `,` `and` `or` `{}` `±` without order, `()` `[)` `[]` and so on, `matrix`, `row`, `+` for amounts.
     """
 
     kind: str
@@ -85,14 +85,14 @@ def _several(kind: str, texts: list[str], depth: int) -> Node:
 
 
 def _joined(kind: str, items: list[Node]) -> Node:
-    """Items as they are; x = 1, x = 2 as 1, 2; x = 1, y = 2 as (1, 2)."""
+    """Items as they are; x = 1, x = 2 as 1, 2; x = 1, y = 2 as (1, 2), in the order of their names."""
     if kind in LISTS:  # what plus-minus stands for are two of them
-        items = [part for item in items for part in (item.items if item.kind == "," else (item,))]
+        items = [part for item in items for part in (item.items if item.kind == "±" else (item,))]
     firsts = [item.items[0].text if item.kind == "relation" and item.text == "=" else "" for item in items]
     names = sorted({first for first in firsts if _VARIABLE.fullmatch(first)})
     if kind in LISTS and len(names) == 1 < len(items):
         items = [item.items[1] if first == names[0] else item for item, first in zip(items, firsts)]
-    elif kind in (",", "and", "()") and len(names) == len(items) > 1:
+    elif kind in (",", "and", "()", "{}") and len(names) == len(items) > 1:
         kind, items = "()", [items[firsts.index(name)].items[1] for name in names]
     else:
         names = []
@@ -115,7 +115,7 @@ def _phrase(text: str, _: int) -> Node | None:
 
 def _option(text: str, depth: int) -> Node | None:
     if re.fullmatch("[A-J]{2,5}", text) and list(text) == sorted(set(text)):
-        return _several("and", list(text), depth)
+        return _several("and", list(text), depth)._replace(text=text)  # or a length AB
     match = _OPTION.match(text)
     rest = text[match.end() :].strip(" .:") if match else ""
     if not match or _OTHER_OPTION.search(rest):
@@ -169,6 +169,8 @@ def _relation(text: str, depth: int) -> Node | None:
     if signs == ["="] and _VARIABLE.fullmatch(sides[1]) and number(sides[0]) is not None or {*signs} <= {*_FLIPPED}:
         signs, sides = [_FLIPPED.get(sign, sign) for sign in signs[::-1]], sides[::-1]  # 5 = x, x > 5
     items = tuple(_read(side, depth) if side else Node("words") for side in sides)
+    if signs == ["="] and items[0].kind == items[1].kind == "()" and len(items[0].items) == len(items[1].items):
+        return _joined("()", [Node("relation", "=", items=pair) for pair in zip(items[0].items, items[1].items)])
     return _inequality(signs, sides, items) or Node("relation", " ".join(signs), items=items)
 
 
@@ -234,7 +236,7 @@ def _plus_minus(text: str, depth: int) -> Node | None:
     if len(after) != 1:
         return None
     signs = ("+" if before and before[-1] not in "{([" else "", "-")
-    return _several(",", [f"{before}{sign}{after[0]}" for sign in signs], depth)
+    return _several("±", [f"{before}{sign}{after[0]}" for sign in signs], depth)
 
 
 def _quantities(text: str) -> Node:

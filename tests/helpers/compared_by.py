@@ -10,7 +10,7 @@ PROGRAM = """
 import ctypes, json, mmap, os, pickle, pyseccomp, resource, signal, socket, subprocess, sys, threading, time
 import sympy
 from openrlhf_sagc.grading import process
-process.LESSONS, process.TRIAL = (), ("", "done = True")
+process.LESSONS = [("", "done = True")]
 process.disarm = lambda: None
 def run(gold, answer):
     scope = {}

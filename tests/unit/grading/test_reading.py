@@ -8,7 +8,7 @@ from openrlhf_sagc.grading.reading import Node, plain, read, split_at
 
 KINDS = r"""
 7, 350 ~ ,   \begin{cases}x=1\\y=2\end{cases} ~ ()   x=1,x=2 ~ ,   x=1\text{ or }y=2 ~ or   1\text{ or }2 ~ or   3\text{ cats and }2\text{ dogs} ~ and   1:2 ~ words
-3\text{ hours }20\text{ minutes} ~ +   1\pm\sqrt2 ~ ,   \{1,2\} ~ {}   [0,1) ~ set   [0,1[ ~ set   ]0,1] ~ set   x=5 ~ relation
+3\text{ hours }20\text{ minutes} ~ +   1\pm\sqrt2 ~ ±   \{1,2\} ~ {}   [0,1) ~ set   [0,1[ ~ set   ]0,1] ~ set   x=5 ~ relation
 \langle 1,2\rangle ~ ()   \begin{pmatrix}1\\2\end{pmatrix} ~ ()   \begin{pmatrix}1&2\\3&4\end{pmatrix} ~ matrix
 \{x|x\ge 4\} ~ set   \{x:x\ge 4\} ~ set   (0,1)\cup(2,3) ~ set   \{2n|n>4\} ~ words   \ge 12 ~ relation   (B) 14 ~ option
 BD ~ and   DB ~ value   \{5\} ~ value   5⟦k⟧ ~ value   12\text{ or more} ~ words   7\text{ and a quarter} ~ words
