@@ -113,7 +113,7 @@ def _says(answer: Node, gold: Node) -> bool:
 
 
 def _same_relations(gold: Node, answer: Node) -> bool:
-    """The same sides by the same sign, or the same difference by it."""
+    """The same sides by the same sign, or by it differences of which one is so many times the other."""
     if gold.text == "=" and _is_named(gold) and _is_named(answer):
         names = {relation.items[0].text for relation in (gold, answer)}
         if len(names) == 1 or names == {"y", "f(x)"}:
@@ -121,9 +121,9 @@ def _same_relations(gold: Node, answer: Node) -> bool:
     if gold.text != answer.text or _same_in_order(gold.items, answer.items):
         return gold.text == answer.text
     is_simple = {(item.kind, item.unit) for item in (*gold.items, *answer.items)} == {("value", None)}
-    differences = [f"({relation.items[0].text})-({relation.items[1].text})" for relation in (gold, answer)]
-    turned = [differences[0], f"-({differences[1]})"] if gold.text == "=" else differences
-    return is_simple and gold.text in ("=", "<", r"\le") and (equal_values(*differences) or equal_values(*turned))
+    a, b = (_expression(f"({one.items[0].text})-({one.items[1].text})") for one in (gold, answer))
+    factor = (a / b).cancel() if a and b and is_simple and gold.text in ("=", "<", r"\le") else None
+    return factor is not None and bool(factor.is_positive or gold.text == "=" and factor.is_nonzero)
 
 
 def _same_in_order(gold: Sequence[Node], answer: Sequence[Node]) -> bool:
@@ -198,7 +198,7 @@ def expressions(text: str) -> list:
     decimal = r"(?<![\d.])(\d*)\.(\d+)(?!\.?\d)"
     text = re.sub(decimal, lambda match: rf"(\frac{{{int(match[1] + match[2])}}}{{{10 ** len(match[2])}}})", text)
     text = re.sub(r"(?<=\d)\.(?![\d.])", "", text)
-    text = re.sub(r"(?<![\^_\w.])(\d+) *(?=\()", r"\1\\cdot ", text)  # else 4(5) is read as a mixed number
+    text = re.sub(r"(?<![\^_\w.])(\d+) *(?=\(|\\d?binom)", r"\1\\cdot ", text)  # else 4(5) is a mixed number
     text = re.sub(r"\\([gG])amma(?![A-Za-z(])", r"\1_{1729}", text)  # no constant of Euler's
     try:
         config = ConversionConfig(lowercase_symbols=False)

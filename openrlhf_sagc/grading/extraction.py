@@ -11,7 +11,7 @@ GAP = r"(?:[\s$~*]|\\[,;: ()\[\]]|\\\\|\\q?quad(?![A-Za-z]))*"
 JOINER = r"(?:\\(?:text|mbox|mathrm)\s*\{)?\s*(?:[,;&]\s*(?:and|or)?|and|or)(?![A-Za-z])\s*\}?"
 BETWEEN = re.compile(rf"{GAP}(?P<joiner>{JOINER}{GAP})?(?:\\?[a-z](?:_\{{?\w\}}?)?\s*=\s*)?", re.IGNORECASE)  # , y =
 FARTHEST = 60  # characters between boxes that are one answer
-LABEL = re.compile(r"[ \t*_#>]*(?:the[ \t]+)?(?:final[ \t]+)?answer[ \t*_]*(?::(.*))?", re.IGNORECASE)  # **Answer:** 5
+LABEL = re.compile(r"(?i)[ \t*_#>]*(?:the[ \t]+)?(?:final[ \t]+)?answer(?:[ \t]+is(?=[ \t*_]*:))?[ \t*_]*(?::(.*))?")
 TAG = re.compile(r"</?[A-Za-z|][^<>\s]{0,40}>")  # </s>, <|im_end|>
 LOOKS = " \t\r\f\v\xa0\u3000$*_#>"
 THOUGHT = re.compile(r"<think(?:ing)?>|◁think▷", re.IGNORECASE)

@@ -19,8 +19,8 @@ RIGHT = r"""
 BD ~ D, B   14 ~ (B) 14   \frac{1}{2^{74}} ~ \frac{2}{2^{75}}
 \sqrt{2}+\sqrt{3} ~ \sqrt{5+2\sqrt{6}}   \infty ~ \infty   -1 ~ i^2   \tan^2 x+1 ~ \sec^2 x
 x+y<2 ~ -x-y>-2   (0,\sqrt2) ~ 0<x<\frac{2}{\sqrt2}
-20 ~ 4(5)   (1,2),(3,4) ~ (1,2)\text{ or }(3,4)   (x,y)=(1,2) ~ x=1, y=2   (1,2) ~ (x,y)=(1,2)   3,\pm 1 ~ -1,3,1   AB=5 ~ 5
-x=5\text{ cm},y=3\text{ cm} ~ 5\text{ cm},3\text{ cm}   x=1,y=2\text{ or }x=2,y=1 ~ (1,2),(2,1)   x=\pm 2 ~ x=2\text{ or }x=-2   e^{\pi i/3} ~ \frac12+\frac{\sqrt3}{2}i   (2,-1) ~ \begin{cases}x&=2\\y&=-1\end{cases}
+20 ~ 4(5)   (1,2),(3,4) ~ (1,2)\text{ or }(3,4)   (x,y)=(1,2) ~ x=1, y=2   (1,2) ~ (x,y)=(1,2)   3,\pm 1 ~ -1,3,1   AB=5 ~ 5   20 ~ 2\binom{5}{2}
+\frac{x^2}{9}+\frac{y^2}{4}=1 ~ 4x^2+9y^2=36   x+y<2 ~ 2x+2y<4   x=5\text{ cm},y=3\text{ cm} ~ 5\text{ cm},3\text{ cm}   x=1,y=2\text{ or }x=2,y=1 ~ (1,2),(2,1)   x=\pm 2 ~ x=2\text{ or }x=-2   e^{\pi i/3} ~ \frac12+\frac{\sqrt3}{2}i   (2,-1) ~ \begin{cases}x&=2\\y&=-1\end{cases}
 \begin{cases}x+1&x>0\\x-1&x<0\end{cases} ~ \begin{cases}x-1&x<0\\1+x&x>0\end{cases}
 """
 WRONG = r"""
@@ -38,7 +38,7 @@ e^{-55} ~ e^{-45}   e^{-1000} ~ e^{-1001}   \frac{1}{x} ~ \frac{1}{x}+10^{-20}
 \text{minimum } 5 ~ \text{maximum } 5   A ~ B   e^{\pi i/3} ~ \frac12-\frac{\sqrt3}{2}i   3^{25} ~ 3^{2}5   x=2,y=3 ~ x+y=2,xy=3   x=1,y=2 ~ x_2=1,x_1=2
 \begin{cases}x+1&x>0\\x-1&x<0\end{cases} ~ \begin{cases}x-1&x>0\\x+1&x<0\end{cases}   \{1,2\} ~ \begin{array}{cc}2&1\end{array}
 5;6 ~ 5   y\in[1,2] ~ xy\in[1,2]   x=1,x=2 ~ y=1,y=2   x=1 \text{ or } x=2 ~ y=1, 2   (1,2) ~ y=1,x=2   x+y<2 ~ x+y>2
-\sqrt2 ~ \sqrt{2}\approx 1.4   5 ~ 5\approx 9   (1,2) ~ x=1, x=2   1,2; 3,4 ~ 1,3; 2,4   x=1,2; y=3 ~ 1,2,3   P(A)=1/2,P(B)=1/3 ~ 1/3,1/2   AB=3, BC=4 ~ 4, 3
+\sqrt2 ~ \sqrt{2}\approx 1.4   5 ~ 5\approx 9   (1,2) ~ x=1, x=2   1,2; 3,4 ~ 1,3; 2,4   x=1,2; y=3 ~ 1,2,3   P(A)=1/2,P(B)=1/3 ~ 1/3,1/2   12 ~ 2\binom{5}{2}   0=0 ~ 1=1   x+y=1 ~ (x+y)^2=(x+y)^2   AB=3, BC=4 ~ 4, 3
 x=1,x=2,y=3 ~ 1,2,3   \begin{cases}1&x=0\\0&x=1\end{cases} ~ \begin{cases}1&0\\0&1\end{cases}   x ~ X   x^2 ~ x^3   5 ~ 5\text{ more}
 """
 

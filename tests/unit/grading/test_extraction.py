@@ -17,7 +17,7 @@ a⏎#### 1,000<|im_end|></s> ⏎ ~ 1,000   #### 18⏎\boxed{2} ~ 2   Answer: 34 
 Answer: \boxed{2}⏎Answer: 3 ~ 2   #### Step 1⏎7⏎Answer: 8 ~ 8   #### Answer: 9 ~ 9   Answer: 1⏎#### 2 ~ 2
 #### 540. ~ 540.   #### $540 ~ $540   **#### 540** ~ 540   The answer is #### -7. ~ -7.
 #### 1⏎no⏎#### 2 apples ⏎so ~ 2 apples   #### 1 #### 2 ~ 2   #### 3 #### ~ 3   #### 4⏎#### ~ 4   ####⏎5 ~ ∅
-Answer:⏎3 ~ 3   **Final Answer**⏎⏎$$⏎17⏎$$ ~ 17   ### Answer⏎$$17$$ ~ $$17$$   the answer is 5 ~ ∅   my answer: 5 ~ ∅
+Answer:⏎3 ~ 3   **Final Answer**⏎⏎$$⏎17⏎$$ ~ 17   ### Answer⏎$$17$$ ~ $$17$$   the answer is 5 ~ ∅   my answer: 5 ~ ∅   The final answer is: **$18** ~ $18
 """
 JOINED = r"""
 Either $\boxed{-4}$ or $\boxed{9}$. ~ -4; 9   \boxed{1}, \boxed{2}, and \boxed{3} ~ 1; 2; 3
