@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from functools import lru_cache
-from multiprocessing import Pipe
+from multiprocessing.connection import Pipe, wait
 from typing import Any
 
 PROCESSES = 4  # comparisons at once; few answers need one, and every engine has its own
@@ -65,12 +65,11 @@ class Comparisons:
                     self._turns.notify_all()
             if said:
                 return said == b"1"
-            if process.poll() is None:  # the child was late, failed, or was killed from outside
-                tries += 1
-            elif (deaths := deaths + 1) == DEATHS:
-                error = " ".join(process.stderr.read().decode().splitlines()[-1:])
-                error = f"it ended with exit code {process.returncode} {error}"
-                raise RuntimeError(f"math-verify cannot be run in a process of its own: {error}")
+            is_late = process.poll() is None and not wait([connection], 0)  # or failed, or was killed; not the process
+            tries, deaths, code = (tries + 1, deaths, 0) if is_late else (tries, deaths + 1, process.wait())
+            if deaths == DEATHS:
+                error = f"exit code {code} " + " ".join(process.stderr.read().decode().splitlines()[-1:])
+                raise RuntimeError(f"math-verify cannot be run in a process of its own: it ended with {error}")
         raise TimeoutError("the comparison was stopped")
 
     def _has_turn(self, tries: int, deadline: float) -> bool:
