@@ -10,12 +10,14 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from functools import lru_cache
 from multiprocessing.connection import Pipe, wait
 from typing import Any
 
 PROCESSES = 4  # comparisons at once; few answers need one, and every engine has its own
 TRIES = (0.25, 1.5, 120.0)  # seconds by the clock of a comparison's first, second and last try: most take hundredths
+START_SECONDS = 120  # until the process can compare, on a busy machine
 WAITING_SECONDS = 170  # for a comparison with its turns; under --reward.timeout
 DEATHS = 3  # of the process at one comparison, after which there is no verdict
 REMEMBERED = 7_000  # verdicts, of answers of 8 kB at most (1,000 characters each): 64 MiB
@@ -31,8 +33,7 @@ class Comparisons:
     """
 
     def __init__(self, processes: int = PROCESSES, program: str = _PROGRAM):
-        self._at_once = [*[processes] * (len(TRIES) - 1), max(processes - 1, 1)]
-        self._program = program
+        self._program, self._at_once = program, [*[processes] * (len(TRIES) - 1), max(processes - 1, 1)]
         self.begin()
 
     def begin(self) -> None:
@@ -52,13 +53,10 @@ class Comparisons:
         """
         deadline, tries, deaths = time.monotonic() + WAITING_SECONDS, 0, 0
         while tries < len(TRIES) and self._has_turn(tries, deadline):
-            said = b""
             try:
                 process, connection = self._started()
                 seconds = min(TRIES[tries], max(deadline - time.monotonic(), TRIES[0]))
                 said = _said(json.dumps([gold, answer, seconds]), connection, seconds + 10)  # a busy process is late
-            except ConnectionError:
-                process.wait()
             finally:
                 with self._turns:
                     self._busy -= 1
@@ -94,6 +92,8 @@ class Comparisons:
                 with theirs:
                     command = [sys.executable, "-I", "-c", program + self._program, str(theirs.fileno())]
                     self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], **_ALONE)
+                if not wait([self._socket], START_SECONDS):
+                    self._process.kill()
                 self._socket.recv(1)  # it can compare, or is dead
             return self._process, self._socket
 
@@ -101,10 +101,11 @@ class Comparisons:
 def _said(request: str, connection: socket.socket, seconds: float) -> bytes:
     """The byte that a child says in these seconds; none if it was killed, or the process is dead."""
     ours, theirs = Pipe(duplex=False)
-    with ours, theirs:
+    with ours, theirs, suppress(ConnectionError):  # the process is dead
         socket.send_fds(connection, [request.encode()], [theirs.fileno()])
         theirs.close()
         return os.read(ours.fileno(), 1) if ours.poll(seconds) else b""
+    return b""
 
 
 _comparisons = Comparisons()

@@ -59,7 +59,7 @@ def main() -> None:
     ours, theirs = os.pipe()
     compare(json.dumps([*LESSONS[-1], 100]).encode(), theirs, rules)
     if os.read(ours, 1) != b"1":
-        raise RuntimeError("this kernel does not confine processes by seccomp: use one with CONFIG_SECCOMP_FILTER")
+        raise RuntimeError("no child compares under seccomp: this takes a kernel with CONFIG_SECCOMP_FILTER")
     os.close(ours)
     connection.send(b"!")  # ready
     connection.settimeout(1)

@@ -8,8 +8,8 @@ import importlib.util
 import itertools
 import os
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import get_context
+from multiprocessing.pool import ThreadPool
 from pathlib import Path
 
 import numpy as np
@@ -52,14 +52,12 @@ def equal_answers(pairs: set[tuple[str, str]], label: str) -> dict[tuple[str, st
         except TimeoutError:
             return None
 
-    threads = ThreadPoolExecutor(4 * processes)  # some wait behind others
     try:
-        verdicts = threads.map(compared, hard)
-        equal.update(zip(hard, track(verdicts, description=label, total=len(hard), transient=True)))
+        with ThreadPool(4 * processes) as threads:  # some wait behind others; none keeps an interrupted run
+            verdicts = threads.imap(compared, hard)
+            equal.update(zip(hard, track(verdicts, description=label, total=len(hard), transient=True)))
     except RuntimeError as error:
         raise SystemExit(f"eval/evaluate.py: --grader math: {error}") from None
-    finally:
-        threads.shutdown(cancel_futures=True)
     return equal
 
 

@@ -3,6 +3,8 @@
 import pytest
 from compared_by import comparisons, until
 
+from openrlhf_sagc.grading import algebra
+
 RIGHT = "done = True"
 
 
@@ -17,13 +19,15 @@ def test_where_no_process_is_left_they_wait():
 
 BROKEN = {
     "exit code 1 RuntimeError: .*: apt-get install libseccomp2 && pip install pyseccomp": "sys.modules['pyseccomp'] = None",
-    "does not confine": "process.seccomp_filter = lambda: type('Rules', (), {'load': lambda self: None})()",
+    "no child compares under seccomp": "process.seccomp_filter = lambda: type('Rules', (), {'load': lambda self: None})()",
     "exit code -6": "os.abort()",
+    "exit code -9": "time.sleep(1000)",
 }
 
 
 @pytest.mark.parametrize("message", BROKEN)
-def test_processes_that_cannot_work_are_no_wrong_answers(message):
+def test_processes_that_cannot_work_are_no_wrong_answers(message, monkeypatch):
+    monkeypatch.setattr(algebra, "START_SECONDS", 1 if "-9" in message else 100)
     with comparisons(BROKEN[message]) as running:
         for _ in range(2):
             with pytest.raises(RuntimeError, match="math-verify cannot be run in a process of its own: .*" + message):
