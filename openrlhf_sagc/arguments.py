@@ -19,12 +19,14 @@ from openrlhf_sagc.config.checks import (
     check_reward,
     check_trace,
 )
+from openrlhf_sagc.config.engine_args import check_drafts
 from openrlhf_sagc.config.inputs import check_inputs
 from openrlhf_sagc.config.late_flags import check_late_flags
 from openrlhf_sagc.config.prompts import DRAWN, rows_to_check
 from openrlhf_sagc.config.refusal import (
     AGENT_TIMEOUT,
     CHECK_ROWS,
+    DRAFTS,
     FILTER,
     LENGTH_AWARE,
     LENGTH_HISTORY,
@@ -155,6 +157,12 @@ def _add_tail_batching(group: argparse._ArgumentGroup) -> None:
 
 def _add_sampling(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
+        DRAFTS,
+        choices=("off", "siblings"),
+        default="off",
+        help="siblings: engines try what other responses to a prompt went on with; samples are distributed as without",
+    )
+    group.add_argument(
         "--data.keep_order",
         action="store_true",
         help="draw prompts in the order of the data in every episode, instead of an order by --train.seed",
@@ -275,6 +283,7 @@ def checked_settings(args: SimpleNamespace) -> Settings:
     # Not at the top: it needs numpy, as --help does not.
     from openrlhf_sagc.policies import build_batcher, build_controller, build_sampler
 
+    check_drafts(args.rollout.drafts, args.vllm.engine_args)
     off, args = off_command(args), settled(args)
     check_late_flags(args)
     check_group(args, off)

@@ -114,6 +114,7 @@ def build_planner(args: Settings, num_engines: int) -> StepPlanner:
         prompts=rollout.batch_size,
         signal=rollout.sagc.signal,
         num_engines=num_engines,
+        whole_groups=rollout.drafts != "off" and not rollout.length_aware_dispatch,
         step_model=build_step_model(args, num_engines),
         token_weights=build_token_weights(args),
     )

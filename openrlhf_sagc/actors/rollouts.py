@@ -27,7 +27,7 @@ from openrlhf_sagc.actors.running_rollouts import (
     note_request,
     timed_reward,
 )
-from openrlhf_sagc.decisions.records import ROLLOUT, Collect, Dispatch, Ended, Rollout
+from openrlhf_sagc.decisions.records import ROLLOUT, Collect, CountDrafts, Dispatch, Ended, Rollout
 
 RESETS = 50  # attempts at resetting the prefix cache
 RESET_PAUSE = 0.2  # seconds between them
@@ -130,9 +130,10 @@ class RolloutExecutor:
         The tokens of a rollout that did not finish are those generated so far in its last attempt. Its response holds
         nothing else but prompt, label and images, as in `kwargs`. If the reward failed, reward and scores are None.
 
-        The scheduler sends two things in the place of a prompt, since OpenRLHF's `generate_responses` is the one method of
+        The scheduler sends three things in the place of a prompt, since OpenRLHF's `generate_responses` is the one method of
         the actor that awaits what this returns. A `Dispatch` begins rollouts and returns at once. A `Collect` returns the
-        list of those that have `Ended` since the last one, at most MOST_COLLECTED; it waits for the first.
+        list of those that have `Ended` since the last one, at most MOST_COLLECTED; it waits for the first. A `CountDrafts`
+        returns the counts of each of the engine's workers.
 
         Raises:
             Exception: vLLM is dead.
@@ -143,10 +144,14 @@ class RolloutExecutor:
             return self._begin(prompt, kwargs)
         if isinstance(prompt, Collect):
             return self._collect()
+        if isinstance(prompt, CountDrafts):
+            return self._llm.collective_rpc("draft_counts")
         return self._execute(RunningGroup(), args, kwargs)  # of an evaluation
 
     async def _begin(self, dispatch: Dispatch, kwargs: dict) -> None:
         """Begin these rollouts, all of which have the other settings in `kwargs`."""
+        if dispatch.earlier:
+            await self._llm.collective_rpc("remember_responses", args=(dispatch.earlier,))
         for number, prompt, places in dispatch.shares:
             group = self._groups.setdefault(number, RunningGroup())
             own = {"prompt": prompt.text, "label": prompt.label, "images": prompt.images}

@@ -5,7 +5,7 @@ import json
 from typing import Any
 
 from openrlhf_sagc.config.causes import short
-from openrlhf_sagc.config.refusal import refuse
+from openrlhf_sagc.config.refusal import DRAFTS, refuse
 
 ENGINE_ARGS = "--vllm.engine_args"
 # What flags set, what OpenRLHF's placement and weight sync could not follow, and a secret -> what to use instead.
@@ -26,6 +26,16 @@ INSTEAD = {
     "max_logprobs": "--algo.advantage.is_correction_level",
     "hf_token": "the environment variable HF_TOKEN, which is not printed",
 }
+# What a weight sync may break: what it is -> what is known of it. None of them is refused.
+AFTER_A_SYNC = {
+    "quantization": "weights are quantized anew at each sync; others saw rewards fall without "
+    "--algo.advantage.is_correction_level",
+    "kv_cache_dtype": "keys and values of less precision, whose scales no sync changes; others saw rewards fall "
+    "without --algo.advantage.is_correction_level",
+    "speculative_config": "drafts by a model or by heads that no sync changes, and that fit the policy less with every "
+    "step; --rollout.drafts siblings needs none",
+}
+OWN_TEXT = ("ngram", "suffix", "custom_class")  # methods of speculative_config that have no weights
 FIXED = ("distributed_executor_backend", "trust_remote_code", "worker_extension_cls")  # by no flag
 
 
@@ -40,10 +50,31 @@ def check_engine_args(given: Any) -> None:
     """
     shown = short(json.dumps(given))
     refuse(not isinstance(given, dict), f'{ENGINE_ARGS} {shown}: use an object such as {{"max_num_seqs": 512}}')
+    for name in AFTER_A_SYNC:
+        if name in given and _may_break(name, given[name]):
+            print(f"openrlhf_sagc: {ENGINE_ARGS} {name}: {AFTER_A_SYNC[name]} (docs/engines.md)")
     for name, value in given.items():
         refuse(name in INSTEAD, f"{ENGINE_ARGS} does not take {name}: use {INSTEAD.get(name)}")
         refuse(name in FIXED, f"{ENGINE_ARGS} does not take {name}, which OpenRLHF sets: drop it")
         _check_value(name, value)
+
+
+def check_drafts(drafts: str, given: Any) -> None:
+    """--rollout.drafts brings the `speculative_config` of the engines itself.
+
+    Raises:
+        SystemExit: --vllm.engine_args has one too.
+    """
+    refuse(
+        drafts != "off" and "speculative_config" in given,
+        f"{DRAFTS} {drafts} does not work with a speculative_config in {ENGINE_ARGS}: drop one of them",
+    )
+
+
+def _may_break(name: str, value: Any) -> bool:
+    if name == "speculative_config":
+        return isinstance(value, dict) and value.get("method") not in OWN_TEXT
+    return value not in (None, "auto") and not str(value).startswith(("bf", "float"))
 
 
 def _check_value(name: str, value: Any) -> None:

@@ -9,6 +9,8 @@ from typing import Any
 from openrlhf_sagc.redaction import shown
 
 METHODS = ("auto", "sort", "stop")  # of tail batching
+# vLLM's speculative_config of --rollout.drafts siblings. Twice as many tokens of a draft gain 4 % more at most.
+SIBLINGS = {"method": "custom_class", "model": "openrlhf_sagc.actors.drafts.Drafts", "num_speculative_tokens": 8}
 
 
 class Secret(str):
@@ -53,6 +55,8 @@ def settled(args: SimpleNamespace) -> Settings:
     args = with_hidden_key(args)
     if not args.rollout.sagc.enable:
         args.rollout.sagc.group_sizes = [args.rollout.n_samples_per_prompt]
+    if args.rollout.drafts != "off":
+        args.vllm.engine_args = {**args.vllm.engine_args, "speculative_config": SIBLINGS}
     if args.rollout.trace is not None:
         ending = os.sep * args.rollout.trace.endswith(os.sep)  # of a folder
         path = os.path.abspath(args.rollout.trace)  # Ray's processes have another working folder

@@ -200,13 +200,16 @@ def key_of(prompt: str) -> str:
     return hashlib.blake2b(prompt.encode(errors="replace"), digest_size=KEY_BYTES).hexdigest()
 
 
-def balance(loads_E: Sequence[float], expected_P: Sequence[float], rollouts: int) -> list[tuple[int, tuple[int, ...]]]:
+def balance(
+    loads_E: Sequence[float], expected_P: Sequence[float], rollouts: int, whole: bool = False
+) -> list[tuple[int, tuple[int, ...]]]:
     """Place rollouts on engines: the longest first, each on the engine with the least to do (Graham's LPT rule).
 
     Args:
         loads_E: what each engine has to do already.
         expected_P: what each rollout of a prompt adds, in the same unit.
         rollouts: of every prompt.
+        whole: whether they go to one engine.
 
     Returns:
         (prompt, the engine of each of its rollouts) of every prompt, in the order of dispatch.
@@ -216,7 +219,10 @@ def balance(loads_E: Sequence[float], expected_P: Sequence[float], rollouts: int
     longest_first = sorted(
         range(len(expected_P)), key=expected_P.__getitem__, reverse=True
     )  # equal ones keep their order
-    return [(prompt, _least_loaded(heap, expected_P[prompt], rollouts)) for prompt in longest_first]
+    apart, together = (1, rollouts) if whole else (rollouts, 1)
+    return [
+        (prompt, _least_loaded(heap, expected_P[prompt] * together, apart) * together) for prompt in longest_first
+    ]
 
 
 def place_whole(loads_E: Sequence[float], rollouts_G: Sequence[int]) -> list[tuple[int, ...]]:

@@ -53,6 +53,7 @@ class StepPlanner:
         samples, prompts: of a step, where they are held.
         signal: a rollout's length as the controller sees it, "tokens" or "seconds".
         num_engines: engines to place rollouts on.
+        whole_groups: whether all rollouts of a group go to one engine, with a predictor too.
         step_model: expects a step's seconds at each size, for a controller whose objective is throughput.
         token_weights: says what a step counts as; None for a loss that is not a mean over tokens.
 
@@ -71,6 +72,7 @@ class StepPlanner:
         prompts: int,
         signal: str,
         num_engines: int,
+        whole_groups: bool = False,
         step_model: StepModel | None = None,
         token_weights: TokenWeights | None = None,
     ) -> None:
@@ -83,6 +85,7 @@ class StepPlanner:
         self._hold, self._samples, self._prompts = hold, samples, prompts
         self._signal = signal
         self.num_engines = num_engines
+        self.whole_groups = whole_groups
         self.flight = InFlight()
         self.steps = 0
         self._episode = 0  # that a step was last planned in by this process

@@ -144,15 +144,21 @@ class Share(NamedTuple):
 class Dispatch(NamedTuple):
     """What an engine is to begin, in the place of a prompt: one call for all that is dispatched together.
 
-    `tells`: it also says which rollouts have nothing but their reward to come.
+    `tells`: it also says which rollouts have nothing but their reward to come. `earlier`: tokens of prompts and of earlier
+    responses to each, as bytes of int32, for its drafts.
     """
 
     shares: list[Share]
     tells: bool = False
+    earlier: Sequence[tuple[bytes, list[bytes]]] = ()
 
 
 class Collect(NamedTuple):
     """Asks an engine, in the place of a prompt, for the rollouts that have ended since it was asked last, see `Ended`."""
+
+
+class CountDrafts(NamedTuple):
+    """Asks an engine, in the place of a prompt, for the counts of its drafts, see `Drafts.counts`."""
 
 
 class Ended(NamedTuple):

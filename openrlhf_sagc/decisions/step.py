@@ -163,7 +163,7 @@ class Step:
 
         Prompts that must finish are drawn in long rounds alone, and never more of them than are expected to fill the step.
         Engines follow from what runs where, as it is counted here. No engine is asked, which would cost a call to each. With
-        a predictor each rollout is placed for itself, and the groups come the longest first.
+        a predictor each rollout is placed for itself, unless groups are to stay whole, and the groups come the longest first.
         """
         if not (count := self.groups_to_dispatch()):
             return []
@@ -193,7 +193,7 @@ class Step:
         if predictor is None:
             return self._numbered(prompts, place_whole(loads, [rollouts] * len(prompts)), repeat(1))
         expected = [round(predictor.predict(prompt.identity)) for prompt in prompts]
-        placed = balance(loads, expected, rollouts)
+        placed = balance(loads, expected, rollouts, whole=self.policies.whole_groups)
         groups = self._numbered(prompts, [engines for _, engines in sorted(placed)], expected)
         return [groups[place] for place, _ in placed]
 

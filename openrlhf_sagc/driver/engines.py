@@ -20,7 +20,8 @@ from openrlhf_sagc.actors.rollouts import stop_left_over, stop_rollouts, watch_r
 from openrlhf_sagc.config.settings import Settings
 from openrlhf_sagc.decisions.group_parts import GroupParts
 from openrlhf_sagc.decisions.idle_tail import idle_seconds
-from openrlhf_sagc.decisions.records import ROLLOUT, Collect, Dispatch, Ended, Group, Share
+from openrlhf_sagc.decisions.records import ROLLOUT, Collect, CountDrafts, Dispatch, Ended, Group, Share
+from openrlhf_sagc.driver.earlier_responses import EarlierResponses
 from openrlhf_sagc.run.wishes import GivenUp, wishes
 
 logger = init_logger(__name__)
@@ -36,6 +37,7 @@ class Engines:
     """All engines of the run, as `loop.roll_out` wants them.
 
     A step is `wake`, `resume`, then `dispatch`, `ended` and `stop` in any order, then `pause` and `sleep`.
+    `earlier` keeps responses for the engines' drafts; None where they draft nothing.
     `silent_waits` counts the waits in a row in which no rollout ended, and `idle_waits` those of them after which no engine
     had a request to decode.
 
@@ -51,6 +53,7 @@ class Engines:
     def __init__(self, strategy, settings: Settings, vllm_engines: list, tokenizer_sent: Sequence = ()) -> None:
         self.silent_waits = self.idle_waits = 0
         self.tells = False  # as of a `Dispatch`, for what is dispatched from now on
+        self.earlier = EarlierResponses() if settings.rollout.drafts != "off" else None
         self._strategy = strategy
         self._settings = settings
         self._engines = vllm_engines
@@ -113,7 +116,9 @@ class Engines:
                 self._rollouts[engine] += len(on_engine)
                 self._running += len(on_engine)
         for engine, of_engine in shares.items():
-            ref = self._engines[engine].generate_responses.remote(Dispatch(of_engine, self.tells), **self._sampling)
+            earlier = self.earlier.of(share.prompt.identity for share in of_engine) if self.earlier else ()
+            begin = Dispatch(of_engine, self.tells, earlier)
+            ref = self._engines[engine].generate_responses.remote(begin, **self._sampling)
             ref.future().add_done_callback(partial(self._note_dispatch, engine))
             self._ask(engine)
 
@@ -176,6 +181,11 @@ class Engines:
         self._sent = sent
         still = [(sent[parts.group.number], now) for parts in running for _ in parts.left_on]
         return *idle_seconds([*self._spans, *still], self._rewarded, self._began, now), now - self._began
+
+    def draft_counts(self) -> Counter[str]:
+        """Of all engines together, see `Drafts.counts`."""
+        refs = [engine.generate_responses.remote(CountDrafts(), None, None, 0) for engine in self._engines]
+        return sum((Counter(answer[0]) for ref in refs for answer in self.result(ref)), Counter())
 
     def stop_surplus(self, groups: dict[int, list[int]]) -> None:
         """Stop what still runs of these groups, by number: the engine of each rollout; until it has ended."""

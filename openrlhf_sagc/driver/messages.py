@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from openrlhf_sagc.config.layout import fewest_samples
+from openrlhf_sagc.config.refusal import DRAFTS
 from openrlhf_sagc.config.settings import Settings
 from openrlhf_sagc.decisions import loop
 from openrlhf_sagc.decisions.records import Group
@@ -54,6 +55,15 @@ def reward_wait_warning(number: int, generation: float, metrics: dict[str, float
         "--reward.remote_url, saves that; tail batching and group control do not"
     )
     return {"rewards": line}
+
+
+def drafts_line(drafts: dict[str, float]) -> str:
+    """What drafts gain, by a step's metrics."""
+    tokens, accepted = drafts["rollout/tokens_per_iteration"], drafts["rollout/draft_acceptance"]
+    return (
+        f"drafts: a request gets {tokens:.2f} tokens an iteration (1 without {DRAFTS}), and {100 * accepted:.0f} % of the "
+        "drafted tokens are what the policy samples"
+    )
 
 
 def silence_warning(step: Step, seconds: float) -> str:

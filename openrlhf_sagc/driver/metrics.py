@@ -2,7 +2,7 @@
 
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from openrlhf_sagc.decisions.controller import StragglerAwareGroupController
 from openrlhf_sagc.decisions.dynamic_sampling import REASONS
@@ -97,6 +97,25 @@ def rollout_metrics(groups: Sequence[Sequence[Rollout]], longest: int) -> dict[s
         "rollout/seconds_median": statistics.median(seconds),
         "rollout/seconds_max": max(seconds),
         "rollout/queue_seconds": statistics.fmean(rollout.queue_seconds for rollout in finished),
+    }
+
+
+def draft_metrics(counts: Mapping[str, float], mib: float) -> dict[str, float]:
+    """Scalars of the engines' drafts in a step; nothing if they have decoded nothing.
+
+    `rollout/tokens_per_iteration` is the mean of a request, `rollout/draft_acceptance` the share of drafted tokens that
+    the policy sampled, `rollout/draft_mib` what drafts take of the driver's and all engines' memory.
+
+    Args:
+        counts: of the step, see `Drafts.counts`.
+        mib: of the driver's memory.
+    """
+    if not counts["iterations"]:
+        return {}
+    return {
+        "rollout/tokens_per_iteration": counts["tokens"] / counts["iterations"],
+        "rollout/draft_acceptance": counts["accepted"] / max(counts["drafted"], 1),
+        "rollout/draft_mib": counts["mib"] + mib,
     }
 
 

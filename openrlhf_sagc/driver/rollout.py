@@ -5,6 +5,7 @@ others still run. It closes with exactly the groups that it needs. The rest is s
 """
 
 import itertools
+from collections import Counter
 from collections.abc import Iterator
 
 import torch
@@ -39,6 +40,7 @@ from openrlhf_sagc.policies import build_planner
 logger = init_logger(__name__)
 
 WAITS_BEFORE_WARNING = 60  # waits in a row without a group
+DRAFTS_SAID_AT = 20  # steps after which a line says what drafts gain
 LEAST_PATIENCE = 1800.0  # seconds without a group or a request before all that runs is stopped, and rolled out again
 PATIENCE = 3.0  # times the longest that the flags let a rollout be outside of the engine, if that is more
 
@@ -70,6 +72,7 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
         self._keep_surplus = self.settings.algo.dynamic_filtering_surplus == "keep"
         self._prompts_of_run = len(self.prompts_dataloader) * self.settings.train.num_episodes
         self._prompts_consumed = 0
+        self._drafts: Counter[str] = Counter()  # so far, see `Drafts.counts`
         self._warned: set[str] = set()
         self._evaluated: Iterator[int] = iter(())  # numbers of the groups of an evaluation
         self._first_rewards: list[float] | None = []  # of the first step, until it is closed
@@ -260,6 +263,8 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
         if self._first_rewards is not None:
             rewards = [sample.reward for sample in samples if sample is not None]
             self._first_rewards += [reward for reward in rewards if reward is not None]
+        if self.engines.earlier:
+            self.engines.earlier.keep(back.group.prompt.identity, [back.responses[place] for place in back.members])
         step.judge(back, [None if sample is None else sample.raw_score for sample in samples], samples)
         self.failures.check(step.samples_rolled_out)
 
@@ -290,6 +295,7 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
                 idle_tail, rewards, generation, itertools.chain(*(rollouts for _, rollouts in step.ran))
             ),
             **(self.stream.metrics() if self.stream else {}),
+            **self._draft_metrics(step),
         }
         if self.settings.rollout.sagc.enable:
             signal = self.settings.rollout.sagc.signal
@@ -297,6 +303,18 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
         warnings |= messages.reward_wait_warning(step.number, generation, self.metrics)
         for kind, warning in warnings.items():
             self._warn_once(kind, warning)
+
+    def _draft_metrics(self, step: Step) -> dict[str, float]:
+        """Scalars of the drafts since the last step; after some steps a line says what they gain."""
+        if not self.engines.earlier:
+            return {}
+        before, self._drafts = self._drafts, self.engines.draft_counts()
+        counts = self._drafts.copy()
+        counts.subtract({**before, "mib": 0})
+        drafts = metrics.draft_metrics(counts, self.engines.earlier.mib)
+        if step.number + 1 == DRAFTS_SAID_AT and drafts:
+            logger.info(messages.drafts_line(drafts))
+        return drafts
 
     def _warn_once(self, kind: str, warning: str) -> None:
         """Warn, unless a warning of this kind was given."""

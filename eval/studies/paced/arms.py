@@ -3,14 +3,14 @@
 from typing import NamedTuple
 
 from lib.comparison.arms import flags_of
-from lib.comparison.tasks import TASKS
+from lib.comparison.tasks import TASKS, Task
 from lib.paths import ENGINES
 
-TASK = TASKS["route"]
 EPISODES = 3
 CONTROL = {"max_straggler_rate": 0.2, "straggler_ratio": 2.5}
 HEADLINE, OTHERS, TUNING = range(5), range(3), range(100, 103)
 ASYNCHRONOUS = {"train.async_enable": None}
+DRAFTS = {"rollout.drafts": "siblings"}
 PARTIAL = {**ASYNCHRONOUS, "train.partial_rollout_enable": None}
 
 
@@ -23,10 +23,14 @@ class Shape(NamedTuple):
     sample_ms: float
     prompts: int  # of a step at groups of 8
     problems: int  # of an episode at groups of 8
+    task: Task = TASKS["route"]
 
 
+TWO = Shape(gpus=2, base_ms=30, each_ms=0.03, sample_ms=2000 / 128, prompts=16, problems=320)
 SHAPES = {
-    "two": Shape(gpus=2, base_ms=30, each_ms=0.03, sample_ms=2000 / 128, prompts=16, problems=320),
+    "two": TWO,
+    "drafts": TWO,
+    "countdown": TWO._replace(task=TASKS["countdown"]),
     "four": Shape(gpus=4, base_ms=20, each_ms=0.03, sample_ms=2000 / 256, prompts=32, problems=640),
 }
 
@@ -81,13 +85,17 @@ SECOND = {name: ARMS[name]._replace(seeds=range(1)) for name in ("plain", "auto"
 }
 
 
-def arms_of(shape: str) -> dict[str, Arm]:
-    return ARMS if shape == "two" else SECOND
+DRAFTED = {name: ARMS[name]._replace(seeds=OTHERS) for name in ("plain", "auto")} | {
+    "drafts": Arm("fixed:8", DRAFTS),
+    "auto, drafts": Arm("fixed:8+tail", DRAFTS),
+}
+APART = {"auto, drafts, apart": Arm("fixed:8+tail", {**DRAFTS, **PLACED})}  # the rollouts of a group on several engines
+PLANS = {"two": ARMS, "four": SECOND, "drafts": DRAFTED | APART, "countdown": DRAFTED}
 
 
 def run_of(arm: Arm, shape: Shape, seed: int) -> tuple[str, list[str], dict[str, str]]:
     """The tree of build/, the flags and the environment of a run."""
-    tree, flags = flags_of(arm.policy, "grpo", seed, CONTROL, TASK)
+    tree, flags = flags_of(arm.policy, "grpo", seed, CONTROL, shape.task)
     engines, trainers = arm.split or (shape.gpus, shape.gpus)
     samples = shape.prompts * 8
     problems = shape.problems * 8 // arm.size  # so that all arms have the same steps in an episode

@@ -27,7 +27,7 @@ from lib.run_logs.read import read
 from lib.runs import train_command
 from lib.turns import Run, end, opened_log
 from rich.console import Console
-from studies.paced.arms import CONTROL, SHAPES, TASK, arms_of, run_of
+from studies.paced.arms import CONTROL, PLANS, SHAPES, run_of
 from studies.paced.predict import predictions
 from studies.paced.table import PLAIN, plot, table
 
@@ -76,13 +76,19 @@ def folder_of(shape: str, name: str, seed: int) -> Path:
     return RUNS / shape / name.replace(", ", "-").replace(" ", "-") / str(seed)
 
 
+def task_of(shape: str, seed: int) -> Path:
+    """The folder of the model that all arms of a seed begin with."""
+    name = SHAPES[shape].task.name
+    return RUNS / f"{'task' if name == 'route' else name}-{seed}"
+
+
 def started(shape: str, name: str, seed: int) -> Run:
     """An arm's run with a seed, which trains from now on."""
-    folder, task = folder_of(shape, name, seed), RUNS / f"task-{seed}"
-    tree, flags, environment = run_of(arms_of(shape)[name], SHAPES[shape], seed)
+    folder, task = folder_of(shape, name, seed), task_of(shape, seed)
+    tree, flags, environment = run_of(PLANS[shape][name], SHAPES[shape], seed)
     set_aside(folder)
     folder.mkdir(parents=True)
-    environment |= {"REWARD_TASK": TASK.name, "REWARD_LOG": str(folder / "rewards.log")}
+    environment |= {"REWARD_TASK": SHAPES[shape].task.name, "REWARD_LOG": str(folder / "rewards.log")}
     environment |= {"PACE_LOG": str(folder / "pace.log")}
     # Compiled, an iteration needs a third of a core less on two engines.
     command = [*train_command(tree, task, folder, flags, eager=False), "--eval.dataset", task / "data/evaluated.jsonl"]
@@ -99,8 +105,8 @@ def missing(arguments: argparse.Namespace) -> Iterator[tuple[str, int]]:
     made = set(pd.read_csv(file)[KEY].itertuples(index=False, name=None)) if file.exists() else set()
     arms = {
         name: arm
-        for name, arm in arms_of(arguments.shape).items()
-        if name in (arguments.arms or arms_of(arguments.shape))
+        for name, arm in PLANS[arguments.shape].items()
+        if name in (arguments.arms or PLANS[arguments.shape])
     }
     seeds = arguments.seeds or sorted({seed for arm in arms.values() for seed in arm.seeds})
     for seed in seeds:
@@ -120,7 +126,7 @@ def run(arguments: argparse.Namespace) -> None:
     for start in range(0, len(todo), arguments.at_once):
         together = todo[start : start + arguments.at_once]
         for _, seed in together:
-            make_task(RUNS / f"task-{seed}", seed, console, TASK)
+            make_task(task_of(arguments.shape, seed), seed, console, SHAPES[arguments.shape].task)
         runs = [started(arguments.shape, name, seed) for name, seed in together]
         try:
             while None in (codes := [run.process.poll() for run in runs]) and not any(codes):
@@ -138,7 +144,8 @@ def run(arguments: argparse.Namespace) -> None:
 
 def write(arguments: argparse.Namespace, name: str, seed: int) -> None:
     """Add a run's rows to the CSV files."""
-    folder, task, arm = folder_of(arguments.shape, name, seed), RUNS / f"task-{seed}", arms_of(arguments.shape)[name]
+    folder, task = folder_of(arguments.shape, name, seed), task_of(arguments.shape, seed)
+    arm = PLANS[arguments.shape][name]
     names, frames = ["steps.csv", "evaluations.csv"], read_run_of(folder, task, arm.split is not None)
     if name == PLAIN:
         names, frames = [*names, "groups.csv"], (*frames, groups_of(folder, task, frames[0]))
@@ -151,12 +158,12 @@ def write(arguments: argparse.Namespace, name: str, seed: int) -> None:
 def parse_arguments() -> argparse.Namespace:
     parser = study_flags(__doc__, FOLDER)
     parser.add_argument("what", nargs="?", choices=("run", "table", "predict"), default="run")
-    parser.add_argument("--shape", choices=SHAPES, default="two", help="GPUs of a run, by which the plan has its arms")
+    parser.add_argument("--shape", choices=SHAPES, default="two", help="GPUs of a run, and a task, by which the plan has its arms")
     parser.add_argument("--arms", nargs="+", help="of the plan; by default all")
     parser.add_argument("--seeds", nargs="+", type=int, help="by default those of the plan")
     parser.add_argument("--at_once", type=int, default=2, help="runs beside each other")
     arguments = parser.parse_args()
-    known = arms_of(arguments.shape)
+    known = PLANS[arguments.shape]
     for name in arguments.arms or ():
         if name not in known:
             raise ValueError(f"--arms {name!r} is none of the plan: give of {', '.join(map(repr, known))}")

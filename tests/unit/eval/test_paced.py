@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 from lib.paths import ENGINES
-from studies.paced.arms import ARMS, SECOND, SHAPES, run_of
+from studies.paced.arms import PLANS, SHAPES, run_of
 from studies.paced.run import late_share
 from studies.paced.table import table
 
@@ -89,9 +89,9 @@ def test_late_iterations_are_counted_once(tmp_path):
     assert late_share(tmp_path / "log") == 0.02
 
 
-@pytest.mark.parametrize("shape, name", [*(("two", name) for name in ARMS), *(("four", name) for name in SECOND)])
+@pytest.mark.parametrize("shape, name", [(shape, name) for shape, arms in PLANS.items() for name in arms])
 def test_every_arm_has_the_samples_of_a_step_and_flags_that_the_command_takes(shape, name):
-    arm, kind = {"two": ARMS, "four": SECOND}[shape][name], SHAPES[shape]
+    arm, kind = PLANS[shape][name], SHAPES[shape]
     tree, words, environment = run_of(arm, kind, 0)
     flags = dict(zip(words, words[1:]))  # later ones win
     samples = int(flags["--rollout.batch_size"]) * int(flags["--rollout.n_samples_per_prompt"])
