@@ -74,7 +74,7 @@ def check_drafts(drafts: str, given: Any) -> None:
 def _may_break(name: str, value: Any) -> bool:
     if name == "speculative_config":
         return isinstance(value, dict) and value.get("method") not in OWN_TEXT
-    return value not in (None, "auto") and not str(value).startswith(("bf", "float"))
+    return value not in (None, "auto", "bfloat16", "float16")
 
 
 def _check_value(name: str, value: Any) -> None:

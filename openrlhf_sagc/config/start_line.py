@@ -47,6 +47,8 @@ def describe(args: Settings) -> str:
         f"at most {samples // args.train.batch_size} optimizer step(s) per rollout and epoch; the learning rate follows the "
         "share of prompts used"
     )
+    if args.rollout.drafts != "off":
+        parts.append("engines draft from other responses to a prompt where that pays, which changes no distribution")
     parts.append(describe_savings(args))
     if args.rollout.trace is not None:
         parts.append(f"a row of every rollout goes to {args.rollout.trace}")

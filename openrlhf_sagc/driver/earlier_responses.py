@@ -25,10 +25,10 @@ class EarlierResponses:
 
         Args:
             prompt: its identity.
-            responses: as `plain_response` gives them.
+            responses: as `plain_response` gives them; those that did not finish are left out.
         """
         self._drop(self._kept.pop(prompt, None))
-        written = [response for response in responses if len(response["action_ranges"])]
+        written = [response for response in responses if response.get("action_ranges")]
         if not written:
             return
         texts = sorted((_text(response) for response in written), key=len, reverse=True)[:MOST_RESPONSES]

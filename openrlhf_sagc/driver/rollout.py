@@ -307,7 +307,8 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
     def _draft_metrics(self, step: Step) -> dict[str, float]:
         """Scalars of the drafts since the last step; after some steps a line says what they gain."""
         if not self.engines.earlier:
-            return {}
+            others = "speculative_config" in self.settings.vllm.engine_args  # whose iterations nobody counts
+            return {} if others else {"rollout/tokens_per_iteration": 1.0}
         before, self._drafts = self._drafts, self.engines.draft_counts()
         counts = self._drafts.copy()
         counts.subtract({**before, "mib": 0})

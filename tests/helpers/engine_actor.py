@@ -26,6 +26,7 @@ class Actor:
         self.executor = executor
         self.submit, self.statistics = submit, statistics
         self.requests = {}
+        self.called = []  # methods of vLLM's workers
         self.places = itertools.count()  # of rollouts in their groups
         self.waiting = {}  # for dispatched rollouts: futures by group and place
         self.collecting = None
@@ -37,6 +38,7 @@ class Actor:
             model_config=SimpleNamespace(get_vocab_size=lambda: VOCABULARY),
             output_processor=SimpleNamespace(external_req_ids=self.requests),
             reset_prefix_cache=self._reset,
+            collective_rpc=self._rpc,
         )
         self.hf_tokenizer = tokenizer or Tokenizer()
         watch_rollouts(self, timeout=timeout, retries=retries, **limits)
@@ -45,6 +47,10 @@ class Actor:
         for request_id in request_ids:
             if request_id in self.requests:
                 self.requests.pop(request_id).set()
+
+    async def _rpc(self, method, args=()):
+        self.called.append((method, *args))
+        return [{"tokens": 5}]
 
     async def _reset(self):
         return next(self.resets)

@@ -12,7 +12,7 @@ from openrlhf.trainer.ray.vllm_engine import RolloutRayActor
 
 import openrlhf_sagc.driver.engines as engines_module
 from openrlhf_sagc.actors.rollouts import stop_left_over, stop_rollouts
-from openrlhf_sagc.decisions.records import ROLLOUT, Collect, Ended, Rollout
+from openrlhf_sagc.decisions.records import ROLLOUT, Collect, CountDrafts, Ended, Rollout
 from openrlhf_sagc.driver.rollout import StragglerAwareSamplesGenerator
 
 PROMPT_TOKENS = 3
@@ -169,6 +169,8 @@ class FakeRay:
         self.stops = []  # numbers of the groups of every stop but those of all groups
         self.requests = 0  # what an engine says it has to decode
         self.left_over = []  # requests of rollouts that are over, as each look at an engine finds them
+        self.earlier = []  # responses that came with each dispatch
+        self.draft_counts = {}  # of each engine so far
         self.tokenizers = []  # that an engine was given for all its rollouts
 
     @property
@@ -236,10 +238,13 @@ def make_generator(monkeypatch):
     def generate_responses(actor, prompt, *more, **settings):
         TAKEN.bind(actor, prompt, *more, **settings)
         assert not ray.asleep
+        if isinstance(prompt, CountDrafts):
+            return [[dict(ray.draft_counts)]]
         if isinstance(prompt, Collect):
             return Answer(actor.seen.returns, actor.index)
         assert "hf_tokenizer" not in settings  # Ray would send it with every call
         seen = actor.seen
+        ray.earlier.append(prompt.earlier)
         seen.dispatched_to.append([share.prompt.text for share in prompt.shares for _ in share.places])
         for share in prompt.shares:
             group, drawn = seen.flight.running[share.number].group, int(share.prompt.text)
@@ -259,13 +264,14 @@ def make_generator(monkeypatch):
     monkeypatch.setattr(engines_module.ray, "get", ray.get)
     monkeypatch.setattr(engines_module, "batch_vllm_engine_call", ray.call_engines)
 
-    def make(prompts, respond=lambda prompt, size: [(10, 1.0)] * size, filtering=False, engines=1, data=None, **flags):
+    def make(prompts, respond=lambda prompt, size: [(10, 1.0)] * size, filtering=False, engines=1, data=None, engine_args=None, **flags):
         settings = FLAGS | {"algo.dynamic_filtering_enable": filtering}
         settings |= {
             name.replace("__", ".") if "__" in name else f"rollout.sagc.{name}": flags[name] for name in flags
         }
         args = arguments_with(settings)
         args.data.described = data or {}
+        args.vllm.engine_args = engine_args or {}
         seen = SimpleNamespace(respond=respond, drawn=[], dispatched_to=[], answers={})
         actors = [
             SimpleNamespace(

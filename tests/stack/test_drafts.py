@@ -7,8 +7,10 @@ import pytest
 import torch
 from cpu_stack import ROOT
 from filelock import FileLock
+from real_runs import AGENTS
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+pytestmark = pytest.mark.stack
 LEAST = 0.001  # p of a difference
 PERMUTATIONS = 2000
 
@@ -48,7 +50,6 @@ def test_responses_are_distributed_as_without_drafts(sample):
     on, unrepaired, greedy = sample("on", "unrepaired", "greedy")
     assert (off["texts"] >= 0).sum() > 50_000 and (on["texts"] >= 0).sum() > 50_000
     assert on["texts"].shape == off["texts"].shape
-    print({name: float(on[name]) for name in ("tokens", "iterations", "drafted", "accepted", "mib")}, [difference(off, x) for x in (on, unrepaired, greedy)], flush=True)
     assert on["accepted"] > 0.05 * on["iterations"] and on["accepted"] < 0.95 * on["drafted"]
     assert min(difference(off, on)) > LEAST or min(difference(off, *sample("on"))) > LEAST  # by chance once in 300
     assert min(difference(off, unrepaired)) < LEAST
@@ -77,3 +78,39 @@ def p_of(labels, counts) -> float:
     total, first = counts.sum(0), labels @ counts
     chi = ((first - total * labels.mean()) ** 2 / total).sum(1)
     return float((chi >= chi[0] * (1 - 1e-6)).mean())
+
+
+MODES = {
+    "rounds that stop, a filter, evaluations": {
+        "rollout__tail_batching__enable": True,
+        "rollout__tail_batching__method": "stop",
+        "algo__dynamic_filtering_enable": True,
+        "eval__steps": 2,
+        "eval__n_samples_per_prompt": 2,
+    },
+    "sorted, streamed": {"rollout__tail_batching__enable": True, "train__stream": "auto"},
+    "asynchronous": {"train__async_enable": True},
+    "partial rollouts": {
+        "train__async_enable": True,
+        "train__partial_rollout_enable": True,
+        "algo__dynamic_filtering_enable": True,
+        "algo__dynamic_filtering_surplus": "keep",
+    },
+    "agents": {"reward__remote_url": None, "train__agent_func_path": AGENTS / "scripted_agent.py"},
+}
+
+
+@pytest.mark.in_turns
+@pytest.mark.parametrize("mode", MODES)
+def test_runs_of_each_mode_draft(train, model, mode, tmp_path, monkeypatch):
+    """Of as many samples as without, whose log-probabilities are the actor's."""
+    monkeypatch.setenv("ROLLOUT_LOG", str(tmp_path / "rollouts"))
+    flags = MODES[mode] | ({"eval__dataset": model.parent / "prompts.jsonl"} if "eval__steps" in MODES[mode] else {})
+    run = train("cpu-patched", actor__model_name_or_path=model, rollout__drafts="siblings", train__num_episodes=2, **flags)
+    steps = run.scalars
+    assert (steps["rollout/num_samples"] == 64).all()
+    assert steps["rollout/tokens_per_iteration"].min() >= 1 and steps["rollout/draft_mib"].max() < 50
+    if mode != "agents":  # whose second request is a prompt of its own
+        assert steps["rollout/tokens_per_iteration"].max() > 1.1
+        assert 0 < steps["rollout/draft_acceptance"].max() < 1
+    print(mode, steps[["rollout/tokens_per_iteration", "rollout/draft_acceptance", "vllm_kl"]].to_string(), flush=True)

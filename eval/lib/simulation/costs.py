@@ -42,6 +42,10 @@ class CostModel:
     launch: Seconds = (
         0.0  # that a step of an engine takes at least: without CUDA graphs its kernels are launched one by one
     )
+    # With drafts: tokens that a request gets in a step that verifies `drafted` besides, and what each step takes longer.
+    tokens_per_iteration: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 1.0
+    drafted: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    drafting: Seconds = 0.0
 
     @classmethod
     def load(cls, path: Path) -> "CostModel":

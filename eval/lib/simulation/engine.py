@@ -10,6 +10,8 @@ same rollouts run, so kv grows by their number every step, and the seconds of an
 
 As vLLM does it, rollouts are served in the order of their arrival, at most `max_running` at once. If the KV cache is full,
 the rollout that was admitted last is preempted: it waits in front and is prefilled again later, prompt and response.
+With drafts (`drafted`) as many steps as give each rollout `tokens_per_iteration` tokens are one that verifies the drafts too,
+where that is faster: the closed form has its seconds by the token, and each step takes `drafting` more.
 Every rollout of a group has a prompt of its own in the cache and prefills it (OpenRLHF's --vllm.enable_prefix_caching is
 off by default). Three things are left out: blocks (the cache is counted in tokens), a limit on the tokens of one step (a
 long prefill is one long step), and the way of a result to the driver.
@@ -172,9 +174,13 @@ class Engine:
             return 0.0
         costs, running = self.costs, len(self.running)
         kv_tokens = steps * self.kv + running * (steps * (steps - 1) // 2)
+        base, kv = costs.decode_base + costs.drafting, costs.decode_per_kv_token * kv_tokens
+        decoding = steps * (base + costs.decode_per_request * running) + kv
+        if costs.drafted:  # only where that pays
+            verified = steps * (base + costs.decode_per_request * running * (1 + costs.drafted)) + kv
+            decoding = min(decoding, verified / costs.tokens_per_iteration)
         return (
-            steps * (costs.decode_base + costs.decode_per_request * running)
-            + costs.decode_per_kv_token * kv_tokens
+            decoding
             + costs.prefill_per_token * self._to_prefill
             + (self._seconds_of_launches(steps) if costs.launch else 0.0)
         )

@@ -14,7 +14,7 @@ from vllm.exceptions import VLLMValidationError
 from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
 
 from openrlhf_sagc.actors.rollouts import RolloutExecutor, watch_rollouts
-from openrlhf_sagc.decisions.records import ROLLOUT, Collect, Dispatch, Prompt, Share
+from openrlhf_sagc.decisions.records import ROLLOUT, Collect, CountDrafts, Dispatch, Prompt, Share
 
 pytestmark = pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
 
@@ -299,3 +299,24 @@ def test_a_dead_vllm_is_heard_of_by_who_waits_for_what_has_ended():
             await actor.executor.execute(prompt=Collect(), llm_engine=actor)
 
     run(main())
+
+
+def test_earlier_responses_reach_the_engine_before_the_rollouts_that_are_drafted_from_them():
+    async def check():
+        actor, earlier = Actor(Agent()), [(b"prompt", [b"one", b"two"])]
+        at_call = []
+        rpc = actor.llm.collective_rpc
+
+        async def noted(*args, **kwargs):
+            at_call.append(len(actor.requests))
+            return await rpc(*args, **kwargs)
+
+        actor.llm.collective_rpc = noted
+        shares = [Share(0, Prompt("prompt", "", None, 1), (0,))]
+        await actor.executor.execute(**actor.request(max_tokens=1) | {"prompt": Dispatch(shares, False, earlier)})
+        assert actor.called == [("remember_responses", earlier)] and at_call == [0]
+        await actor.executor.execute(**actor.request(max_tokens=1) | {"prompt": Dispatch(shares)})
+        assert len(actor.called) == 1
+        assert await actor.executor.execute(prompt=CountDrafts(), llm_engine=actor) == [{"tokens": 5}]
+
+    run(check())

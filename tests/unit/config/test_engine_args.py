@@ -6,7 +6,7 @@ import openrlhf.trainer.ray.vllm_engine as vllm_engine
 import pytest
 from vllm import AsyncEngineArgs
 
-from openrlhf_sagc.config.engine_args import FIXED, INSTEAD, check_engine_args
+from openrlhf_sagc.config.engine_args import FIXED, INSTEAD, check_drafts, check_engine_args
 
 
 @pytest.mark.parametrize(
@@ -68,3 +68,29 @@ def test_a_run_has_what_its_flag_says(arguments, refused):
     }
     assert arguments().vllm.engine_args == {}
     assert "use --data.max_len" in refused(arguments, "--vllm.engine_args", '{"max_model_len": 9}')
+
+
+@pytest.mark.parametrize(
+    ("given", "line"),
+    [
+        ({"quantization": "fp8"}, "quantization: weights are quantized anew at each sync"),
+        ({"kv_cache_dtype": "fp8"}, "kv_cache_dtype: keys and values of less precision"),
+        ({"speculative_config": {"method": "eagle3", "model": "a/b"}}, "speculative_config: drafts by a model"),
+        ({"speculative_config": {"method": "mtp"}}, "speculative_config: drafts by a model"),
+        ({"speculative_config": {"method": "ngram"}}, ""),
+        ({"speculative_config": {"method": "suffix"}}, ""),
+        ({"kv_cache_dtype": "auto", "quantization": None, "max_num_seqs": 8}, ""),
+        ({"kv_cache_dtype": "bfloat16"}, ""),
+    ],
+)
+def test_what_a_weight_sync_may_break_gets_a_line_and_starts(given, line, refused, capsys):
+    assert not refused(check_engine_args, given)
+    said = capsys.readouterr().out
+    assert bool(line) == bool(said) and line in said and said.count("\n") == bool(line)
+
+
+def test_drafts_bring_their_own_speculative_config(refused):
+    own = {"speculative_config": {"method": "ngram"}}
+    assert not refused(check_drafts, "off", own) and not refused(check_drafts, "siblings", {"max_num_seqs": 8})
+    said = refused(check_drafts, "siblings", own)
+    assert "--rollout.drafts siblings does not work with a speculative_config in --vllm.engine_args: drop one" in said

@@ -5,7 +5,7 @@ import pickle
 
 import pytest
 
-from openrlhf_sagc.config.settings import Settings, settled, with_hidden_key
+from openrlhf_sagc.config.settings import SIBLINGS, Settings, settled, with_hidden_key
 
 
 def test_without_group_control_the_group_size_is_the_scripts(arguments):
@@ -29,6 +29,14 @@ def test_a_run_of_kept_steps_rolls_nothing_out(arguments, tmp_path, monkeypatch)
     assert made.train.rollouts_from == str(tmp_path / "kept") and made.vllm.num_engines == 0
     assert made.ckpt.save_steps == -1
     assert not (made.train.async_enable or made.train.partial_rollout_enable or made.rollout.trace)
+
+
+def test_drafts_are_an_argument_of_the_engines_beside_others(arguments):
+    given = ["--vllm.engine_args", '{"max_num_seqs": 8}']
+    assert settled(arguments(*given)).vllm.engine_args == {"max_num_seqs": 8}
+    made = settled(arguments(*given, "--rollout.drafts", "siblings"))
+    assert made.vllm.engine_args == {"max_num_seqs": 8, "speculative_config": SIBLINGS}
+    assert made.openrlhf_args().vllm.engine_args["speculative_config"]["num_speculative_tokens"] == 8
 
 
 def test_what_was_given_stays(arguments):

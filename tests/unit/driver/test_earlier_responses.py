@@ -40,7 +40,7 @@ def test_the_longest_of_a_large_group_are_kept():
 
 def test_a_response_without_a_token_of_the_model_is_left_out():
     earlier = EarlierResponses()
-    earlier.keep("a", [{"observation_tokens": np.arange(3), "action_ranges": []}])
+    earlier.keep("a", [{"observation_tokens": np.arange(3), "action_ranges": []}, {"prompt": "a"}])
     assert tokens_of(earlier, "a") == []
 
 

@@ -108,3 +108,21 @@ def test_the_limit_on_the_cache_preempts_and_recomputes():
     # 11 tokens had been decoded: 21 are prefilled again and 14 steps follow.
     assert second.ended == first.ended + 0.5 * 21 + 14
     assert (engine.decoded, engine.prefilled) == (50, 41)
+
+
+def seconds_of(requests, **drafts):
+    """When the last of so many requests of 100 tokens ends."""
+    engine = Engine(costs_of(decode_per_request=0.01, **drafts))
+    engine.submit([Request(prompt_tokens=0, tokens=100) for _ in range(requests)], 0.0)
+    while engine.running:
+        next_ended(engine)
+    return engine.clock
+
+
+def test_drafts_are_verified_where_that_is_faster():
+    drafts = {"tokens_per_iteration": 2.0, "drafted": 4.0, "drafting": 0.125}
+    for requests in (1, 10, 30):
+        per_step = (1.125 + 0.01 * requests * 5) / 2
+        assert math.isclose(seconds_of(requests, **drafts), 100 * min(per_step, 1.125 + 0.01 * requests))
+    assert seconds_of(1, **drafts) < seconds_of(1) < seconds_of(1, drafting=0.125)
+    assert seconds_of(60, **drafts) == seconds_of(60, drafting=0.125)
