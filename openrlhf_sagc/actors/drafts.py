@@ -113,9 +113,8 @@ class Drafts:
             tokens = token_ids_cpu[place, : num_tokens_no_spec[place]]
             known = tokens[: len(tokens) - len(sampled)]
             rows = by_length.get(len(known), [])
-            if place < len(before) and before[place] in rows:  # most stay in their places
-                rows = [before[place], *rows]
-            row = next((row for row in rows if _is_of(row, known)), None)
+            here = before[place] if place < len(before) else None  # where most stay
+            row = next((row for row in sorted(rows, key=lambda row: row is not here) if _is_of(row, known)), None)
             if row is None:
                 if not len(sampled):
                     continue

@@ -85,7 +85,8 @@ class Corpus:
     def _places(self, number: int) -> list[tuple[int, int]]:
         """(text, place) of those whose longest context is that of the response's end, and which go on."""
         own = self._texts[number]
-        end, best, places = len(own), -1, []
+        end, best = len(own), -1
+        places: list[tuple[int, int]] = []
         at = self._last.get((own[-2], own[-1])) if end >= PAIR else None
         for _ in range(NEWEST):
             if at is None:

@@ -220,9 +220,7 @@ def balance(
         range(len(expected_P)), key=expected_P.__getitem__, reverse=True
     )  # equal ones keep their order
     apart, together = (1, rollouts) if whole else (rollouts, 1)
-    return [
-        (prompt, _least_loaded(heap, expected_P[prompt] * together, apart) * together) for prompt in longest_first
-    ]
+    return [(prompt, _least_loaded(heap, expected_P[prompt] * together, apart) * together) for prompt in longest_first]
 
 
 def place_whole(loads_E: Sequence[float], rollouts_G: Sequence[int]) -> list[tuple[int, ...]]:

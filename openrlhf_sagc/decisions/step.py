@@ -37,6 +37,7 @@ class Policies(Protocol):
     sampler: DynamicSampler
     predictor: LengthPredictor | None
     num_engines: int
+    whole_groups: bool
 
     def observe(self, step: "Step") -> None:
         """The controller sees `step.lengths`."""

@@ -264,7 +264,15 @@ def make_generator(monkeypatch):
     monkeypatch.setattr(engines_module.ray, "get", ray.get)
     monkeypatch.setattr(engines_module, "batch_vllm_engine_call", ray.call_engines)
 
-    def make(prompts, respond=lambda prompt, size: [(10, 1.0)] * size, filtering=False, engines=1, data=None, engine_args=None, **flags):
+    def make(
+        prompts,
+        respond=lambda prompt, size: [(10, 1.0)] * size,
+        filtering=False,
+        engines=1,
+        data=None,
+        engine_args=None,
+        **flags,
+    ):
         settings = FLAGS | {"algo.dynamic_filtering_enable": filtering}
         settings |= {
             name.replace("__", ".") if "__" in name else f"rollout.sagc.{name}": flags[name] for name in flags

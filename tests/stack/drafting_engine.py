@@ -24,7 +24,15 @@ def main(model: str, output: str, *cases: str) -> None:
     drafts = {} if "off" in cases else {"speculative_config": SIBLINGS}
     extension = "openrlhf.trainer.ray.vllm_worker_wrap.WorkerWrap"  # as OpenRLHF's engines have it
     DraftBudget.choose = lambda budget, running: running * budget.longest  # on this engine few drafts pay
-    llm = LLM(model, dtype="float32", enforce_eager=True, max_model_len=256, worker_extension_cls=extension, **drafts, distributed_executor_backend="uni")
+    llm = LLM(
+        model,
+        dtype="float32",
+        enforce_eager=True,
+        max_model_len=256,
+        worker_extension_cls=extension,
+        **drafts,
+        distributed_executor_backend="uni",
+    )
     tokenizer = AutoTokenizer.from_pretrained(model)
     lines = [json.loads(line) for line in (Path(model).parent / "prompts.jsonl").read_text().splitlines()]
     prompts = [tokenizer(line["prompt"], add_special_tokens=False)["input_ids"] for line in lines[:GROUPS]]

@@ -106,7 +106,9 @@ def test_runs_of_each_mode_draft(train, model, mode, tmp_path, monkeypatch):
     """Of as many samples as without, whose log-probabilities are the actor's."""
     monkeypatch.setenv("ROLLOUT_LOG", str(tmp_path / "rollouts"))
     flags = MODES[mode] | ({"eval__dataset": model.parent / "prompts.jsonl"} if "eval__steps" in MODES[mode] else {})
-    run = train("cpu-patched", actor__model_name_or_path=model, rollout__drafts="siblings", train__num_episodes=2, **flags)
+    run = train(
+        "cpu-patched", actor__model_name_or_path=model, rollout__drafts="siblings", train__num_episodes=2, **flags
+    )
     steps = run.scalars
     assert (steps["rollout/num_samples"] == 64).all()
     assert steps["rollout/tokens_per_iteration"].min() >= 1 and steps["rollout/draft_mib"].max() < 50

@@ -20,7 +20,7 @@ from lib.simulation.costs import CostModel
 from lib.simulation.flags import default_arguments
 from lib.simulation.runs import train
 from lib.tables import show
-from studies.drafts.replay import AGAIN, read_groups, replay, summary
+from studies.drafts.replay import read_groups, replay, summary
 from studies.sorted_steps.epochs import Epochs
 from studies.sorted_steps.lengths import PROMPTS, SETS
 from studies.sorted_steps.measured import half_of, interval
@@ -51,7 +51,9 @@ def seconds_of(lengths: str, gpus: int, seed: int, drafts: pd.Series | None) -> 
     """Means over the steps of the later episodes: seconds of generation and of a step."""
     source = Epochs(SETS[lengths], PROMPTS, 8, seed)
     settings = {"batch_size": 128, "n_samples_per_prompt": 8, "prompt_tokens": 256, "dynamic_sampling": False}
-    run = train(parse_policy("fixed:8+tail"), gpus, source, costs_with(drafts), default_arguments(**settings, seed=seed))
+    run = train(
+        parse_policy("fixed:8+tail"), gpus, source, costs_with(drafts), default_arguments(**settings, seed=seed)
+    )
     steps = []
     while run.queue.episode <= EPISODES:
         is_later = run.queue.episode > 1
@@ -67,7 +69,9 @@ def predict(drafts: pd.Series, gpus: list[int], seeds: list[int], file: Path) ->
         without, with_drafts = (seconds_of(lengths, count, seed, each) for each in (None, drafts))
         row = {"lengths": lengths, "gpus": count, "seed": seed}
         row |= {f"{name}, times": without[name] / with_drafts[name] for name in without.index}
-        rows.append(row | {"generation": without["generation_seconds"], "with drafts": with_drafts["generation_seconds"]})
+        rows.append(
+            row | {"generation": without["generation_seconds"], "with drafts": with_drafts["generation_seconds"]}
+        )
         pd.DataFrame(rows).to_csv(file, index=False, float_format="%.4g")
         left = (time.monotonic() - began) / number * (len(grid) - number) / 60
         print(f"{number} of {len(grid)} rows, some {left:.0f} minutes left", flush=True)
@@ -101,7 +105,9 @@ def main() -> None:
     if arguments.part == "replay":
         if not arguments.files:
             raise ValueError("replay takes a JSONL file with a prompt's responses in each line")
-        parts = [summary(replay(read_groups(path), arguments.longest)).assign(file=path.stem) for path in arguments.files]
+        parts = [
+            summary(replay(read_groups(path), arguments.longest)).assign(file=path.stem) for path in arguments.files
+        ]
         for path, part in zip(arguments.files, parts):
             show(str(path), part.drop(columns="file"))
         pd.concat(parts).to_csv(file, index=False, float_format="%.4g")

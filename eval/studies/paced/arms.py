@@ -89,7 +89,9 @@ DRAFTED = {name: ARMS[name]._replace(seeds=OTHERS) for name in ("plain", "auto")
     "drafts": Arm("fixed:8", DRAFTS),
     "auto, drafts": Arm("fixed:8+tail", DRAFTS),
 }
-APART = {"auto, drafts, apart": Arm("fixed:8+tail", {**DRAFTS, **PLACED})}  # the rollouts of a group on several engines
+APART = {
+    "auto, drafts, apart": Arm("fixed:8+tail", {**DRAFTS, **PLACED})
+}  # the rollouts of a group on several engines
 PLANS = {"two": ARMS, "four": SECOND, "drafts": DRAFTED | APART, "countdown": DRAFTED}
 
 

@@ -104,9 +104,7 @@ def missing(arguments: argparse.Namespace) -> Iterator[tuple[str, int]]:
     file = arguments.output / "steps.csv"
     made = set(pd.read_csv(file)[KEY].itertuples(index=False, name=None)) if file.exists() else set()
     arms = {
-        name: arm
-        for name, arm in PLANS[arguments.shape].items()
-        if name in (arguments.arms or PLANS[arguments.shape])
+        name: arm for name, arm in PLANS[arguments.shape].items() if name in (arguments.arms or PLANS[arguments.shape])
     }
     seeds = arguments.seeds or sorted({seed for arm in arms.values() for seed in arm.seeds})
     for seed in seeds:
@@ -158,7 +156,9 @@ def write(arguments: argparse.Namespace, name: str, seed: int) -> None:
 def parse_arguments() -> argparse.Namespace:
     parser = study_flags(__doc__, FOLDER)
     parser.add_argument("what", nargs="?", choices=("run", "table", "predict"), default="run")
-    parser.add_argument("--shape", choices=SHAPES, default="two", help="GPUs of a run, and a task, by which the plan has its arms")
+    parser.add_argument(
+        "--shape", choices=SHAPES, default="two", help="GPUs of a run, and a task, by which the plan has its arms"
+    )
     parser.add_argument("--arms", nargs="+", help="of the plan; by default all")
     parser.add_argument("--seeds", nargs="+", type=int, help="by default those of the plan")
     parser.add_argument("--at_once", type=int, default=2, help="runs beside each other")

@@ -1,6 +1,7 @@
 """The study of drafts: public responses replayed, and what a step gains at that acceptance."""
 
 import json
+
 import pandas as pd
 import pytest
 
