@@ -28,52 +28,58 @@ INSTEAD = {
 }
 # What a weight sync may break: what it is -> what is known of it. None of them is refused.
 AFTER_A_SYNC = {
-    "quantization": "weights are quantized anew at each sync; others saw rewards fall without "
-    "--algo.advantage.is_correction_level",
-    "kv_cache_dtype": "keys and values of less precision, whose scales no sync changes; others saw rewards fall "
-    "without --algo.advantage.is_correction_level",
-    "speculative_config": "drafts by a model or by heads that no sync changes, and that fit the policy less with every "
-    "step; --rollout.drafts siblings needs none",
+    "quantization": "weights are quantized anew at each sync, and engines sample by another policy than is trained",
+    "kv_cache_dtype": "no sync changes the scales of these keys and values, and engines sample by another policy",
+    "speculative_config": "no sync changes the weights that draft, which fit the policy less with every step; "
+    "--rollout.drafts siblings needs none",
 }
-OWN_TEXT = ("ngram", "suffix", "custom_class")  # methods of speculative_config that have no weights
+CORRECTED = "--algo.advantage.is_correction_level token corrects for that"
+OWN_TEXT = ("ngram", "[ngram]", "ngram_gpu", "suffix", "custom_class")  # speculative_config's methods without weights
 FIXED = ("distributed_executor_backend", "trust_remote_code", "worker_extension_cls")  # by no flag
 
 
-def check_engine_args(given: Any) -> None:
+def check_engine_args(given: Any, corrects: bool = False) -> None:
     """End the run with a line on what vLLM's engines would not take. It needs vLLM, whose import takes 9 s.
+
+    What a weight sync may break gets a line, and is taken.
 
     Args:
         given: what the flag's JSON says.
+        corrects: whether the loss is corrected for what the engines sample by.
 
     Raises:
         SystemExit: the line.
     """
     shown = short(json.dumps(given))
     refuse(not isinstance(given, dict), f'{ENGINE_ARGS} {shown}: use an object such as {{"max_num_seqs": 512}}')
-    for name in AFTER_A_SYNC:
-        if name in given and _may_break(name, given[name]):
-            print(f"openrlhf_sagc: {ENGINE_ARGS} {name}: {AFTER_A_SYNC[name]} (docs/engines.md)")
     for name, value in given.items():
         refuse(name in INSTEAD, f"{ENGINE_ARGS} does not take {name}: use {INSTEAD.get(name)}")
         refuse(name in FIXED, f"{ENGINE_ARGS} does not take {name}, which OpenRLHF sets: drop it")
         _check_value(name, value)
+    for name, why in AFTER_A_SYNC.items():
+        if _may_break(name, given.get(name)):
+            advice = "" if corrects or name == "speculative_config" else f"; {CORRECTED}"
+            print(
+                f"openrlhf_sagc: {ENGINE_ARGS} {name} {short(json.dumps(given[name]))}: {why}{advice} (docs/engines.md)"
+            )
 
 
 def check_drafts(drafts: str, given: Any) -> None:
-    """--rollout.drafts brings the `speculative_config` of the engines itself.
+    """--rollout.drafts brings the `speculative_config` of the engines itself, by which nothing is scheduled ahead.
 
     Raises:
-        SystemExit: --vllm.engine_args has one too.
+        SystemExit: --vllm.engine_args has what does not go with it.
     """
-    refuse(
-        drafts != "off" and "speculative_config" in given,
-        f"{DRAFTS} {drafts} does not work with a speculative_config in {ENGINE_ARGS}: drop one of them",
-    )
+    for name in ("speculative_config", "async_scheduling"):
+        refuse(
+            drafts != "off" and given.get(name),
+            f"{DRAFTS} {drafts} does not work with {name} in {ENGINE_ARGS}: drop one of them",
+        )
 
 
 def _may_break(name: str, value: Any) -> bool:
     if name == "speculative_config":
-        return isinstance(value, dict) and value.get("method") not in OWN_TEXT
+        return bool(value) and not {value.get("method"), value.get("model")} & {*OWN_TEXT}
     return value not in (None, "auto", "bfloat16", "float16")
 
 

@@ -47,7 +47,7 @@ def describe(args: Settings) -> str:
         f"at most {samples // args.train.batch_size} optimizer step(s) per rollout and epoch; the learning rate follows the "
         "share of prompts used"
     )
-    if args.rollout.drafts != "off":
+    if args.rollout.drafts != "off" and args.vllm.num_engines:
         parts.append("engines draft from other responses to a prompt where that pays, which changes no distribution")
     parts.append(describe_savings(args))
     if args.rollout.trace is not None:

@@ -137,7 +137,8 @@ def validated(validate_args: Callable, parsed: argparse.Namespace) -> SimpleName
     """
     from openrlhf.utils.config import hierarchize
 
-    check_engine_args(getattr(parsed, "vllm.engine_args"))
+    corrects = getattr(parsed, "algo.advantage.is_correction_level", "off") != "off"
+    check_engine_args(getattr(parsed, "vllm.engine_args"), corrects)
     given = getattr(parsed, "data.input_template")
     try:
         args = validate_args(parsed)

@@ -27,10 +27,10 @@ class EarlierResponses:
             prompt: its identity.
             responses: as `plain_response` gives them; those that did not finish are left out.
         """
-        self._drop(self._kept.pop(prompt, None))
         written = [response for response in responses if response.get("action_ranges")]
         if not written:
             return
+        self._drop(self._kept.pop(prompt, None))
         texts = sorted((_text(response) for response in written), key=len, reverse=True)[:MOST_RESPONSES]
         begin = written[0]["action_ranges"][0][0]
         kept = (_bytes(written[0]["observation_tokens"][:begin]), texts)

@@ -183,9 +183,11 @@ class Engines:
         return *idle_seconds([*self._spans, *still], self._rewarded, self._began, now), now - self._began
 
     def draft_counts(self) -> Counter[str]:
-        """Of all engines together, see `Drafts.counts`."""
+        """Of all engines together, see `Drafts.counts`; of an engine's workers all have memory, and the first one's drafts count."""
         refs = [engine.generate_responses.remote(CountDrafts(), None, None, 0) for engine in self._engines]
-        return sum((Counter(answer[0]) for ref in refs for answer in self.result(ref)), Counter())
+        workers = [workers for ref in refs for workers in self.result(ref)]
+        memory = [{"mib": worker["mib"]} for others in workers for worker in others[1:]]
+        return sum(map(Counter, [*(first for first, *_ in workers), *memory]), Counter())
 
     def stop_surplus(self, groups: dict[int, list[int]]) -> None:
         """Stop what still runs of these groups, by number: the engine of each rollout; until it has ended."""

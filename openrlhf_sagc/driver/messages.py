@@ -1,6 +1,6 @@
 """What the scheduler tells its user: warnings of single events, and why a run ends whose step has too few groups."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from openrlhf_sagc.config.layout import fewest_samples
 from openrlhf_sagc.config.refusal import DRAFTS
@@ -57,12 +57,12 @@ def reward_wait_warning(number: int, generation: float, metrics: dict[str, float
     return {"rewards": line}
 
 
-def drafts_line(drafts: dict[str, float]) -> str:
-    """What drafts gain, by a step's metrics."""
-    tokens, accepted = drafts["rollout/tokens_per_iteration"], drafts["rollout/draft_acceptance"]
+def drafts_line(counts: Mapping[str, float]) -> str:
+    """What drafts have gained, by their counts so far, see `Drafts.counts`."""
+    tokens, accepted = counts["tokens"] / counts["iterations"], counts["accepted"] / max(counts["drafted"], 1)
     return (
-        f"drafts: a request gets {tokens:.2f} tokens an iteration (1 without {DRAFTS}), and {100 * accepted:.0f} % of the "
-        "drafted tokens are what the policy samples"
+        f"drafts have saved {100 * (1 - 1 / tokens):.0f} % of the iterations: a request got {tokens:.2f} tokens in each "
+        f"(1 without {DRAFTS}), and {100 * accepted:.0f} % of the drafted tokens were what the policy sampled"
     )
 
 

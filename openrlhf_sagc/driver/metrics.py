@@ -104,7 +104,7 @@ def draft_metrics(counts: Mapping[str, float], mib: float) -> dict[str, float]:
     """Scalars of the engines' drafts in a step; nothing if they have decoded nothing.
 
     `rollout/tokens_per_iteration` is the mean of a request, `rollout/draft_acceptance` the share of drafted tokens that
-    the policy sampled, `rollout/draft_mib` what drafts take of the driver's and all engines' memory.
+    the policy sampled, if any were, `rollout/draft_mib` what drafts take of the driver's and all engines' memory.
 
     Args:
         counts: of the step, see `Drafts.counts`.
@@ -112,11 +112,9 @@ def draft_metrics(counts: Mapping[str, float], mib: float) -> dict[str, float]:
     """
     if not counts["iterations"]:
         return {}
-    return {
-        "rollout/tokens_per_iteration": counts["tokens"] / counts["iterations"],
-        "rollout/draft_acceptance": counts["accepted"] / max(counts["drafted"], 1),
-        "rollout/draft_mib": counts["mib"] + mib,
-    }
+    tokens = {"rollout/tokens_per_iteration": counts["tokens"] / counts["iterations"]}
+    accepted = {"rollout/draft_acceptance": counts["accepted"] / counts["drafted"]} if counts["drafted"] else {}
+    return tokens | accepted | {"rollout/draft_mib": counts["mib"] + mib}
 
 
 def wait_metrics(idle_tail: float, rewards: float, generation: float, rollouts: Iterable[Rollout]) -> dict[str, float]:

@@ -121,6 +121,8 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
         self.engines.tells = step.tells
         self.engines.wake()
         self.engines.resume(generate_kwargs)
+        if self.engines.earlier:
+            self._drafts = self.engines.draft_counts()  # without those of evaluations
         if self.stream:
             self.stream.begin(step, progress)
         with tqdm(total=step.num_groups, desc=f"Generate samples (group size {step.group_size})") as self._progress:
@@ -305,7 +307,7 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
             self._warn_once(kind, warning)
 
     def _draft_metrics(self, step: Step) -> dict[str, float]:
-        """Scalars of the drafts since the last step; after some steps a line says what they gain."""
+        """Scalars of the drafts since the step's begin; after some steps a line says what they gain."""
         if not self.engines.earlier:
             others = "speculative_config" in self.settings.vllm.engine_args  # whose iterations nobody counts
             return {} if others else {"rollout/tokens_per_iteration": 1.0}
@@ -314,7 +316,7 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
         counts.subtract({**before, "mib": 0})
         drafts = metrics.draft_metrics(counts, self.engines.earlier.mib)
         if step.number + 1 == DRAFTS_SAID_AT and drafts:
-            logger.info(messages.drafts_line(drafts))
+            logger.info(messages.drafts_line(self._drafts))
         return drafts
 
     def _warn_once(self, kind: str, warning: str) -> None:

@@ -170,7 +170,8 @@ class FakeRay:
         self.requests = 0  # what an engine says it has to decode
         self.left_over = []  # requests of rollouts that are over, as each look at an engine finds them
         self.earlier = []  # responses that came with each dispatch
-        self.draft_counts = {}  # of each engine so far
+        self.drafts = {}  # counts of drafts between two looks at an engine
+        self.draft_counts = dict.fromkeys(("tokens", "iterations", "drafted", "accepted", "mib"), 0)  # so far
         self.tokenizers = []  # that an engine was given for all its rollouts
 
     @property
@@ -239,7 +240,8 @@ def make_generator(monkeypatch):
         TAKEN.bind(actor, prompt, *more, **settings)
         assert not ray.asleep
         if isinstance(prompt, CountDrafts):
-            return [[dict(ray.draft_counts)]]
+            ray.draft_counts = {name: value + ray.drafts.get(name, 0) for name, value in ray.draft_counts.items()}
+            return [[dict(ray.draft_counts), {"mib": 1.0}]]
         if isinstance(prompt, Collect):
             return Answer(actor.seen.returns, actor.index)
         assert "hf_tokenizer" not in settings  # Ray would send it with every call

@@ -33,19 +33,22 @@ def read_groups(path: Path) -> list[list[list[int]]]:
             row = json.loads(line)
         except (ValueError, RecursionError):
             raise ValueError(f"{where} is no JSON: give a JSONL file with a prompt's responses in each line") from None
-        responses = next((row[name] for name in FIELDS if name in row), None) if isinstance(row, dict) else None
+        fields = [row.get(name) for name in FIELDS] if isinstance(row, dict) else []
+        responses = next((field for field in fields if field is not None), None)
         if not isinstance(responses, list) or len(responses) < 2:
             raise ValueError(f"{where} has no list of two responses or more under one of {', '.join(FIELDS)}")
+        if len({*map(type, responses)}) > 1:
+            raise ValueError(f"{where} has texts and lists of tokens: give responses of one kind")
         groups.append([_tokens(response, words, where) for response in responses])
-    if not groups:
-        raise ValueError(f"{path} has no line: give a JSONL file with a prompt's responses in each line")
+    if not any(map(any, groups)):
+        raise ValueError(f"{path} has no responses: give a JSONL file with a prompt's responses in each line")
     return groups
 
 
 def _tokens(response: object, words: dict[str, int], where: str) -> list[int]:
     if isinstance(response, str):
         return [words.setdefault(word, len(words)) for word in WORD.findall(response)]
-    if isinstance(response, list) and all(isinstance(token, int) and 0 <= token < 2**31 for token in response):
+    if isinstance(response, list) and all(type(token) is int and 0 <= token < 2**31 for token in response):
         return response
     raise ValueError(f"{where} has a response that is neither a text nor a list of tokens")
 
@@ -73,8 +76,10 @@ def in_lockstep(now: list[list[int]], earlier: list[list[int]], longest: int) ->
     numbers = [corpus.begin() for _ in now]
     rows = [{"tokens": len(text), "iterations": 0, "drafted": 0, "accepted": 0} for text in now]
     places = [0] * len(now)
+    most = sum(map(len, now + earlier)) + len(now + earlier)
     while running := [index for index, text in enumerate(now) if places[index] < len(text)]:
         steps = []
+        corpus.index(most)
         for index in running:
             draft, left = corpus.draft(numbers[index], longest), now[index][places[index] :]
             right = 0

@@ -1,12 +1,15 @@
 """What drafts from siblings are worth: public responses replayed, and steps of 7B predicted at that acceptance.
 
-    python eval/studies drafts replay FILE.jsonl   # a prompt's responses in each line, as texts or lists of tokens
-    python eval/studies drafts                     # the prediction, from replay.csv here
+    python eval/studies drafts replay FILE.jsonl --output FOLDER   # a prompt's responses in each line, as texts or tokens
+    python eval/studies drafts                                     # the prediction, from replay.csv here
+    python eval/studies drafts --output FOLDER                     # from the replay there, if there is one
+    python eval/studies drafts table                               # the prediction once more
 
 A replay knows the siblings of a response only as far as they are at that iteration, as all begin together. It does not know
 how far the policy moves between two episodes.
 """
 
+import argparse
 import dataclasses
 import itertools
 import time
@@ -20,7 +23,7 @@ from lib.simulation.costs import CostModel
 from lib.simulation.flags import default_arguments
 from lib.simulation.runs import train
 from lib.tables import show
-from studies.drafts.replay import read_groups, replay, summary
+from studies.drafts.replay import AGAIN, read_groups, replay, summary
 from studies.sorted_steps.epochs import Epochs
 from studies.sorted_steps.lengths import PROMPTS, SETS
 from studies.sorted_steps.measured import half_of, interval
@@ -31,7 +34,36 @@ FOLDER = Path(__file__).parent
 GPUS, SEEDS = (16, 128), (0, 1, 2)
 EPISODES = 2  # the first is without a history, and left out
 WITHOUT_ASYNC = 0.05  # of a weights' read: what an iteration takes longer without asynchronous scheduling; assumed
+LONGEST_TENTH = "tenth 10 of length"
 LAUNCH = 0.2  # of it: what attention takes longer outside of whole graphs; assumed
+
+
+def replay_files(files: list[Path], longest: int, output: Path) -> None:
+    """Show the table of each file; all are in replay.csv of another folder than this one.
+
+    Raises:
+        ValueError: there is no file, or it is no such file.
+    """
+    if not files:
+        raise ValueError("replay takes a JSONL file with a prompt's responses in each line")
+    parts = [summary(replay(read_groups(path), longest)).assign(file=path.stem) for path in files]
+    for path, part in zip(files, parts):
+        show(str(path), part.drop(columns="file"))
+    output.mkdir(parents=True, exist_ok=True)
+    pd.concat(parts).to_csv(output / "replay.csv", index=False, float_format="%.4g")
+
+
+def least_favourable(file: Path) -> pd.Series:
+    """The figures of the longest tenth, with an earlier episode, of the file with the lowest ones.
+
+    Raises:
+        ValueError: the replay has none.
+    """
+    figures = pd.read_csv(file)
+    figures = figures[(figures["scenario"] == AGAIN) & (figures["responses"] == LONGEST_TENTH)]
+    if figures.empty:
+        raise ValueError(f"{file} has no {LONGEST_TENTH}: replay ten responses or more")
+    return figures.loc[figures["tokens an iteration"].idxmin()]
 
 
 def costs_with(drafts: pd.Series | None) -> CostModel:
@@ -62,9 +94,9 @@ def seconds_of(lengths: str, gpus: int, seed: int, drafts: pd.Series | None) -> 
     return pd.DataFrame(steps)[["generation_seconds", "seconds"]].mean()
 
 
-def predict(drafts: pd.Series, gpus: list[int], seeds: list[int], file: Path) -> pd.DataFrame:
-    """A row a run with each set of lengths, written as soon as it is there."""
-    rows, grid, began = [], [*itertools.product(SETS, gpus, seeds)], time.monotonic()
+def predict(drafts: pd.Series, arguments: argparse.Namespace, file: Path) -> None:
+    """Write a row a run with each set of lengths, as soon as it is there."""
+    rows, grid, began = [], [*itertools.product(SETS, arguments.gpus, arguments.seeds)], time.monotonic()
     for number, (lengths, count, seed) in enumerate(grid, 1):
         without, with_drafts = (seconds_of(lengths, count, seed, each) for each in (None, drafts))
         row = {"lengths": lengths, "gpus": count, "seed": seed}
@@ -75,7 +107,6 @@ def predict(drafts: pd.Series, gpus: list[int], seeds: list[int], file: Path) ->
         pd.DataFrame(rows).to_csv(file, index=False, float_format="%.4g")
         left = (time.monotonic() - began) / number * (len(grid) - number) / 60
         print(f"{number} of {len(grid)} rows, some {left:.0f} minutes left", flush=True)
-    return pd.DataFrame(rows)
 
 
 def times_as_fast(rows: pd.DataFrame) -> pd.DataFrame:
@@ -100,21 +131,17 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.longest < 1:
         raise ValueError(f"--longest {arguments.longest} must be at least 1")
-    arguments.output.mkdir(parents=True, exist_ok=True)
-    file = arguments.output / "replay.csv"
+    if arguments.part != "replay" and arguments.files:
+        raise ValueError(f"{arguments.part} takes no files: use replay {arguments.files[0]}")
+    replayed, predicted = (arguments.output / name for name in ("replay.csv", "predicted.csv"))
     if arguments.part == "replay":
-        if not arguments.files:
-            raise ValueError("replay takes a JSONL file with a prompt's responses in each line")
-        parts = [
-            summary(replay(read_groups(path), arguments.longest)).assign(file=path.stem) for path in arguments.files
-        ]
-        for path, part in zip(arguments.files, parts):
-            show(str(path), part.drop(columns="file"))
-        pd.concat(parts).to_csv(file, index=False, float_format="%.4g")
+        replay_files(arguments.files, arguments.longest, arguments.output)
         return
-    predicted = arguments.output / "predicted.csv"
     if arguments.part == "predict":
-        figures = pd.read_csv(file).query("scenario == @AGAIN and responses == 'tenth 10 of length'")
-        drafts = figures.loc[figures["tokens an iteration"].idxmin()]  # the least favourable file
-        predict(drafts, arguments.gpus, arguments.seeds, predicted)
+        arguments.output.mkdir(parents=True, exist_ok=True)
+        predict(least_favourable(replayed if replayed.exists() else FOLDER / "replay.csv"), arguments, predicted)
+    if not predicted.exists():
+        raise ValueError(
+            f"{predicted} is not there: make it by python eval/studies drafts --output {arguments.output}"
+        )
     show("auto with drafts against auto without, later episodes", times_as_fast(pd.read_csv(predicted)))

@@ -17,12 +17,15 @@ LONGEST, MOST_TOKENS = 4, 64
 def drafts(monkeypatch):
     for name in ("remember_responses", "draft_counts"):
         monkeypatch.setattr(WorkerWrap, name, None, raising=False)
+    model = SimpleNamespace(max_model_len=MOST_TOKENS)
     config = SimpleNamespace(
-        speculative_config=SimpleNamespace(num_speculative_tokens=LONGEST),
-        model_config=SimpleNamespace(max_model_len=MOST_TOKENS),
+        speculative_config=SimpleNamespace(num_speculative_tokens=LONGEST, draft_model_config=model),
+        model_config=model,
         device_config=SimpleNamespace(device_type="cuda"),
     )
     made = Drafts(config)
+    assert config.speculative_config.draft_model_config.max_model_len == MOST_TOKENS + LONGEST + 1
+    assert model.max_model_len == MOST_TOKENS
     monkeypatch.setattr(made._budget, "choose", lambda running: running * LONGEST)
     return made
 
@@ -62,9 +65,51 @@ def test_what_came_before_is_remembered(drafts):
     batch = Batch(drafts)
     batch.rows = [[1, 2], [2, 2]]
     assert batch.step([5], [5]) == [[6, 7, 8, 9], []]
-    WorkerWrap.remember_responses(None, [(as_bytes(1, 2), [as_bytes(5, 3)])])  # of the step before, and no older ones
+    later = [(as_bytes(1, 2), [as_bytes(5, 3)])]
+    WorkerWrap.remember_responses(None, later)  # while one runs, which draws on what it began with
+    batch.rows += [[1, 2]]
+    assert batch.step([6], [6], [5])[2] == [6, 7, 8, 9]
+    batch.rows = [[3, 3]]
+    batch.step([5])
+    WorkerWrap.remember_responses(None, later)  # of the step before, and no older ones
     batch.rows = [[1, 2]]
     assert batch.step([5]) == [[3]]
+
+
+def test_a_request_that_vllm_had_preempted_is_known(drafts):
+    batch = Batch(drafts)
+    batch.rows = [[1, 2], [1, 2]]
+    batch.step([5, 6, 7], [5])
+    preempted = batch.rows.pop()
+    batch.step([8, 9])
+    batch.rows.append(preempted)
+    assert batch.step([4], [6])[1] == [7, 8, 9, 4]
+    assert len(drafts._corpora) == 1
+
+
+def test_responses_to_a_prompt_that_comes_untold_are_not_kept_for_ever(drafts, monkeypatch):
+    monkeypatch.setattr(module, "MOST_RESPONSES", 6)
+    batch = Batch(drafts)
+    for turn in range(10):
+        batch.rows = [[1, 2], [1, 2]]
+        batch.step([turn + 5], [turn + 5])
+        batch.rows = []
+        batch.step()
+    (corpus,) = drafts._corpora.values()
+    assert corpus.responses <= module.KEPT_RESPONSES + 2
+
+
+def test_a_corpus_of_running_responses_stays(drafts, monkeypatch):
+    monkeypatch.setattr(module, "MOST_BYTES", 0)
+    batch = Batch(drafts)
+    batch.rows = [[1, 2]]
+    batch.step([5, 6, 7])
+    batch.rows += [[3, 4]]
+    batch.step([8], [5])
+    assert len(drafts._corpora) == 2
+    batch.rows = [[1, 2], *batch.rows[1:]]
+    batch.step([5], [6])
+    assert [*drafts._corpora] == [as_bytes(3, 4), as_bytes(1, 2)]
 
 
 def test_rows_that_move_are_known(drafts):

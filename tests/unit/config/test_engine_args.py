@@ -73,12 +73,14 @@ def test_a_run_has_what_its_flag_says(arguments, refused):
 @pytest.mark.parametrize(
     ("given", "line"),
     [
-        ({"quantization": "fp8"}, "quantization: weights are quantized anew at each sync"),
-        ({"kv_cache_dtype": "fp8"}, "kv_cache_dtype: keys and values of less precision"),
-        ({"speculative_config": {"method": "eagle3", "model": "a/b"}}, "speculative_config: drafts by a model"),
-        ({"speculative_config": {"method": "mtp"}}, "speculative_config: drafts by a model"),
+        ({"quantization": "fp8"}, 'quantization "fp8": weights are quantized anew at each sync'),
+        ({"kv_cache_dtype": "fp8"}, 'kv_cache_dtype "fp8": no sync changes the scales'),
+        ({"speculative_config": {"method": "eagle3", "model": "a/b"}}, "no sync changes the weights that draft"),
+        ({"speculative_config": {"method": "mtp"}}, 'speculative_config {"method": "mtp"}: no sync'),
         ({"speculative_config": {"method": "ngram"}}, ""),
         ({"speculative_config": {"method": "suffix"}}, ""),
+        ({"speculative_config": {"model": "ngram", "num_speculative_tokens": 4}}, ""),
+        ({"speculative_config": None}, ""),
         ({"kv_cache_dtype": "auto", "quantization": None, "max_num_seqs": 8}, ""),
         ({"kv_cache_dtype": "bfloat16"}, ""),
     ],
@@ -87,10 +89,15 @@ def test_what_a_weight_sync_may_break_gets_a_line_and_starts(given, line, refuse
     assert not refused(check_engine_args, given)
     said = capsys.readouterr().out
     assert bool(line) == bool(said) and line in said and said.count("\n") == bool(line)
+    assert ("is_correction_level token" in said) == bool(given.keys() & {"quantization", "kv_cache_dtype"} and line)
+    assert not refused(check_engine_args, given, True)
+    assert "is_correction_level" not in capsys.readouterr().out
 
 
 def test_drafts_bring_their_own_speculative_config(refused):
     own = {"speculative_config": {"method": "ngram"}}
     assert not refused(check_drafts, "off", own) and not refused(check_drafts, "siblings", {"max_num_seqs": 8})
+    assert not refused(check_drafts, "siblings", {"speculative_config": None, "async_scheduling": False})
     said = refused(check_drafts, "siblings", own)
-    assert "--rollout.drafts siblings does not work with a speculative_config in --vllm.engine_args: drop one" in said
+    assert "--rollout.drafts siblings does not work with speculative_config in --vllm.engine_args: drop one" in said
+    assert "with async_scheduling in" in refused(check_drafts, "siblings", {"async_scheduling": True})

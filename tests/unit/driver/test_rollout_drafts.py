@@ -73,19 +73,18 @@ def test_what_drafts_gain_is_logged_by_the_step_and_said_once(make_generator, mo
     said = []
     monkeypatch.setattr("openrlhf_sagc.driver.rollout.logger.info", said.append)
     generator = make_generator(4, engines=2, **ONE_SIZE, **DRAFTS)
-    counts = Counter(tokens=20, iterations=10, drafted=16, accepted=10, mib=1.5)
+    generator.ray.drafts = {"tokens": 20, "iterations": 10, "drafted": 16, "accepted": 10}
+    generator.ray.draft_counts["mib"] = 1.5
     for step in range(1, 23):
-        generator.ray.draft_counts = {name: value * step for name, value in counts.items()} | {"mib": 1.5}
         next_step(generator)
         logged = {name.split("/")[1]: value for name, value in generator.metrics.items() if "draft" in name}
         assert generator.metrics["rollout/tokens_per_iteration"] == 2.0
-        assert logged["draft_acceptance"] == 10 / 16 and 3.0 < logged["draft_mib"] < 3.1
-        assert len([line for line in said if line.startswith("drafts: ")]) == (step >= 20)
-    assert "2.00 tokens an iteration" in said[-1] and "62 %" in said[-1]
+        assert logged["draft_acceptance"] == 10 / 16 and 5.0 < logged["draft_mib"] < 5.1
+        assert len([line for line in said if line.startswith("drafts ")]) == (step >= 20)
+    assert "saved 50 % of the iterations: a request got 2.00 tokens" in said[-1] and "62 %" in said[-1]
 
 
 def test_a_step_whose_engines_have_decoded_nothing_logs_nothing_of_them(make_generator):
     generator = make_generator(4, engines=2, **ONE_SIZE, **DRAFTS)
-    generator.ray.draft_counts = dict.fromkeys(("tokens", "iterations", "drafted", "accepted", "mib"), 0)
     next_step(generator)
     assert not [name for name in generator.metrics if "draft" in name or "tokens_per_iteration" in name]

@@ -45,8 +45,12 @@ def test_a_response_behind_its_sibling_is_drafted_from_it(replayed):
         ("no json\n", "line 1 is no JSON"),
         ({"prompt": "x"}, "line 1 has no list of two responses or more under one of responses, completions"),
         ({"responses": ["alone"]}, "line 1 has no list of two"),
-        ({"responses": ["a b", 5]}, "line 1 has a response that is neither a text nor a list of tokens"),
-        ("\n", "has no line: give a JSONL file"),
+        ({"responses": [["a"], ["b"]]}, "line 1 has a response that is neither a text nor a list of tokens"),
+        ({"responses": ["a b", [5, 6]]}, "line 1 has texts and lists of tokens: give responses of one kind"),
+        ({"responses": [[True], [False]]}, "neither a text nor a list of tokens"),
+        ({"responses": None, "prompt": 1}, "line 1 has no list of two"),
+        ({"responses": ["", ""]}, "has no responses: give a JSONL file"),
+        ("\n", "has no responses: give a JSONL file"),
     ],
 )
 def test_another_file_is_refused_in_a_line(replayed, line, why):
@@ -57,6 +61,25 @@ def test_another_file_is_refused_in_a_line(replayed, line, why):
 def test_a_replay_needs_a_file(study):
     with pytest.raises(SystemExit, match="replay takes a JSONL file"):
         study("drafts", "replay")
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["table"], "is not there: make it by"),
+        (["predict", "a.jsonl"], "predict takes no files: use replay a.jsonl"),
+        (["--longest", "0"], "--longest 0 must be at least 1"),
+    ],
+)
+def test_what_does_not_go_together_is_a_line(study, words, why):
+    with pytest.raises(SystemExit, match=why):
+        study("drafts", *words)
+
+
+def test_a_replay_of_few_responses_predicts_nothing(replayed, study):
+    replayed([{"responses": ["a b c", "a b d"]}])
+    with pytest.raises(SystemExit, match="has no tenth 10 of length: replay ten responses or more"):
+        study("drafts", "--gpus", 16, "--seeds", 0)
 
 
 def test_drafts_shorten_the_predicted_steps(study, small, tmp_path):
