@@ -88,7 +88,11 @@ MODES = {
         "eval__steps": 2,
         "eval__n_samples_per_prompt": 2,
     },
-    "sorted, streamed": {"rollout__tail_batching__enable": True, "train__stream": "auto"},
+    "sorted, placed, streamed": {
+        "rollout__tail_batching__enable": True,
+        "rollout__length_aware_dispatch": True,
+        "train__stream": "auto",
+    },
     "asynchronous": {"train__async_enable": True},
     "partial rollouts": {
         "train__async_enable": True,
@@ -103,16 +107,16 @@ MODES = {
 @pytest.mark.in_turns
 @pytest.mark.parametrize("mode", MODES)
 def test_runs_of_each_mode_draft(train, model, mode, tmp_path, monkeypatch):
-    """Of as many samples as without, whose log-probabilities are the actor's."""
+    """Of as many samples as without; the engine's log-probabilities are the actor's where the policy samples them whole.
+
+    How much is drafted depends on the machine, on which few drafts pay.
+    """
     monkeypatch.setenv("ROLLOUT_LOG", str(tmp_path / "rollouts"))
-    flags = MODES[mode] | ({"eval__dataset": model.parent / "prompts.jsonl"} if "eval__steps" in MODES[mode] else {})
-    run = train(
-        "cpu-patched", actor__model_name_or_path=model, rollout__drafts="siblings", train__num_episodes=2, **flags
-    )
-    steps = run.scalars
+    data = {"eval__dataset": model.parent / "prompts.jsonl"} if "eval__steps" in MODES[mode] else {}
+    flags = {"rollout__drafts": "siblings", "actor__model_name_or_path": model, "train__num_episodes": 2}
+    steps = train("cpu-patched", **flags, **MODES[mode], **data).scalars
     assert (steps["rollout/num_samples"] == 64).all()
-    assert steps["rollout/tokens_per_iteration"].min() >= 1 and steps["rollout/draft_mib"].max() < 50
-    if mode != "agents":  # whose second request is a prompt of its own
-        assert steps["rollout/tokens_per_iteration"].max() > 1.1
-        assert 0 < steps["rollout/draft_acceptance"].max() < 1
-    print(mode, steps[["rollout/tokens_per_iteration", "rollout/draft_acceptance", "vllm_kl"]].to_string(), flush=True)
+    assert steps["rollout/tokens_per_iteration"].min() >= 1 < steps["rollout/tokens_per_iteration"].max()
+    assert 0 <= steps["rollout/draft_acceptance"].min() < 1 and 0 < steps["rollout/draft_mib"].max() < 50
+    if "train__async_enable" not in MODES[mode] and mode != "agents":
+        assert steps["vllm_kl"].abs().max() < 0.01

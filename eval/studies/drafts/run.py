@@ -17,21 +17,22 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from lib.intervals import half_of, interval
 from lib.paths import ENGINES, study_flags
 from lib.policies import parse_policy
 from lib.simulation.costs import CostModel
+from lib.simulation.epochs import Epochs
 from lib.simulation.flags import default_arguments
+from lib.simulation.public_lengths import SETS
 from lib.simulation.runs import train
 from lib.tables import show
 from studies.drafts.replay import AGAIN, read_groups, replay, summary
-from studies.sorted_steps.epochs import Epochs
-from studies.sorted_steps.lengths import PROMPTS, SETS
-from studies.sorted_steps.measured import half_of, interval
 
 from openrlhf_sagc.config.settings import SIBLINGS
 
 FOLDER = Path(__file__).parent
 GPUS, SEEDS = (16, 128), (0, 1, 2)
+PROMPTS = 20 * 128  # of an episode: two frames of ten steps
 EPISODES = 2  # the first is without a history, and left out
 WITHOUT_ASYNC = 0.05  # of a weights' read: what an iteration takes longer without asynchronous scheduling; assumed
 LONGEST_TENTH = "tenth 10 of length"

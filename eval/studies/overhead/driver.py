@@ -183,7 +183,9 @@ def arguments_of(rollouts: int, tokens: int) -> SimpleNamespace:
     settings |= {"actor.loss_agg_mode": "token-mean", "actor.policy_loss_type": "ppo", "critic.freezing_steps": -1}
     settings |= {"ds.ring_attn_size": 1, "ds.tensor_parallel_size": 1, "ds.packing_samples": False, "ds.zero_stage": 2}
     settings |= {"data.max_len": PROMPT_TOKENS + tokens, "vllm.enable_sleep": False, "ckpt.save_steps": math.inf}
-    return hierarchize(argparse.Namespace(**vars(parser.parse_args([])) | settings))
+    args = hierarchize(argparse.Namespace(**vars(parser.parse_args([])) | settings))
+    args.vllm.engine_args = {}
+    return args
 
 
 def parts_of(name: str, rollouts: int, engines: int, tokens: int) -> dict[str, float]:

@@ -121,7 +121,7 @@ def run_step(planner: StepPlanner, queue: PromptQueue, engines: Engines) -> tupl
 def timed(groups: int, engines: int, predicts: bool, repeats: int) -> dict[str, float]:
     """Medians over `repeats` steps, and the least seconds of them: on a shared machine neighbours slow some down."""
     reward = SimpleNamespace(timeout=1.0, retries=0)
-    settings = Settings(reward=reward, rollout=SimpleNamespace(agent_timeout=None))
+    settings = Settings(reward=reward, rollout=SimpleNamespace(agent_timeout=None, drafts="off"))
     planner, queue = planner_for(groups, engines, predicts), PromptQueue(NumberedPrompts())
     rows = []
     with mock.patch("ray.put"), mock.patch("openrlhf_sagc.driver.engines._sampling_of", lambda *_: {}):

@@ -5,18 +5,13 @@ rollouts. To place groups by length is only done here, as the middle of the comp
 """
 
 import itertools
-from collections.abc import Sequence
-from contextlib import nullcontext
 from pathlib import Path
-from unittest import mock
 
 import pandas as pd
 from lib.paths import ENGINES, study_flags
 from lib.simulation.runs import started
 from lib.simulation.workloads import Workload, WorkloadSource
 from lib.tables import show
-
-from openrlhf_sagc.decisions.length_prediction import balance
 
 SIZES, GPUS, STEPS = (8, 16, 32), (16, 64, 128), 40
 SETTINGS = {  # what stands behind fixed:N, and whether groups without a signal are dropped
@@ -28,23 +23,14 @@ SETTINGS = {  # what stands behind fixed:N, and whether groups without a signal 
 PLACEMENTS = ("OpenRLHF's", "groups by length", "rollouts by length")
 
 
-def balance_groups(
-    loads_E: Sequence[float], expected_P: Sequence[float], rollouts: int
-) -> list[tuple[int, tuple[int, ...]]]:
-    """`balance` with all rollouts of a prompt on one engine."""
-    placed = balance(loads_E, [rollouts * expected for expected in expected_P], 1)
-    return [(prompt, engine * rollouts) for prompt, engine in placed]
-
-
 def seconds(setting: str, gpus: int, size: int, placement: str) -> float:
     """Mean seconds of a step of a simulated run."""
     behind, filters = SETTINGS[setting]
     policy = f"fixed:{size}{behind}{'' if placement == PLACEMENTS[0] else '+lengths'}"
     source = WorkloadSource(Workload(), seed=0)
     run = started(policy, gpus, source, ENGINES / "h100-7b.json", dynamic_sampling=filters, objective="size")
-    groups = placement == PLACEMENTS[1]
-    with mock.patch("openrlhf_sagc.decisions.step.balance", balance_groups) if groups else nullcontext():
-        return sum(run.step()["seconds"] for _ in range(STEPS)) / STEPS
+    run.planner.whole_groups = placement == PLACEMENTS[1]
+    return sum(run.step()["seconds"] for _ in range(STEPS)) / STEPS
 
 
 def main() -> None:

@@ -1,22 +1,9 @@
 """What a comparison on the real stack says of each method against plain steps, at equal steps, by seed."""
 
-import math
-
 import pandas as pd
+from lib.intervals import half_of, interval
 from lib.run_report.measured import PARTS
 from lib.run_report.statistics import times_as_fast, with_ends
-from scipy import stats
-
-
-def half_of(values: pd.Series) -> float:
-    """Half of the 95 % interval of a mean."""
-    return float(stats.t.ppf(0.975, len(values) - 1) * values.sem()) if len(values) > 1 else math.nan
-
-
-def interval(mean: float, half: float, multiplied: bool = False, digits: int = 2) -> str:
-    """A mean with the ends of its interval, which are so far off or times as much."""
-    low, high = (mean / half, mean * half) if multiplied else (mean - half, mean + half)
-    return f"{mean:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
 
 
 def against_plain(steps: pd.DataFrame, plain: str, first_episode: int) -> pd.DataFrame:

@@ -15,18 +15,19 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from lib.intervals import half_of, interval
 from lib.paths import ENGINES, STUDIES, study_flags
 from lib.plots import plt, save
 from lib.policies import parse_policy
 from lib.simulation.costs import CostModel
+from lib.simulation.epochs import Epochs
 from lib.simulation.flags import default_arguments
 from lib.simulation.lengths import LogNormal
 from lib.simulation.runs import SUMMED, train
 from lib.tables import show
 from rich.progress import track
 from studies.sorted_steps import lengths, sizes
-from studies.sorted_steps.epochs import Epochs
-from studies.sorted_steps.measured import against_plain, half_of, interval
+from studies.sorted_steps.measured import against_plain
 
 LENGTHS = LogNormal(median=955, between=1.3, within=0.48, cap=16384)
 PROMPTS, STEPS = 4096, 160  # five epochs of 128 prompts a step

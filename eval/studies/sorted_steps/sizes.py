@@ -11,12 +11,12 @@ import pandas as pd
 from lib.paths import ENGINES
 from lib.policies import parse_policy
 from lib.simulation.costs import CostModel
+from lib.simulation.epochs import Epochs
 from lib.simulation.flags import default_arguments
 from lib.simulation.lengths import LogNormal
 from lib.simulation.runs import train
 from lib.tables import show
 from rich.progress import track
-from studies.sorted_steps.epochs import Epochs
 
 SHAPES = ("128x8", "128x16", "512x16")  # prompts x responses of a step: those of the recipes
 GPUS = (1, 4, 16, 64, 256, 1024)

@@ -53,7 +53,7 @@ def test_every_command_asks(monkeypatch):
     asked = []
     monkeypatch.setattr(upstream_checks, "name_kernel", asked.append)
     monkeypatch.setattr(upstream_checks, "_refuse_unequal_gpus", lambda args: None)
-    monkeypatch.setattr(upstream_checks, "check_engine_args", lambda given: None)
+    monkeypatch.setattr(upstream_checks, "check_engine_args", lambda given, corrects: None)
     parsed = SimpleNamespace(**{"vllm.engine_args": None, "data.input_template": None})
     checked = SimpleNamespace(data=SimpleNamespace(input_template=None))
     assert upstream_checks.validated(lambda given: checked, parsed) is checked and asked == [checked]

@@ -9,10 +9,10 @@ import pytest
 from lib.paths import ENGINES
 from lib.policies import parse_policy
 from lib.simulation.costs import CostModel
+from lib.simulation.epochs import Epochs
 from lib.simulation.flags import default_arguments
 from lib.simulation.lengths import LogNormal
 from lib.simulation.runs import train
-from studies.sorted_steps.epochs import Epochs
 
 from openrlhf_sagc.decisions.records import Group, Prompt, Rollout, Round
 from openrlhf_sagc.decisions.round_seconds import POOL, RATIO, RoundSeconds

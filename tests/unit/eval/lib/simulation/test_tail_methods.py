@@ -7,10 +7,10 @@ import pytest
 from lib.paths import ENGINES
 from lib.policies import parse_policy
 from lib.simulation.costs import CostModel
+from lib.simulation.epochs import Epochs
 from lib.simulation.flags import default_arguments
 from lib.simulation.lengths import LogNormal
 from lib.simulation.runs import train
-from studies.sorted_steps.epochs import Epochs
 
 ALIKE, UNLIKE = LogNormal(500, 0.0, 0.3, 4096), LogNormal(500, 1.2, 0.4, 4096)
 
