@@ -11,6 +11,12 @@ from scipy.stats import t
 
 PLAIN, ASYNCHRONOUS = "plain", "asynchronous"
 TIMES = 201  # of a curve
+HEADINGS = {
+    "two": "two GPUs",
+    "four": "four GPUs",
+    "drafts": "two GPUs, drafts, Route",
+    "countdown": "two GPUs, drafts, Countdown",
+}
 TITLES = [
     "arm",
     "seeds",
@@ -54,7 +60,7 @@ def table(steps: pd.DataFrame, evaluations: pd.DataFrame) -> str:
             (TITLES, summaries(mine, their_evaluations)),
             (SEED_TITLES, by_seed(mine, their_evaluations)),
         ):
-            text += f"\n{shape} GPUs\n\n" + markdown(titles, rows, alignment="l" + "r" * (len(titles) - 1))
+            text += f"\n{HEADINGS[shape]}\n\n" + markdown(titles, rows, alignment="l" + "r" * (len(titles) - 1))
     return text.lstrip()
 
 
@@ -68,11 +74,8 @@ def summaries(steps: pd.DataFrame, evaluations: pd.DataFrame) -> list[list[str]]
     for arm, mine in runs.groupby("arm", sort=False):
         means = [f"{mine[name].mean():.2f}" for name in ("all", "first", "later", "generation")]
         ratios = [with_ends(times_as_fast(wide[name], PLAIN, arm)) for name in ("all", "first", "later")]
-        length = (
-            wide["length"][arm].sum() / wide["length"].loc[wide["length"][arm].dropna().index, PLAIN].sum()
-            if PLAIN in wide["length"]
-            else np.nan
-        )
+        own, plain = wide["length"].reindex(columns=[arm, PLAIN]).dropna().to_numpy().sum(axis=0)
+        length = own / plain if plain else np.nan
         rows.append(
             [arm, len(mine), *means, *ratios, difference(wide["reward"], arm), f"{length:.3f}"]
             + [
