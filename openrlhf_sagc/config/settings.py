@@ -9,7 +9,7 @@ from typing import Any
 from openrlhf_sagc.redaction import shown
 
 METHODS = ("auto", "sort", "stop")  # of tail batching
-# vLLM's speculative_config of --rollout.drafts siblings. Twice as many tokens of a draft gain 4 % more at most.
+# vLLM's speculative_config of --rollout.drafts siblings
 SIBLINGS = {"method": "custom_class", "model": "openrlhf_sagc.actors.drafts.Drafts", "num_speculative_tokens": 8}
 
 
