@@ -15,7 +15,10 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
+try:
+    import psutil
+except ModuleNotFoundError:
+    sys.exit("train_scripts/preflight.py: psutil is not installed, nor what else a GPU node needs: bash install.sh")
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))

@@ -257,3 +257,11 @@ def test_a_problem_is_printed_without_secrets(check):
     flags = ["--reward.remote_url", "/none/http://user:s3cret@host/x.py"]
     said = check("--device", "cpu", "openrlhf_sagc.off", *flags)
     assert "*** is not there" in said and "s3cret" not in said
+
+
+def test_a_python_without_what_is_needed_gets_a_line(tmp_path):
+    (tmp_path / "psutil.py").write_text("raise ModuleNotFoundError('psutil')")
+    command = [sys.executable, SCRIPT, "openrlhf_sagc"]
+    done = subprocess.run(command, capture_output=True, text=True, env={"PYTHONPATH": str(tmp_path)})
+    line = "train_scripts/preflight.py: psutil is not installed, nor what else a GPU node needs: bash install.sh\n"
+    assert (done.returncode, done.stderr) == (1, line)
