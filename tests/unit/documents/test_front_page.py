@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 from cpu_stack import ROOT
 from openrlhf.cli import train_ppo_ray
+from studies.drafts.run import times_as_fast
 from studies.paced.table import table
 from studies.sorted_steps.measured import against_plain
 from studies.sorted_steps.run import FIRST_EPISODE, MEASURED
@@ -139,7 +140,8 @@ def test_intervals_in_the_documents_are_those_of_the_studies():
     assert f"`sort` takes {100 / gain:.0f} % of a plain step" in README
     known |= {*sorted_steps.to_numpy().ravel()}
     paced = table(*(pd.read_csv(STUDIES / f"paced/{name}.csv") for name in ("steps", "evaluations")))
-    for text in ((STUDIES / "floor/REPORT.md").read_text(), paced):
+    drafts = times_as_fast(pd.read_csv(STUDIES / "drafts/predicted.csv")).to_csv()
+    for text in ((STUDIES / "floor/REPORT.md").read_text(), paced, drafts):
         known |= {*re.findall(INTERVAL, text)}
     assert {*paced.splitlines()} <= {*(STUDIES / "paced/README.md").read_text().splitlines(), "two GPUs"}
     gain, low, high = map(float, re.findall(r"\d\.\d\d", re.search(rf"\| auto .*?({INTERVAL})", paced)[1]))
@@ -234,4 +236,4 @@ def test_the_flags_of_the_readme_start_a_run(flags, run_trainer, tmp_path, monke
 
 
 def test_the_readme_has_a_command_and_rules_to_add():
-    assert len(flags_of_the_readme()) == 6
+    assert len(flags_of_the_readme()) == 7
