@@ -13,8 +13,8 @@ from urllib.parse import quote, unquote
 HIDDEN = "***"
 WORDS = """true false none null off auto keep adam muon anew batched_mm grouped_mm deepgemm binary_kl clip discard mask
     fail forward length ratio eager dr_grpo flash_reinforce gae group_norm median reinforce reinforce_baseline rloo
-    grpo gspo ppo siblings k1 k2 k3 tv plain round same shuffled size throughput sort stop samples prompts seconds tokens token
-    seq token-mean seq-mean-token-mean bf16 fp16 fp32 nccl gloo sdpa flash_attention_2 kernels-community/flash-attn2@v2
+    grpo gspo ppo siblings k1 k2 k3 tv plain round same shuffled size throughput sort stop samples prompts seconds tokens
+    token seq token-mean seq-mean-token-mean bf16 fp16 fp32 nccl gloo sdpa flash_attention_2 kernels-community/flash-attn2@v2
     all-linear score constant_with_warmup cosine_with_min_lr prompt label input $@ from-wandb_api_key python python3
     bash env ray job submit -m -- cpu-patched cpu-base openrlhf_sagc openrlhf_sagc.off openrlhf_sagc.unpatched constant
     linear cosine""".split()  # the flags' choices, and words of the launch scripts' commands

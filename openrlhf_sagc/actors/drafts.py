@@ -167,6 +167,8 @@ class Drafts:
         for prompt, corpus in [*self._corpora.items()] if total > MOST_BYTES else ():
             if total > MOST_BYTES and not self._runs(corpus):
                 total -= self._corpora.pop(prompt).size
+        kept = set(map(id, self._corpora.values()))  # rows that have left would keep the others in memory
+        self._left = deque((row for row in self._left if id(row.corpus) in kept), LEFT)
 
 
 def _taken(rows: list[_Row] | deque[_Row], tokens: np.ndarray) -> _Row | None:

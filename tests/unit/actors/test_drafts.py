@@ -1,6 +1,7 @@
 """The proposer as vLLM calls it: a batch of rows, of which none has a name."""
 
 import random
+import weakref
 from types import SimpleNamespace
 
 import numpy as np
@@ -110,6 +111,20 @@ def test_a_corpus_of_running_responses_stays(drafts, monkeypatch):
     batch.rows = [[1, 2], *batch.rows[1:]]
     batch.step([5], [6])
     assert [*drafts._corpora] == [as_bytes(3, 4), as_bytes(1, 2)]
+
+
+def test_a_corpus_that_is_dropped_stays_in_no_request_that_has_left(drafts, monkeypatch):
+    batch = Batch(drafts)
+    batch.rows = [[1, 2]]
+    batch.step([5, 6, 7])
+    corpus = weakref.ref(drafts._corpora[as_bytes(1, 2)])
+    batch.rows = []
+    batch.step()
+    assert corpus() is not None
+    monkeypatch.setattr(module, "MOST_BYTES", 0)
+    batch.rows = [[3, 4]]
+    batch.step([5])
+    assert corpus() is None
 
 
 def test_rows_that_move_are_known(drafts):
