@@ -53,9 +53,13 @@ def training(task: Path, *program, **flags) -> list:
 
 
 def why_it_ended(output: str) -> str:
-    """The command's own traceback or line, and the end of the output, which workers often fill after it."""
+    """The errors, the command's own traceback or first line, and the end, which workers often fill after it.
+
+    The errors come first, since a long text is often shown as its beginning.
+    """
+    errors = "\n".join(re.findall(r"^(?:\([^)]*\) )?\S*(?:Error|Exception)\b.*", output, re.MULTILINE)[-5:])
     own = re.search(r"^(Traceback \(most recent call last\)|openrlhf_sagc: ).*", output, re.MULTILINE | re.DOTALL)
-    return (f"{own[0][:6000]}\n[...]\n" if own else "") + output[-5000:]
+    return f"{errors}\n" + (f"{own[0][:6000]}\n[...]\n" if own else "") + output[-5000:]
 
 
 def logged_steps(output: str) -> pd.DataFrame:
