@@ -19,7 +19,7 @@ from cpu_stack import ROOT, cpu_environment
 
 SAVINGS, STREAMED = "tests/deepspeed/test_step_savings.py", "tests/deepspeed/test_streamed_training.py"
 WEIGHTS, PACKED = "tests/deepspeed/test_token_weights.py", "tests/deepspeed/test_packed_steps.py"
-CLOSED_FORM, TRAINING = "openrlhf_sagc/advantages/closed_form.py", "openrlhf_sagc/actors/training.py"
+CLOSED_FORM, TRAINING = "openrlhf_sagc/advantages/closed_form.py", "openrlhf_sagc/training/training.py"
 ADVANTAGES = "        experience.advantages = rollout_advantages(self._rewards, experience)\n"
 CUT = "        return ByLength(batches.sampler, lengths_N, count, per_step)"
 MUTANTS = {  # name: (file, what is replaced, by what, tests)
@@ -30,13 +30,13 @@ MUTANTS = {  # name: (file, what is replaced, by what, tests)
         SAVINGS,
     ),
     "samples of a group are exchanged": (
-        "openrlhf_sagc/actors/rollout_rewards.py",
+        "openrlhf_sagc/training/rollout_rewards.py",
         "torch.stack(experience.info.pop(SAMPLE))",
         "torch.stack(experience.info.pop(SAMPLE)).flip(0)",
         SAVINGS,
     ),
     "a micro-batch loses a sample": (
-        "openrlhf_sagc/actors/micro_batches.py",
+        "openrlhf_sagc/training/micro_batches.py",
         CUT,
         f"{CUT.replace('return', 'cut =')}\n        return [(cut := list(cut))[0][:-1] or cut[0], *cut[1:]]",
         SAVINGS,
@@ -48,13 +48,13 @@ MUTANTS = {  # name: (file, what is replaced, by what, tests)
         SAVINGS,
     ),
     "a rollout's second step has no old log-probabilities": (
-        "openrlhf_sagc/actors/mini_batches.py",
+        "openrlhf_sagc/training/mini_batches.py",
         "log_probs_T[: len(samples[place].action_mask)].clone()",
         "None",
         SAVINGS,
     ),
     "packed samples get each other's advantages": (
-        "openrlhf_sagc/actors/rollout_rewards.py",
+        "openrlhf_sagc/training/rollout_rewards.py",
         "advantages_N[samples_B]",
         "advantages_N[samples_B.roll(1)]",
         PACKED,
@@ -72,7 +72,7 @@ MUTANTS = {  # name: (file, what is replaced, by what, tests)
         STREAMED,
     ),
     "a bucket's loss has its own divisor": (
-        "openrlhf_sagc/actors/streamed_training.py",
+        "openrlhf_sagc/training/streamed_training.py",
         '{**loss_batch_info, "batch_num_tokens": tokens}',
         "loss_batch_info",
         STREAMED,
@@ -90,16 +90,16 @@ MUTANTS = {  # name: (file, what is replaced, by what, tests)
         WEIGHTS,
     ),
     "a long round's norm is clipped as a plain step's": (
-        "openrlhf_sagc/actors/step_weights.py",
+        "openrlhf_sagc/training/step_weights.py",
         "count**BOUND_POWER if has_noise",
         "1.0 if has_noise",
         WEIGHTS,
     ),
     "a long round's epsilon is a plain step's": (
-        "openrlhf_sagc/actors/step_weights.py",
+        "openrlhf_sagc/training/step_weights.py",
         'old["eps"] / second**0.5',
         'old["eps"]',
-        "tests/unit/actors/test_step_weights.py",
+        "tests/unit/training/test_step_weights.py",
     ),
     "rloo's divisor counts the sample": (
         CLOSED_FORM,
@@ -136,10 +136,10 @@ MUTANTS = {  # name: (file, what is replaced, by what, tests)
         "tests/unit/driver/test_rollout_tail.py",
     ),
     "advantages are not clipped": (
-        "openrlhf_sagc/actors/rollout_rewards.py",
+        "openrlhf_sagc/training/rollout_rewards.py",
         "advantages_N.clamp(*self.clip_range)",
         "advantages_N",
-        "tests/unit/actors/test_rollout_rewards.py tests/unit/driver/test_experience.py",
+        "tests/unit/training/test_rollout_rewards.py tests/unit/driver/test_experience.py",
     ),
 }
 

@@ -19,7 +19,7 @@ if grep -q avx512f /proc/cpuinfo; then # torch would try them on any processor
     settings+=("ATEN_CPU_CAPABILITY=avx512 ONEDNN_MAX_CPU_ISA=AVX512_CORE MKL_CBWR=AVX512")
 fi
 tests=("$@")
-[ $# -gt 0 ] || tests=(tests/deepspeed tests/unit/advantages tests/unit/actors/test_step_weights.py tests/unit/flags/test_dapo.py
+[ $# -gt 0 ] || tests=(tests/deepspeed tests/unit/advantages tests/unit/training/test_step_weights.py tests/unit/flags/test_dapo.py
     tests/unit/driver/test_experience.py)
 
 unset PYTHONDONTWRITEBYTECODE

@@ -10,7 +10,7 @@ from openrlhf_sagc.redaction import shown
 
 METHODS = ("auto", "sort", "stop")  # of tail batching
 # vLLM's speculative_config of --rollout.drafts siblings
-SIBLINGS = {"method": "custom_class", "model": "openrlhf_sagc.actors.drafts.Drafts", "num_speculative_tokens": 8}
+SIBLINGS = {"method": "custom_class", "model": "openrlhf_sagc.engine.drafts.Drafts", "num_speculative_tokens": 8}
 
 
 class Secret(str):

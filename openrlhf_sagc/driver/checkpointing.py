@@ -10,12 +10,12 @@ from openrlhf.trainer.ppo_trainer import BasePPOTrainer
 from openrlhf.utils.logging_utils import init_logger
 from ray.exceptions import RayTaskError
 
-from openrlhf_sagc.actors.average import load_average
 from openrlhf_sagc.config.settings import Settings
 from openrlhf_sagc.driver.evaluation import FAILED
 from openrlhf_sagc.driver.step_seconds import step_seconds
 from openrlhf_sagc.run.notes import write_notes
 from openrlhf_sagc.run.wishes import GivenUp, Training, tell, wishes
+from openrlhf_sagc.training.average import load_average
 
 logger = init_logger(__name__)
 

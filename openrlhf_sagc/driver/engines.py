@@ -15,13 +15,13 @@ from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 from openrlhf.trainer.ray.vllm_engine import batch_vllm_engine_call
 from openrlhf.utils.logging_utils import init_logger
 
-from openrlhf_sagc.actors.engine_core import end_with_the_core
-from openrlhf_sagc.actors.rollouts import stop_left_over, stop_rollouts, watch_rollouts
 from openrlhf_sagc.config.settings import Settings
 from openrlhf_sagc.decisions.group_parts import GroupParts
 from openrlhf_sagc.decisions.idle_tail import idle_seconds
 from openrlhf_sagc.decisions.records import ROLLOUT, Collect, CountDrafts, Dispatch, Ended, Group, Share
 from openrlhf_sagc.driver.earlier_responses import EarlierResponses
+from openrlhf_sagc.engine.engine_core import end_with_the_core
+from openrlhf_sagc.engine.rollouts import stop_left_over, stop_rollouts, watch_rollouts
 from openrlhf_sagc.run.wishes import GivenUp, wishes
 
 logger = init_logger(__name__)

@@ -13,15 +13,15 @@ from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
 from openrlhf.trainer.ppo_utils.length_penalty import apply_length_penalties
 from openrlhf.utils.logging_utils import init_logger
 
-from openrlhf_sagc.actors.batches import Batch
-from openrlhf_sagc.actors.rollout_rewards import RolloutRewards, numbered
-from openrlhf_sagc.actors.training import StepShare, receive_rollout, uses_dropout
 from openrlhf_sagc.advantages.closed_form import group_advantages, token_advantages
 from openrlhf_sagc.config.layout import data_parallel_actors
 from openrlhf_sagc.config.savings import why_forward, why_shuffled
 from openrlhf_sagc.decisions.micro_batches import deal
 from openrlhf_sagc.decisions.records import Group
 from openrlhf_sagc.driver.samples import Sample, batch_of
+from openrlhf_sagc.training.batches import Batch
+from openrlhf_sagc.training.rollout_rewards import RolloutRewards, numbered
+from openrlhf_sagc.training.training import StepShare, receive_rollout, uses_dropout
 
 logger = init_logger(__name__)
 

@@ -16,12 +16,12 @@ from pydantic import BaseModel, Field, FiniteFloat, NonNegativeInt, PositiveInt,
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save
 
-from openrlhf_sagc.actors.training import StepShare
 from openrlhf_sagc.config.refusal import ROLLOUTS_FROM, ROLLOUTS_TO, refusal
 from openrlhf_sagc.config.settings import Settings
 from openrlhf_sagc.driver.experience import GroupSample
 from openrlhf_sagc.driver.samples import Sample
 from openrlhf_sagc.driver.streaming import StepSamples
+from openrlhf_sagc.training.training import StepShare
 
 
 class _Sample(BaseModel, strict=True, extra="forbid"):

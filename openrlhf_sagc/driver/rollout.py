@@ -13,8 +13,6 @@ from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator, _coll
 from openrlhf.utils.logging_utils import init_logger
 from tqdm import tqdm
 
-from openrlhf_sagc.actors.extra_logs import LEFT_OUT
-from openrlhf_sagc.actors.training import StepShare
 from openrlhf_sagc.config.layout import longest_response
 from openrlhf_sagc.config.length_history import read_history
 from openrlhf_sagc.config.settings import Settings
@@ -35,7 +33,9 @@ from openrlhf_sagc.driver.saved_state import FORMAT, check_saved_state, resumed_
 from openrlhf_sagc.driver.step_seconds import StepClock
 from openrlhf_sagc.driver.streaming import StepSamples, Stream
 from openrlhf_sagc.driver.trace import RunTrace
+from openrlhf_sagc.engine.extra_logs import LEFT_OUT
 from openrlhf_sagc.policies import build_planner
+from openrlhf_sagc.training.training import StepShare
 
 logger = init_logger(__name__)
 

@@ -1,4 +1,4 @@
-"""Samples of a step: numbers and arrays from the response on. OpenRLHF's tensors are made of whole batches, see actors/batches.py."""
+"""Samples of a step: numbers and arrays from the response on. OpenRLHF's tensors are made of whole batches, see training/batches.py."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from openrlhf_sagc.actors.batches import Batch, Tokens
-from openrlhf_sagc.actors.extra_logs import LOGS
-from openrlhf_sagc.actors.responses import num_action_tokens
 from openrlhf_sagc.decisions.records import Group
+from openrlhf_sagc.engine.extra_logs import LOGS
+from openrlhf_sagc.engine.responses import num_action_tokens
+from openrlhf_sagc.training.batches import Batch, Tokens
 
 
 @dataclass(frozen=True, slots=True)

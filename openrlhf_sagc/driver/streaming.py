@@ -8,14 +8,14 @@ from types import SimpleNamespace
 import ray
 from ray import ObjectRef
 
-from openrlhf_sagc.actors.streamed_training import train_bucket
-from openrlhf_sagc.actors.training import StepShare
 from openrlhf_sagc.config.layout import data_parallel_actors
 from openrlhf_sagc.config.savings import optimizer_steps
 from openrlhf_sagc.decisions.buckets import BucketPlan
 from openrlhf_sagc.decisions.records import Group
 from openrlhf_sagc.decisions.step import Step
 from openrlhf_sagc.driver.experience import GroupExperienceMaker, GroupSample, stamped
+from openrlhf_sagc.training.streamed_training import train_bucket
+from openrlhf_sagc.training.training import StepShare
 
 
 class Stream:

@@ -12,8 +12,6 @@ from openrlhf.trainer.ppo_trainer_async import GenerateSamplesActor, PPOTrainerA
 from openrlhf.trainer.ppo_utils.experience import Experience
 from openrlhf.utils.logging_utils import init_logger
 
-from openrlhf_sagc.actors.adapters import broadcast_merged
-from openrlhf_sagc.actors.average import save_average
 from openrlhf_sagc.config.savings import why_not_streamed
 from openrlhf_sagc.config.settings import Settings
 from openrlhf_sagc.driver.checkpointing import Checkpointing
@@ -25,6 +23,8 @@ from openrlhf_sagc.driver.rollout import StragglerAwareSamplesGenerator
 from openrlhf_sagc.driver.step_seconds import OTHER
 from openrlhf_sagc.driver.streaming import StepSamples, Stream
 from openrlhf_sagc.run.wishes import GivenUp, wishes
+from openrlhf_sagc.training.adapters import broadcast_merged
+from openrlhf_sagc.training.average import save_average
 
 logger = init_logger(__name__)
 

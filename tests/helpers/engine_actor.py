@@ -1,4 +1,4 @@
-"""What stands for an engine's Ray actor and for agents in the tests of openrlhf_sagc/actors."""
+"""What stands for an engine's Ray actor and for agents in the tests of openrlhf_sagc/engine."""
 
 import asyncio
 import itertools
@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import torch
 from openrlhf.trainer.ray.vllm_engine import RolloutRayActor
 
-from openrlhf_sagc.actors.rollouts import stop_rollouts, watch_rollouts
 from openrlhf_sagc.decisions.records import ROLLOUT, Collect, Dispatch, Prompt, Share
+from openrlhf_sagc.engine.rollouts import stop_rollouts, watch_rollouts
 
 ENDLESS = 10**6  # tokens
 VOCABULARY = 1000  # tokens

@@ -6,9 +6,9 @@ import numpy as np
 import torch
 from openrlhf.trainer.ppo_utils.experience import Experience
 
-from openrlhf_sagc.actors.training import StepShare
 from openrlhf_sagc.driver.experience import GroupSample
 from openrlhf_sagc.driver.samples import Sample
+from openrlhf_sagc.training.training import StepShare
 
 
 def experience_maker(cls, estimator="group_norm", kl_coef=0.0, group_sizes=(8,) * 4, clip_range=(-10, 10)):

@@ -11,9 +11,9 @@ from flags import arguments_with
 from openrlhf.trainer.ray.vllm_engine import RolloutRayActor
 
 import openrlhf_sagc.driver.engines as engines_module
-from openrlhf_sagc.actors.rollouts import stop_left_over, stop_rollouts
 from openrlhf_sagc.decisions.records import ROLLOUT, Collect, CountDrafts, Ended, Rollout
 from openrlhf_sagc.driver.rollout import StragglerAwareSamplesGenerator
+from openrlhf_sagc.engine.rollouts import stop_left_over, stop_rollouts
 
 PROMPT_TOKENS = 3
 FLAGS = {

@@ -28,10 +28,10 @@ from made_up_prompts import is_lost  # isort: skip
 from openrlhf.trainer import ppo_trainer  # isort: skip
 from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator  # isort: skip
 
-from openrlhf_sagc.actors import streamed_training, training  # isort: skip
-from openrlhf_sagc.actors.mini_batches import deal_at_random  # isort: skip
-from openrlhf_sagc.actors.rollout_rewards import SAMPLE  # isort: skip
-from openrlhf_sagc.actors.training import StepShare  # isort: skip
+from openrlhf_sagc.training import streamed_training, training  # isort: skip
+from openrlhf_sagc.training.mini_batches import deal_at_random  # isort: skip
+from openrlhf_sagc.training.rollout_rewards import SAMPLE  # isort: skip
+from openrlhf_sagc.training.training import StepShare  # isort: skip
 from openrlhf_sagc.decisions.records import Group, Prompt  # isort: skip
 from openrlhf_sagc.decisions.token_weights import PlainSteps  # isort: skip
 from openrlhf_sagc.driver import checkpointing, experience  # isort: skip

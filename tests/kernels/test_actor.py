@@ -4,8 +4,8 @@ import pytest
 import torch
 from openrlhf.trainer.ppo_utils.experience import Experience
 
-from openrlhf_sagc.actors.rollout_rewards import SAMPLE, RolloutRewards, rollout_advantages
 from openrlhf_sagc.advantages import GROUP_ESTIMATORS
+from openrlhf_sagc.training.rollout_rewards import SAMPLE, RolloutRewards, rollout_advantages
 
 SIZES = [4, 1, 8, 3]
 

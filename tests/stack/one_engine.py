@@ -21,9 +21,9 @@ from real_runs import AGENTS
 from torch.utils.data import SequentialSampler
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from openrlhf_sagc.actors.rollouts import stop_rollouts
 from openrlhf_sagc.driver.experience import group_sizes_of
 from openrlhf_sagc.driver.rollout import StragglerAwareSamplesGenerator
+from openrlhf_sagc.engine.rollouts import stop_rollouts
 
 AGENT = AGENTS / "labelled_agent.py"
 SLOW = 1000  # tokens of a slow rollout: two seconds, as a test may wait that long for a core before it stops one

@@ -23,8 +23,8 @@ import openrlhf_sagc.config.inputs as inputs
 import openrlhf_sagc.driver.experience as experience
 import openrlhf_sagc.run.trees as trees
 from openrlhf_sagc import redaction
-from openrlhf_sagc.actors.rollout_rewards import SAMPLE
-from openrlhf_sagc.actors.training import StepShare
+from openrlhf_sagc.training.rollout_rewards import SAMPLE
+from openrlhf_sagc.training.training import StepShare
 
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])  # machines pause
 settings.load_profile("untimed")

@@ -1,6 +1,6 @@
 """A policy step in buckets of groups against the step at once: how far the gradients differ, and what buckets cost.
 
-It is the arithmetic of `--train.stream auto` (actors/streamed_training.py) on PyTorch alone: a bucket's loss is a sum over
+It is the arithmetic of `--train.stream auto` (training/streamed_training.py) on PyTorch alone: a bucket's loss is a sum over
 a constant, and the step's number of tokens divides the gradients at its end. Advantages come from the kernel.
 """
 

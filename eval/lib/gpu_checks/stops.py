@@ -63,7 +63,7 @@ class Engine:
 
         settings = {"gpu_memory_utilization": 0.5, "engine_args": {"max_num_seqs": slots}}
         (self.actor,) = create_vllm_engines(1, 1, str(folder), 0, False, False, eager, LONGEST, **settings)
-        from openrlhf_sagc.actors.rollouts import watch_rollouts
+        from openrlhf_sagc.engine.rollouts import watch_rollouts
 
         self._wait(self.actor.set_tokenizer.remote(AutoTokenizer.from_pretrained(folder)))
         self.call(watch_rollouts, timeout=WAIT, retries=0)
@@ -120,7 +120,7 @@ class Engine:
 
 def stopped_often(engine: Engine, prompts: list[str], at_once: int, stops: int) -> Outcome:
     """As `check`, with an engine that has decoded nothing yet."""
-    from openrlhf_sagc.actors.rollouts import stop_rollouts
+    from openrlhf_sagc.engine.rollouts import stop_rollouts
 
     fresh = engine.greedy(prompts[:GREEDY_PROMPTS])
     groups = at_once // GROUP

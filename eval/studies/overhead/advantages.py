@@ -17,9 +17,9 @@ from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
 from rich.console import Console
 from rich.progress import track
 
-from openrlhf_sagc.actors.batches import Batch, Tokens
-from openrlhf_sagc.actors.rollout_rewards import SAMPLE, RolloutRewards, rollout_advantages
 from openrlhf_sagc.advantages import group_advantages
+from openrlhf_sagc.training.batches import Batch, Tokens
+from openrlhf_sagc.training.rollout_rewards import SAMPLE, RolloutRewards, rollout_advantages
 
 GROUP_SIZE = 8
 TOLERANCE = 1e-5

@@ -132,8 +132,8 @@ class Engine:
             if hasattr(prompt, "shares"):
                 self._ended += [(share.number, place) for share in prompt.shares for place in share.places]
                 return Ref([None])
-            from openrlhf_sagc.actors.rollouts import MOST_COLLECTED
             from openrlhf_sagc.decisions.records import Ended
+            from openrlhf_sagc.engine.rollouts import MOST_COLLECTED
 
             ended, self._ended = self._ended[:MOST_COLLECTED], self._ended[MOST_COLLECTED:]
             return Ref([[Ended(*rollout, self._answer(*rollout)) for rollout in ended]])
@@ -202,12 +202,12 @@ def parts_of(name: str, rollouts: int, engines: int, tokens: int) -> dict[str, f
     response |= {"prompt": "prompt", "label": "label", "images": None, "rollout_log_probs": None, "extra_logs": {}}
     generator_cls, maker_cls = SamplesGenerator, RemoteExperienceMaker
     if ours:
-        from openrlhf_sagc.actors.responses import plain_response
         from openrlhf_sagc.decisions.records import ROLLOUT, Rollout
         from openrlhf_sagc.driver.experience import GroupExperienceMaker
         from openrlhf_sagc.driver.rollout import StragglerAwareSamplesGenerator
         from openrlhf_sagc.driver.samples import sample_of
         from openrlhf_sagc.driver.trainers import collect_less_garbage
+        from openrlhf_sagc.engine.responses import plain_response
 
         collect_less_garbage()  # as in the trainer's process
         generator_cls, maker_cls = StragglerAwareSamplesGenerator, GroupExperienceMaker

@@ -26,7 +26,7 @@ os.environ.setdefault("DS_ACCELERATOR", "cpu")
 from studies.rewards.servers import KINDS as SERVERS  # noqa: E402
 from studies.rewards.servers import reward_of  # noqa: E402
 
-from openrlhf_sagc.actors.rewards import Rewards  # noqa: E402
+from openrlhf_sagc.engine.rewards import Rewards  # noqa: E402
 
 ARMS = ("unpatched", "ours")
 SPEEDS = ("fast", "slow CPU", "slow wait", "one hang")

@@ -3,7 +3,7 @@
 A token's gradient is noise in every parameter, and in a quarter of them a signal besides if it is of a long prompt. Half of the
 tokens are of long prompts, which fill one round in five. The optimizer is AdamW with betas 0.9 and 0.95, and the norm's bound
 binds in a third of the plain steps. `by round` weighs every round the same, `weighed` is training's default
-(openrlhf_sagc/actors/step_weights.py), and `scaled` multiplies loss and bound by the weight.
+(openrlhf_sagc/training/step_weights.py), and `scaled` multiplies loss and bound by the weight.
 """
 
 from types import SimpleNamespace
@@ -12,7 +12,7 @@ import pandas as pd
 import torch
 from lib.tables import show
 
-from openrlhf_sagc.actors.step_weights import as_plain_steps
+from openrlhf_sagc.training.step_weights import as_plain_steps
 
 PARAMETERS, MOVED = 200, 50
 PLAIN, TAIL = [(1000, 1000)] * 5, [(0, 1250)] * 4 + [(5000, 0)]  # tokens of long and of short prompts, in each round

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from openrlhf.trainer.ppo_utils.experience import make_experience_batch, split_experience_batch
 from openrlhf.utils.agent import SingleTurnAgentExecutor
 
-from openrlhf_sagc.actors.training import StepShare
 from openrlhf_sagc.decisions.records import ROLLOUT, Group, Prompt
 from openrlhf_sagc.driver.experience import stamped
 from openrlhf_sagc.driver.samples import batch_of
+from openrlhf_sagc.training.training import StepShare
 
 MAX_LEN = 9
 

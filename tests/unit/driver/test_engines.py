@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from ray.exceptions import RayActorError, RayTaskError
 
 import openrlhf_sagc.driver.engines as engines_module
-from openrlhf_sagc.actors.rollouts import stop_rollouts
 from openrlhf_sagc.decisions.records import Prompt
+from openrlhf_sagc.engine.rollouts import stop_rollouts
 
 FIVE_OF_A_PROMPT = {
     "rollout__tail_batching__enable": True,

@@ -12,8 +12,6 @@ from openrlhf.trainer.ppo_utils.experience import Experience
 from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
 
 import openrlhf_sagc.driver.experience as driver_experience
-from openrlhf_sagc.actors.rollout_rewards import SAMPLE
-from openrlhf_sagc.actors.training import StepShare
 from openrlhf_sagc.advantages import GROUP_ESTIMATORS, group_advantages
 from openrlhf_sagc.decisions.records import Group, Prompt
 from openrlhf_sagc.driver.experience import (
@@ -23,6 +21,8 @@ from openrlhf_sagc.driver.experience import (
     group_sizes_of,
     stamped,
 )
+from openrlhf_sagc.training.rollout_rewards import SAMPLE
+from openrlhf_sagc.training.training import StepShare
 
 
 def by_sample(batches: list[Experience], field: str) -> dict[int, torch.Tensor]:

@@ -8,12 +8,12 @@ import pytest
 from flags import arguments_with
 from safetensors.numpy import load_file, save_file
 
-from openrlhf_sagc.actors.training import StepShare
 from openrlhf_sagc.decisions.token_weights import PlainSteps
 from openrlhf_sagc.driver.experience import GroupSample
 from openrlhf_sagc.driver.kept_steps import KeptRollouts, check_kept_steps, keep_step, read_step
 from openrlhf_sagc.driver.samples import Sample
 from openrlhf_sagc.driver.streaming import StepSamples
+from openrlhf_sagc.training.training import StepShare
 
 
 def made_step(has_log_probs=True, **fields):

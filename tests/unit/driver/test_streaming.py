@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import openrlhf_sagc.driver.streaming as streaming
-from openrlhf_sagc.actors.streamed_training import train_bucket
-from openrlhf_sagc.actors.training import StepShare
 from openrlhf_sagc.decisions.records import Group, Prompt
+from openrlhf_sagc.training.streamed_training import train_bucket
+from openrlhf_sagc.training.training import StepShare
 
 
 class Maker:

@@ -18,7 +18,6 @@ from openrlhf.trainer.ppo_utils.replay_buffer import NaiveReplayBuffer
 from openrlhf.utils.seqlen_balancing import get_capped_partitions
 
 import openrlhf_sagc.driver.streaming as streaming
-from openrlhf_sagc.actors.micro_batches import LengthBuffer
 from openrlhf_sagc.controller import StragglerAwareGroupController
 from openrlhf_sagc.decisions.dynamic_sampling import DynamicSampler
 from openrlhf_sagc.decisions.micro_batches import deal
@@ -26,6 +25,7 @@ from openrlhf_sagc.decisions.planner import StepPlanner
 from openrlhf_sagc.decisions.records import Group, Prompt
 from openrlhf_sagc.decisions.tail_batching import NoTailBatching
 from openrlhf_sagc.driver.experience import GroupExperienceMaker
+from openrlhf_sagc.training.micro_batches import LengthBuffer
 
 BY_LENGTH = {"old_log_probs": "auto", "micro_batches": "length"}
 

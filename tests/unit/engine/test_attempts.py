@@ -1,0 +1,37 @@
+"""Copies for one attempt; test_rollouts.py has them, and the prompts that are refused, in rollouts."""
+
+import threading
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from openrlhf_sagc.engine.attempts import for_one_attempt, own_copy, own_tokenizer
+
+
+@pytest.mark.parametrize("value", [{"a": [1]}, [[1]], {1}, np.ones(2), SimpleNamespace(stop=["x"])])
+def test_what_can_change_is_copied(value):
+    assert own_copy(value) is not value and str(own_copy(value)) == str(value)
+
+
+@pytest.mark.parametrize("value", ["text", 7, None, (1, "a"), b"image", threading.Lock()])
+def test_what_cannot_change_or_be_copied_is_itself(value):
+    assert own_copy(value) is value
+
+
+def test_a_tokenizer_is_copied_but_for_its_vocabulary():
+    vocabulary = object()
+    tokenizer = SimpleNamespace(_tokenizer=vocabulary, special=["<pad>"])
+    for whole, inner in ((tokenizer, tokenizer), (SimpleNamespace(tokenizer=tokenizer), tokenizer)):
+        copy = own_tokenizer(whole)
+        copied = getattr(copy, "tokenizer", copy)
+        assert copied is not inner and copied.special is not inner.special and copied._tokenizer is vocabulary
+    slow = SimpleNamespace(vocabulary={"a": 1})
+    assert own_tokenizer(slow) is slow
+
+
+def test_an_attempt_has_its_own_of_all_that_can_change():
+    request = {"prompt": ["a"], "label": [1], "images": None, "sampling_params": SimpleNamespace(n=1), "max_length": 9}
+    own = for_one_attempt(request, is_agent=False)
+    assert own == request and own["label"] is not request["label"]
+    assert own["prompt"] is not request["prompt"] and own["sampling_params"] is not request["sampling_params"]
