@@ -48,7 +48,7 @@ MUTANTS = {  # name: (file, what is replaced, by what, tests)
         SAVINGS,
     ),
     "a rollout's second step has no old log-probabilities": (
-        "openrlhf_sagc/training/mini_batches.py",
+        "openrlhf_sagc/training/micro_batches.py",
         "log_probs_T[: len(samples[place].action_mask)].clone()",
         "None",
         SAVINGS,
@@ -72,7 +72,7 @@ MUTANTS = {  # name: (file, what is replaced, by what, tests)
         STREAMED,
     ),
     "a bucket's loss has its own divisor": (
-        "openrlhf_sagc/training/streamed_training.py",
+        TRAINING,
         '{**loss_batch_info, "batch_num_tokens": tokens}',
         "loss_batch_info",
         STREAMED,

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from statistics import fmean
 
 from openrlhf_sagc.driver.samples import Sample
-from openrlhf_sagc.engine.extra_logs import LOGS, MOST_NAMES
+from openrlhf_sagc.engine.answers import LOGS, MOST_NAMES
 
 OWN_NAMES = frozenset(  # of OpenRLHF's log and of this package's
     "response_clip_ratio reward score return kl logprobs_diff group_reward_std advantage_kernel response_length truncated "

@@ -33,7 +33,7 @@ from openrlhf_sagc.driver.saved_state import FORMAT, check_saved_state, resumed_
 from openrlhf_sagc.driver.step_seconds import StepClock
 from openrlhf_sagc.driver.streaming import StepSamples, Stream
 from openrlhf_sagc.driver.trace import RunTrace
-from openrlhf_sagc.engine.extra_logs import LEFT_OUT
+from openrlhf_sagc.engine.answers import LEFT_OUT
 from openrlhf_sagc.policies import build_planner
 from openrlhf_sagc.training.training import StepShare
 

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from openrlhf_sagc.decisions.records import Group
-from openrlhf_sagc.engine.extra_logs import LOGS
+from openrlhf_sagc.engine.answers import LOGS
 from openrlhf_sagc.engine.responses import num_action_tokens
 from openrlhf_sagc.training.batches import Batch, Tokens
 

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
-from openrlhf_sagc.training.optimizer_clock import OPTIMIZER_SECONDS
+from openrlhf_sagc.training.streamed_training import OPTIMIZER_SECONDS
 
 IDLE_TAIL = "rollout/idle_tail_seconds"
 REWARD_WAIT = "rollout/reward_wait_seconds"

@@ -23,8 +23,8 @@ from openrlhf_sagc.driver.rollout import StragglerAwareSamplesGenerator
 from openrlhf_sagc.driver.step_seconds import OTHER
 from openrlhf_sagc.driver.streaming import StepSamples, Stream
 from openrlhf_sagc.run.wishes import GivenUp, wishes
-from openrlhf_sagc.training.adapters import broadcast_merged
 from openrlhf_sagc.training.average import save_average
+from openrlhf_sagc.training.weight_sync import broadcast_merged
 
 logger = init_logger(__name__)
 

@@ -1,1 +1,1 @@
-"""What runs inside Ray actors: in those of the vLLM engines and in those of the policy."""
+"""What runs in the vLLM engines' actors and their worker processes: rollouts, rewards and drafts."""

@@ -1,12 +1,15 @@
-"""What reward functions, reward servers and agents answer, checked before it leaves the engine's actor.
+"""In an engine's actor: what reward functions, reward servers and agents answer, checked before it leaves.
 
 An answer that cannot be trained raises a `Failure`, which costs its sample. Unchecked it would end the run in the driver.
+What it asks to be logged is numbers under names. Nothing else of that can cost the reward.
 """
 
 import inspect
 import math
 import reprlib
 import traceback
+from collections.abc import Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +20,10 @@ BRIEF = reprlib.Repr()  # of what may be large, in a moment
 BRIEF.maxlist = BRIEF.maxtuple = BRIEF.maxset = BRIEF.maxfrozenset = BRIEF.maxdeque = BRIEF.maxdict = 40
 BRIEF.maxstring = BRIEF.maxlong = BRIEF.maxother = 2000
 MOST_NESTED = 9  # lists or tensors of one around a number
+LOGS = "extra_logs"  # key of an answer and of a response
+LEFT_OUT = "extra_logs_left_out"  # key of a response: what of its logs is not logged, "" if nothing
+MOST_NAMES = 500  # of an answer's logs, and of a step's
+LONGEST_NAME = 200  # characters
 
 
 class Failure(Exception):
@@ -66,11 +73,6 @@ def _message(error: BaseException) -> str:
         return "an error whose message cannot be made"
 
 
-def is_missing(reward: Any) -> bool:
-    """Whether a response has no reward: None, or `Missing`, also after arithmetic."""
-    return reward is None or isinstance(reward, float) and math.isnan(reward)
-
-
 def check_scores(answer: dict, who: str, reward: str) -> None:
     """Make the reward of an answer and its `scores` finite numbers, in place; the scores are the reward if there are none.
 
@@ -94,23 +96,69 @@ def finite_number(value: Any, who: str, name: str) -> float:
     Raises:
         Failure: there is none; the line says who returned what.
     """
-    value = _single(value, who, name)
+    value = _single(value)
+    if isinstance(value, (list, tuple)) and len(value) != 1:
+        raise NoReward(f"{who} returned {len(value)} {name}s for 1 sample")
     if not isinstance(value, (int, float)) or not abs(value) <= LARGEST:  # NaN is not at most anything
         raise Failure(f"{who} returned {name} {short(value)}")
     return float(value)
 
 
-def _single(value: Any, who: str, name: str) -> Any:
-    """What stands alone in a tensor, array or list; the value itself otherwise."""
+def as_logs(logs: Any) -> dict:
+    """The logs of an answer as a dict, as OpenRLHF wants them; what is none is a single log."""
+    if logs is None:
+        return {}
+    try:
+        return dict(logs) if isinstance(logs, Mapping) else {LOGS: logs}
+    except Exception:  # of an object's own making
+        return {LOGS: None}
+
+
+def numbers_of(logs: dict) -> tuple[dict[str, float], str]:
+    """The finite numbers among the first MOST_NAMES logs, under names that can be printed; and what is left out.
+
+    A tensor or an array stands for its first number, as in OpenRLHF. What is left out is said in a few words, of the first
+    such log alone.
+    """
+    numbers: dict[str, float] = {}
+    left_out = ""
+    for name, value in islice(logs.items(), MOST_NAMES):
+        number = _number(value)
+        is_name = isinstance(name, str) and 0 < len(name) <= LONGEST_NAME and name.isprintable()
+        if number is not None and is_name:
+            numbers[str.__str__(name)] = number  # no more than a str: a class of the user's is unknown in the driver
+        elif not left_out:
+            left_out = f"extra_logs[{short(name)}] is {short(value)}"
+    if len(logs) > MOST_NAMES and not left_out:
+        left_out = f"extra_logs has {len(logs)} names, and the first {MOST_NAMES} are looked at"
+    return numbers, left_out
+
+
+def _number(value: Any) -> float | None:
+    """The finite number that a log is; None if it is none."""
+    try:
+        value = _single(value, is_first=True)
+        number = float(value) if isinstance(value, (int, float)) else math.nan
+    except Exception:  # of an object's own making, or a whole number beyond all floats
+        return None
+    return number if abs(number) <= LARGEST else None
+
+
+def _single(value: Any, is_first: bool = False) -> Any:
+    """What stands alone in lists, tensors or arrays, or first in one of these two; else the list or the value itself."""
     for _ in range(MOST_NESTED):
-        if hasattr(value, "tolist"):
-            value = value.tolist()
-        if not isinstance(value, (list, tuple)):
+        if is_first and getattr(value, "ndim", False) and len(value):
+            value = value.flatten()[0]
+        value = plain(value)
+        if not isinstance(value, (list, tuple)) or len(value) != 1:
             break
-        if len(value) != 1:
-            raise NoReward(f"{who} returned {len(value)} {name}s for 1 sample")
         (value,) = value
     return value
+
+
+def plain(value: Any) -> Any:
+    """The numbers of a tensor or an array; anything else as it is."""
+    return value.tolist() if hasattr(value, "tolist") else value
 
 
 def kind_of(value: Any) -> str:

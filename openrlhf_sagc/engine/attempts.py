@@ -1,4 +1,4 @@
-"""What an attempt at a rollout gets: a prompt that can be rolled out, copies that nobody else changes, rewards of any kind."""
+"""In an engine's actor: what an attempt at a rollout gets, a prompt that can be rolled out and copies of its own."""
 
 from collections.abc import Mapping
 from copy import deepcopy
@@ -12,30 +12,25 @@ from openrlhf_sagc.engine.answers import Failure, finite_number
 SHARED_BY_NOBODY = ("prompt", "label", "images", "sampling_params")  # of what an executor gets
 
 
-def own_copy(value: Any) -> Any:
-    """A copy of all that can change in `value`; itself if it is immutable, or if it cannot be copied."""
+def own_copy(value: Any, shared: dict[int, Any] | None = None) -> Any:
+    """A copy of all that can change in `value`, but for what is `shared`, by id; itself if it cannot change or be copied."""
     try:
-        return deepcopy(value)
+        return deepcopy(value, shared)
     except Exception:  # of an object's own making
         return value
 
 
-def own_tokenizer(tokenizer: Any) -> Any:
-    """A copy of a tokenizer or processor, with settings of its own; the vocabulary, which is large, stays shared."""
-    vocabulary = getattr(getattr(tokenizer, "tokenizer", tokenizer), "_tokenizer", None)
-    if vocabulary is None:
-        return tokenizer
-    try:
-        return deepcopy(tokenizer, {id(vocabulary): vocabulary})
-    except Exception:
-        return tokenizer
-
-
 def for_one_attempt(request: dict, *, is_agent: bool) -> dict:
-    """The request as an attempt may change it: other attempts and the group's other rollouts do not see that."""
+    """The request as an attempt may change it: other attempts and the group's other rollouts do not see that.
+
+    An agent has a tokenizer or processor with settings of its own; the vocabulary, which is large, stays shared.
+    """
     own = {name: own_copy(request[name]) for name in SHARED_BY_NOBODY if name in request}
     if is_agent:
-        own["hf_tokenizer"] = own_tokenizer(request["hf_tokenizer"])
+        tokenizer = request["hf_tokenizer"]
+        vocabulary = getattr(getattr(tokenizer, "tokenizer", tokenizer), "_tokenizer", None)
+        if vocabulary is not None:
+            own["hf_tokenizer"] = own_copy(tokenizer, {id(vocabulary): vocabulary})
     return {**request, **own}
 
 
@@ -62,20 +57,12 @@ def check_prompt(executor, request: dict) -> None:
     Raises:
         Failure: it is no text, of which OpenRLHF would take the first one in a list; or it is blank.
     """
-    single = type(executor).execute is SingleTurnAgentExecutor.execute
-    if not single and not _is_plain_multi_turn(executor):
-        return
-    prompt = request["prompt"]
+    execute, prompt = type(executor).execute, request["prompt"]
+    single, multi = execute is SingleTurnAgentExecutor.execute, execute is MultiTurnAgentExecutor.execute
+    if not single and not (multi and executor.agent_instance_cls.reset is AgentInstanceBase.reset):
+        return  # else the prompt is the first observation
     if not isinstance(prompt, str):
         chat = ": --data.apply_chat_template makes texts of chats" if isinstance(prompt, (list, tuple)) else ""
         raise Failure(f"the prompt is a {type(prompt).__name__} instead of a text{chat}")
     if single and not prompt.strip() and not request.get("images"):
         raise Failure("the prompt is blank" if prompt else "the prompt is empty")
-
-
-def _is_plain_multi_turn(executor) -> bool:
-    """Whether an executor takes the prompt as its first observation."""
-    return (
-        type(executor).execute is MultiTurnAgentExecutor.execute
-        and executor.agent_instance_cls.reset is AgentInstanceBase.reset
-    )

@@ -1,6 +1,7 @@
-"""What drafts tokens in a vLLM engine: other responses to the same prompt, of this step and of earlier ones.
+"""In vLLM's worker processes: other responses to the same prompt, of this step and of earlier ones, draft tokens.
 
-vLLM verifies each draft and samples anew where it is wrong, so that responses are distributed as without drafts.
+vLLM verifies each draft and samples anew where it is wrong, so that responses are distributed as without drafts. Its CPU
+backend samples another distribution there (vllm #55005), which `repair` mends.
 """
 
 import copy
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 
 from openrlhf_sagc.decisions.draft_budget import DraftBudget
 from openrlhf_sagc.decisions.drafts import Corpus
@@ -73,8 +75,6 @@ class Drafts:
         WorkerWrap.remember_responses = lambda worker, responses: self.remember(responses)
         WorkerWrap.draft_counts = lambda worker: self.counts()
         if vllm_config.device_config.device_type == "cpu":
-            from openrlhf_sagc.engine.draft_repair import repair
-
             repair()
 
     def load_model(self, *args, **kwargs) -> None:
@@ -177,3 +177,31 @@ def _taken(rows: list[_Row] | deque[_Row], tokens: np.ndarray) -> _Row | None:
     if row is not None:
         rows.remove(row)
     return row
+
+
+def repair() -> None:
+    """Run in an engine on a CPU, before its first draft; a vLLM whose kernel writes as it should is left as it is."""
+    from vllm.utils import cpu_triton_utils
+
+    kernel = cpu_triton_utils.expand_kernel
+    probe, ones = torch.zeros(2), torch.ones(1)
+    kernel[(1,)](probe, ones, torch.tensor([2], dtype=torch.int32), 0, 1, MAX_NUM_TOKENS=2)
+    if not bool((probe == 1).all()):
+        kernel.func = expand
+
+
+def expand(output, input_val, cu_num_tokens, replace_from, replace_to, MAX_NUM_TOKENS=None) -> None:
+    """The value of each request for each of its draft tokens, as vLLM's `expand_kernel` writes it to `output`.
+
+    vLLM's own for CPUs converts `output` to int64 and writes to that copy, so that temperature and top-p of drafted
+    tokens are what was in memory before.
+
+    Args:
+        output: [tokens], of all requests one behind the other.
+        input_val: [requests].
+        cu_num_tokens: [requests], tokens of a request and all before it.
+        replace_from, replace_to: a value, and what is written in its place.
+    """
+    counts = torch.diff(cu_num_tokens, prepend=cu_num_tokens.new_zeros(1))
+    values = torch.repeat_interleave(input_val, counts.long())
+    output[: len(values)] = torch.where(values == replace_from, replace_to, values).to(output.dtype)

@@ -1,4 +1,4 @@
-"""The end of an engine's actor that nobody should wait for. Ray hears of a process that ends, and so does the run."""
+"""In an engine's actor: its end, for which nobody should wait. Ray hears of it, and so does the run."""
 
 import os
 import sys
@@ -21,9 +21,13 @@ def end_with_the_core(engine_actor) -> None:
     Args:
         engine_actor: OpenRLHF's RolloutRayActor.
     """
-    llm = engine_actor.llm
-    threading.Thread(target=_watch, args=(llm,), name="engine core", daemon=True).start()
-    call = llm.collective_rpc
+    llm, call = engine_actor.llm, engine_actor.llm.collective_rpc
+
+    def watch() -> None:
+        while not llm.errored:
+            time.sleep(PAUSE)
+        time.sleep(LAST)
+        _end(f"vLLM's engine core has died: {describe(llm.dead_error, where='its lines above say why')}")
 
     async def collective_rpc(method, *args, **kwargs):
         try:
@@ -34,13 +38,7 @@ def end_with_the_core(engine_actor) -> None:
             _end(f"this engine could not join the group in which weights are sent: {describe(error)}")
 
     llm.collective_rpc = collective_rpc
-
-
-def _watch(llm) -> None:
-    while not llm.errored:
-        time.sleep(PAUSE)
-    time.sleep(LAST)
-    _end(f"vLLM's engine core has died: {describe(llm.dead_error, where='its lines above say why')}")
+    threading.Thread(target=watch, name="engine core", daemon=True).start()
 
 
 def _end(why: str) -> None:

@@ -1,4 +1,4 @@
-"""Responses of agents and of OpenRLHF's own executor, made into plain data before they leave the engine's actor.
+"""In an engine's actor: responses of agents and of OpenRLHF's own executor, made into plain data before they leave.
 
 What the driver would trip over costs its sample here. What nobody needs is left behind: an object that the driver cannot
 unpickle would end the run. What there is for each token travels as an array of 4 bytes each, which Ray sends without a copy.
@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from openrlhf_sagc.engine.answers import LARGEST, Failure, kind_of, short
-from openrlhf_sagc.engine.extra_logs import LEFT_OUT, LOGS, as_logs, numbers_of
+from openrlhf_sagc.engine.answers import LARGEST, LEFT_OUT, LOGS, Failure, as_logs, kind_of, numbers_of, plain, short
 
 
 def plain_response(
@@ -79,14 +78,14 @@ def _tokens(value: Any, who: str, vocabulary: int) -> list[int]:
 def _ranges(value: Any, who: str, num_tokens: int) -> list[tuple[int, int]]:
     """The ranges in order, cut where they overlap or reach beyond the tokens; there may be none left."""
     rows = _as_list(value)
-    pairs = [_range(row) for row in rows] if rows is not None else [None]
-    if None in pairs:
+    pairs: list[list[Any]] = [[_whole_number(number) for number in _as_list(row) or ()] for row in rows or ()]
+    if rows is None or not all(len(pair) == 2 and None not in pair and 0 <= pair[0] <= pair[1] for pair in pairs):
         raise Failure(
             f"{who} returned action_ranges {short(value)}: a range is two whole numbers, its first token and its end"
         )
     ranges: list[tuple[int, int]] = []
     after = 0
-    for start, end in sorted(pair for pair in pairs if pair is not None):
+    for start, end in sorted(pairs):
         start, end = max(start, after), min(end, num_tokens)
         if start < end:
             ranges.append((start, end))
@@ -120,7 +119,7 @@ def _log_probs(response: Mapping, who: str, num_tokens: int) -> np.ndarray:
     numbers = _as_list(value)
     if numbers is None or len(numbers) != num_tokens:
         raise Failure(f"{who} returned rollout_log_probs {short(value)} for {num_tokens} tokens")
-    numbers = [number.tolist() if hasattr(number, "tolist") else number for number in numbers]
+    numbers = [*map(plain, numbers)]
     for number in numbers:
         if not isinstance(number, (int, float)) or not abs(number) <= LARGEST:
             raise Failure(f"{who} returned rollout_log_probs with {short(number)} among them")
@@ -128,8 +127,7 @@ def _log_probs(response: Mapping, who: str, num_tokens: int) -> np.ndarray:
 
 
 def _flag(value: Any, who: str) -> bool:
-    if hasattr(value, "tolist"):
-        value = value.tolist()
+    value = plain(value)
     if value is not None and (not isinstance(value, (int, float)) or math.isnan(value)):
         raise Failure(f"{who} returned truncated {short(value)} instead of True or False")
     return bool(value)
@@ -145,21 +143,10 @@ def _image_tensors(value: Any, who: str) -> dict[str, torch.Tensor] | None:
 
 def _as_list(value: Any) -> list | None:
     """The elements of a list, tuple, tensor or array; None if it is none of these."""
-    if hasattr(value, "tolist"):
-        value = value.tolist()
+    value = plain(value)
     return list(value) if isinstance(value, (list, tuple)) else None
 
 
-def _range(row: Any) -> tuple[int, int] | None:
-    """The first token and the end; None if the row is no range."""
-    numbers = [_whole_number(number) for number in _as_list(row) or ()]
-    if len(numbers) != 2:
-        return None
-    start, end = numbers
-    return (start, end) if start is not None and end is not None and 0 <= start <= end else None
-
-
 def _whole_number(value: Any) -> int | None:
-    if hasattr(value, "tolist"):
-        value = value.tolist()
+    value = plain(value)
     return int(value) if isinstance(value, int) else None

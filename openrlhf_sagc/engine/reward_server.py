@@ -1,4 +1,7 @@
-"""A call of a reward server, which may be away, slow, broken or hostile: it costs at most its time and a little memory."""
+"""In an engine's actor: a call of a reward server that may be away, slow, broken or hostile.
+
+It costs at most its time and a little memory.
+"""
 
 import asyncio
 import json
@@ -23,9 +26,7 @@ from openrlhf_sagc.redaction import shown, without_secrets
 MOST_BYTES = 2**26  # of an answer, as sent and after decompression
 SMALL = 2**20  # bytes up to which answers are read at the same time
 MOST_OF_ERROR = 2**16  # bytes read of the answer that says what went wrong
-CONNECT = (
-    0.9  # seconds for the first try at a connection, see `Backlog`; the system asks again after 1, 3, 7, ... seconds
-)
+CONNECT = 0.9  # seconds for a first connection, see `Backlog`; the system asks again after 1, 3, 7, ... seconds
 BEAT = 0.05  # seconds between two looks at whether this process's event loop runs
 STALL = 10.0  # seconds that one of more than SMALL bytes may stop in the middle, since others wait for its end
 MOST_REDIRECTS = 5
@@ -44,15 +45,9 @@ def named(url: str) -> str:
 
 
 class NotAnswered(Failure):
-    """The server answered with a status that is no answer.
+    """The server answered with a status that is no answer; `retry_after`: seconds in which it wants not to be asked again."""
 
-    Args:
-        retry_after: seconds in which it wants not to be asked again.
-    """
-
-    def __init__(self, message: str, retry_after: float = 0.0):
-        super().__init__(message)
-        self.retry_after = retry_after
+    retry_after = 0.0
 
 
 class ServerAway(NotAnswered):
@@ -146,10 +141,8 @@ async def post(url: str, sample: dict, large: asyncio.Semaphore, backlog: Backlo
                 timeout = aiohttp.ClientTimeout(total=None, sock_connect=connect)
                 async with aiohttp.ClientSession(timeout=timeout, auto_decompress=False, headers=headers) as session:
                     return await _ask(session, URL(url), sample, where, large)
-            except (
-                aiohttp.ServerTimeoutError
-            ):  # of the connection; twice as long next time, as the way may just be slow
-                connect = connect or CONNECT
+            except aiohttp.ServerTimeoutError:  # of the connection
+                connect = connect or CONNECT  # twice as long next time, as the way may just be slow
                 full, connect = backlog.ran - began > connect / 2, 2 * connect
             finally:
                 backlog.leave(full=full)
@@ -200,7 +193,9 @@ async def _answer(response: aiohttp.ClientResponse, where: str, large: asyncio.S
         away = status >= 500 or status == 429
         kind = ServerAway if away else Rejected if status in REJECTED else NotAnswered
         said = await _what_it_says(response, encoding)
-        raise kind(f"{where} answered {status} {_short(response.reason)}{said}", _retry_after(response.headers))
+        failure = kind(f"{where} answered {status} {_short(response.reason)}{said}")
+        failure.retry_after = _retry_after(response.headers)
+        raise failure
     body = bytearray()
     await _read(response, body, SMALL)
     is_large = len(body) > SMALL or bool(encoding)  # a small body may be large when it is decompressed
@@ -209,9 +204,14 @@ async def _answer(response: aiohttp.ClientResponse, where: str, large: asyncio.S
             await _read(response, body, MOST_BYTES, STALL)
         except asyncio.TimeoutError:
             raise ServerAway(f"{where} stopped in the middle of its answer for {STALL:g} s") from None
+        if len(body) <= MOST_BYTES and encoding.lower() not in ("", "identity"):
+            if encoding.lower() not in ENCODINGS:
+                known = " and ".join(ENCODINGS)
+                raise Failure(f"{where} answered in Content-Encoding {_short(encoding)}: {known} are read")
+            body = bytearray(_decompressed(body, MOST_BYTES + 1))
         if len(body) > MOST_BYTES:
-            raise _too_much(where)
-        return json.loads(_decompressed(bytes(body), encoding, where))
+            raise Failure(f"{where} sent more than {MOST_BYTES >> 20} MiB")
+        return json.loads(body)
 
 
 def _retry_after(headers: Mapping[str, str]) -> float:
@@ -239,16 +239,9 @@ async def _read(response: aiohttp.ClientResponse, body: bytearray, most: int, st
         body += chunk
 
 
-def _decompressed(body: bytes, encoding: str, where: str) -> bytes:
-    """The body as it was before its `Content-Encoding`."""
-    if encoding.lower() in ("", "identity"):
-        return body
-    if encoding.lower() not in ENCODINGS:
-        raise Failure(f"{where} answered in Content-Encoding {_short(encoding)}: {' and '.join(ENCODINGS)} are read")
-    text = zlib.decompressobj(zlib.MAX_WBITS | 32).decompress(body, MOST_BYTES + 1)  # 32: gzip or zlib by its header
-    if len(text) > MOST_BYTES:
-        raise _too_much(where)
-    return text
+def _decompressed(body: bytearray, most: int) -> bytes:
+    """At most so many bytes of a body as it was before gzip or zlib, by its header."""
+    return zlib.decompressobj(zlib.MAX_WBITS | 32).decompress(body, most)
 
 
 async def _what_it_says(response: aiohttp.ClientResponse, encoding: str) -> str:
@@ -257,14 +250,15 @@ async def _what_it_says(response: aiohttp.ClientResponse, encoding: str) -> str:
     try:
         await _read(response, body, MOST_OF_ERROR)
         if encoding.lower() in ENCODINGS:
-            body = bytearray(zlib.decompressobj(zlib.MAX_WBITS | 32).decompress(bytes(body), MOST_OF_ERROR))
+            body = bytearray(_decompressed(body, MOST_OF_ERROR))
     except (aiohttp.ClientError, zlib.error):
         pass  # its status says enough
     text = bytes(body[:MOST_OF_ERROR]).decode(errors="replace")
     try:
         said = own_error(json.loads(text))
     except (ValueError, RecursionError):
-        said = text if TRACEBACK in text else _first_line(text)
+        lines = text[:LONGEST].splitlines()  # of which the first has more than tags
+        said = text if TRACEBACK in text else next((line for line in lines if _without_tags(line).strip()), "")
     return f": {shortened(said)}" if said.strip() else ""
 
 
@@ -287,11 +281,6 @@ def shortened(said: str) -> str:
     return " ".join(_without_tags(without_secrets(said[:LONGEST])).split())[:200]
 
 
-def _first_line(page: str) -> str:
-    """The first line that has more than tags, with its tags."""
-    return next((line for line in page[:LONGEST].splitlines() if _without_tags(line).strip()), "")
-
-
 def _without_tags(text: str) -> str:
     return re.sub("<[^>]*>", " ", text)
 
@@ -299,7 +288,3 @@ def _without_tags(text: str) -> str:
 def _short(said: str | None) -> str:
     """What the server says of itself, in a message; cut after its secrets are out, of which half would be left else."""
     return repr(without_secrets(said or ""))[:100]
-
-
-def _too_much(where: str) -> Failure:
-    return Failure(f"{where} sent more than {MOST_BYTES >> 20} MiB")

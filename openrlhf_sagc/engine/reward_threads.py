@@ -1,4 +1,4 @@
-"""Calls of a reward function, in long-lived threads: one that hangs costs its thread, and no other call costs one."""
+"""In an engine's actor: calls of a reward function, in long-lived threads. One that hangs costs its thread, no other."""
 
 import asyncio
 import concurrent.futures
@@ -85,13 +85,9 @@ class RewardThreads:
         if failure is None:
             return await outcome
         self._hung += 1
-        outcome.add_done_callback(self._has_returned)
+        outcome.add_done_callback(_seen)
+        outcome.add_done_callback(lambda _: setattr(self, "_hung", self._hung - 1))
         raise Failure(failure)
-
-    def _has_returned(self, call: asyncio.Future) -> None:
-        """A call that was given up is over."""
-        self._hung -= 1
-        _seen(call)
 
 
 class _Call:

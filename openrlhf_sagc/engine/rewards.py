@@ -1,16 +1,16 @@
-"""Rewards inside an engine's actor: asked for with a time limit, checked, and asked for again."""
+"""In an engine's actor: a reward is asked for with a time limit, checked, and asked for again."""
 
 import asyncio
 import random
 import time
 from collections import defaultdict
-from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 
-from openrlhf_sagc.engine.answers import Failure, Missing, NoReward, check_scores, describe
+from openrlhf_sagc.engine.answers import LOGS, Failure, Missing, NoReward, as_logs, check_scores, describe
 from openrlhf_sagc.engine.attempts import own_copy
-from openrlhf_sagc.engine.extra_logs import LOGS, as_logs
 from openrlhf_sagc.engine.reward_server import Backlog, Rejected, ServerAway, named, own_error, post, shortened
 from openrlhf_sagc.engine.reward_threads import RewardThreads
+from openrlhf_sagc.engine.running_rollouts import current_rollout
 from openrlhf_sagc.redaction import without_secrets
 
 PAUSE = 0.5  # seconds before the second attempt; every later pause is twice the one before
@@ -28,34 +28,28 @@ class Rewards:
         timeout: seconds for a request; for a call of a function see `RewardThreads`.
         retries: further attempts.
         jitter: spreads the pauses before them.
-        note_failure: is called, in the task that asked, with the reason why there is no reward after all attempts.
-        note_request: is called there after a request that failed: whether the server was away, and whether it is made again.
     """
 
-    def __init__(
-        self,
-        executor,
-        timeout: float,
-        retries: int,
-        jitter: random.Random,
-        note_failure: Callable[[str], None],
-        note_request: Callable[[bool, bool], None] = lambda *_: None,
-    ):
-        self._executor = executor
-        self._timeout = timeout
-        self._retries = retries
-        self._jitter = jitter
-        self._note_failure, self._note_request = note_failure, note_request
+    def __init__(self, executor, timeout: float, retries: int, jitter: random.Random):
+        self.executor = executor
+        self.timeout, self.retries, self.jitter = timeout, retries, jitter
         self._threads = RewardThreads(timeout)
         self._large = asyncio.Semaphore(1)  # see `post`
         self._backlogs: defaultdict[str, Backlog] = defaultdict(Backlog)  # of servers, by their addresses
 
     async def fetch(self, queries_list: list, prompts_list: list, labels_list: list) -> list[dict]:
-        """Instead of OpenRLHF's methods: one checked answer for each query, or one whose reward is `Missing`."""
-        return await asyncio.gather(*map(self._fetch_one, queries_list, prompts_list, labels_list))
+        """Instead of OpenRLHF's methods: one checked answer for each query, or one whose reward is `Missing`.
+
+        The rollout that this runs for counts the seconds, the requests that failed, and why there is no reward; raised
+        instead, that would cost the response as well. In a thread of an agent's own nobody knows which rollout that is.
+        """
+        rollout = current_rollout.get(None)
+        with rollout.waits_for_its_reward() if rollout else nullcontext():
+            return await asyncio.gather(*map(self._fetch_one, queries_list, prompts_list, labels_list))
 
     async def _fetch_one(self, query, prompt, label) -> dict:
-        asking = _Asking(self._retries, self._jitter, self._timeout, is_server=not self._executor.reward_func)
+        rollout = current_rollout.get(None)
+        asking = _Asking(self)
         pause: float | None = 0.0
         while pause is not None:
             await asyncio.sleep(pause)  # without a thread
@@ -63,27 +57,28 @@ class Rewards:
                 return await self._ask({"query": [query], "prompts": [own_copy(prompt)], "labels": [own_copy(label)]})
             except Exception as error:
                 failure, pause = describe(error), asking.pause_after(error)
-                self._note_request(isinstance(error, ServerAway), pause is not None)
-        self._note_failure(failure)
+                if rollout:
+                    rollout.refused += isinstance(error, ServerAway)
+                    rollout.retried += pause is not None
+        if rollout and not rollout.closed:
+            rollout.failure = failure
         return {"rewards": Missing(failure)}
 
     async def _ask(self, sample: dict) -> dict:
-        if self._executor.reward_func:
-            call = self._threads.call(self._executor.reward_func, *sample.values())
-            return await self._answer("the reward function", call)
-        url = next(self._executor._reward_endpoint_cycle)
-        call = asyncio.wait_for(post(url, sample, self._large, self._backlogs[url]), self._timeout)
-        return await self._answer(f"the reward server {named(url)}", call)
-
-    async def _answer(self, who: str, call: Awaitable) -> dict:
         """The answer with `rewards` and `scores` as numbers, and `extra_logs` as a dict.
 
         Without a dict the answer is the reward itself, as it was before OpenRLHF 0.8.1.
         """
+        if self.executor.reward_func:
+            who, call = "the reward function", self._threads.call(self.executor.reward_func, *sample.values())
+        else:
+            url = next(self.executor._reward_endpoint_cycle)
+            call = asyncio.wait_for(post(url, sample, self._large, self._backlogs[url]), self.timeout)
+            who = f"the reward server {named(url)}"
         try:
             answer = await call
         except asyncio.TimeoutError:
-            raise Failure(f"{who} did not answer within {self._timeout:g} s") from None
+            raise Failure(f"{who} did not answer within {self.timeout:g} s") from None
         if isinstance(answer, (list, tuple, int, float)) or hasattr(answer, "tolist"):
             answer = {"rewards": answer}
         if not isinstance(answer, dict):
@@ -92,48 +87,39 @@ class Rewards:
             said = own_error(answer)
             but = shortened(said) if said else without_secrets(repr(list(answer)))[:100]
             raise Failure(f"{who} returned no 'rewards' but {but}")
-        answer = dict(answer)
+        answer = {**answer, LOGS: as_logs(answer.get(LOGS))}
         check_scores(answer, who, "rewards")
-        answer[LOGS] = as_logs(answer.get(LOGS))
         return answer
 
 
 class _Asking:
-    """When the reward of a sample is asked for again after an error, counted from now.
+    """When the reward of a sample is asked for again after an error, counted from now."""
 
-    Args:
-        retries: further attempts.
-        jitter: spreads the pauses: samples that fail together ask again at different times.
-        timeout: seconds for a request, the most that its server may put off the next one.
-        is_server: whether it is a server that is asked.
-    """
-
-    def __init__(self, retries: int, jitter: random.Random, timeout: float, *, is_server: bool):
-        self._retries, self._jitter, self._timeout, self._is_server = retries, jitter, timeout, is_server
+    def __init__(self, rewards: Rewards):
+        self._of = rewards
         self._attempts = self._again = 0
         self._start = time.monotonic()
         self._away_since: float | None = None
 
     def pause_after(self, error: Exception) -> float | None:
         """Seconds until the reward is asked for again; None if it is not."""
-        if self._is_server and isinstance(error, NoReward):
+        is_server = not self._of.executor.reward_func
+        if is_server and isinstance(error, NoReward):
             return None
-        pause = self._pause_after(error, time.monotonic())
-        wait = min(getattr(error, "retry_after", 0.0), self._timeout)
-        return max(pause, wait + self._jitter.uniform(0.0, PAUSE)) if wait and pause is not None else pause
-
-    def _pause_after(self, error: Exception, now: float) -> float | None:
-        """The same where the server asks for no pause."""
+        now = time.monotonic()
         self._away_since = (self._away_since or now) if isinstance(error, ServerAway) else None
-        if self._is_server and now - self._start < LEAST:
-            return SOON * self._jitter.uniform(0.5, 1.0)
-        if self._away_since is not None and now - self._away_since < PATIENCE:
-            self._again += 1
-        elif isinstance(error, Rejected) or self._attempts == self._retries:
-            return None
+        if is_server and now - self._start < LEAST:
+            pause = SOON * self._of.jitter.uniform(0.5, 1.0)
         else:
-            self._attempts += 1
-        return pause_before(self._attempts + self._again, self._jitter)
+            if self._away_since is not None and now - self._away_since < PATIENCE:
+                self._again += 1
+            elif isinstance(error, Rejected) or self._attempts == self._of.retries:
+                return None
+            else:
+                self._attempts += 1
+            pause = pause_before(self._attempts + self._again, self._of.jitter)
+        wait = min(getattr(error, "retry_after", 0.0), self._of.timeout)  # as the server asks for
+        return max(pause, wait + self._of.jitter.uniform(0.0, PAUSE)) if wait else pause
 
 
 def pause_before(attempt: int, jitter: random.Random) -> float:

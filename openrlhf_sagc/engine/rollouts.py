@@ -1,7 +1,20 @@
-"""What runs inside an engine's Ray actor: rollouts that are timed, can be stopped, and say why they have no reward."""
+"""In an engine's actor: rollouts that are timed, can be stopped, and say why they have no reward.
+
+The way of a rollout, in by `RolloutExecutor.execute` and out by it:
+
+1. `_begin` takes a `Dispatch`, and `_execute` each of its rollouts as a `RunningRollout` (running_rollouts.py), of a group or
+   of an evaluation, whose task is `_sample`. It ends with the task, by `stop`, or by the agent's timeout.
+2. `_sample` refuses what cannot be rolled out, and makes attempts with copies of their own (attempts.py).
+3. The executor of OpenRLHF or of an agent generates, by `EngineOfAgents`, which knows each request, its tokens and its wait.
+4. OpenRLHF's executor asks for the reward: `Rewards.fetch` (rewards.py), of a function in threads (reward_threads.py) or of a
+   server (reward_server.py). Its answer is checked (answers.py), or asked for again.
+5. The response becomes plain data (responses.py). A `Failure` anywhere on the way costs the sample, and its line says why.
+6. `_execute` adds what was measured, a `Rollout`, and `_collect` hands it to the driver among others that have `Ended`.
+"""
 
 import asyncio
 import gc
+import math
 import pickle
 import random
 import time
@@ -14,19 +27,17 @@ from vllm.envs import enable_envs_cache
 from vllm.v1.engine.exceptions import EngineDeadError
 
 from openrlhf_sagc.decisions.records import ROLLOUT, Collect, CountDrafts, Dispatch, Ended, Rollout
-from openrlhf_sagc.engine.answers import Failure, Missing, check_scores, describe, is_missing
+from openrlhf_sagc.engine.answers import Failure, Missing, check_scores, describe
 from openrlhf_sagc.engine.attempts import check_prompt, for_one_attempt, take_any_reward
-from openrlhf_sagc.engine.contained_exits import contain_exits
 from openrlhf_sagc.engine.responses import num_action_tokens, plain_response
 from openrlhf_sagc.engine.rewards import Rewards, pause_before
 from openrlhf_sagc.engine.running_rollouts import (
     EngineOfAgents,
     RunningGroup,
     RunningRollout,
+    Tell,
+    contain_exits,
     current_rollout,
-    note_failure,
-    note_request,
-    timed_reward,
 )
 
 RESETS = 50  # attempts at resetting the prefix cache
@@ -70,12 +81,11 @@ async def reset_for_sure(reset: Callable[..., Awaitable[bool]], *args, **kwargs)
 def stop_rollouts(engine_actor, groups: Iterable[int] | None = None) -> None:
     """Run in an engine's actor after `watch_rollouts`: begin to stop all rollouts, or those of some groups.
 
-    It returns at once, see `RolloutExecutor.stop` and `stop_groups`.
+    It returns at once, see `RolloutExecutor.stop`.
     """
     executor = engine_actor.executor
     if executor.loop:  # Ray calls this in another thread
-        stop = executor.stop() if groups is None else executor.stop_groups(groups)
-        stopping = asyncio.run_coroutine_threadsafe(stop, executor.loop)
+        stopping = asyncio.run_coroutine_threadsafe(executor.stop(groups), executor.loop)
         stopping.add_done_callback(lambda stopping: stopping.result())  # an error is logged from here
 
 
@@ -86,7 +96,7 @@ def stop_left_over(engine_actor) -> int:
         The requests that vLLM has; 0 also where rollouts run, since these may be theirs.
     """
     executor = engine_actor.executor
-    if not executor.loop or executor.runs:
+    if not executor.loop or executor.running:
         return 0
     asyncio.run_coroutine_threadsafe(executor.stop_left_over(), executor.loop)
     return engine_actor.get_num_unfinished_requests()
@@ -108,23 +118,23 @@ class RolloutExecutor:
         self._media_tokens = frozenset(engine_actor._mm_pad_token_ids or ())  # of a vision model
         self._retries = retries
         self._jitter = random.Random(engine_actor.kwargs["seed"])  # OpenRLHF's, another one for each engine
-        self._running: set[RunningRollout] = set()
+        self.running: set[RunningRollout] = set()
         self._groups: WeakValueDictionary[int, RunningGroup] = WeakValueDictionary()  # by number, as long as they run
         # Dispatched and not collected yet; without a task those that wait for their reward.
         self._ended: asyncio.Queue[tuple[int, int, asyncio.Task | None]] = asyncio.Queue()
         self._tasks: set[asyncio.Task] = set()  # of the rollouts that were dispatched and run
         self._single_turn = type(executor) is SingleTurnAgentExecutor
         take_any_reward(executor)
-        self._engine = EngineOfAgents(engine_actor, running=self._running)
+        self._engine = EngineOfAgents(engine_actor, running=self.running)
         self._pickled_tokenizer = b""  # with an agent's first rollout
         self._agent_timeout = None if self._single_turn else agent_timeout
         self._reward_model = self._single_turn and not executor.reward_endpoints
-        rewards = Rewards(executor, timeout, retries, self._jitter, note_failure, note_request)
+        rewards = Rewards(executor, timeout, retries, self._jitter)
         for name in ("_fetch_rewards_via_func", "_fetch_rewards_via_http"):
             if getattr(type(executor), name, None) is getattr(SingleTurnAgentExecutor, name):
-                setattr(executor, name, partial(timed_reward, rewards.fetch))
+                setattr(executor, name, rewards.fetch)
 
-    def execute(self, *args, llm_engine, **kwargs):
+    def execute(self, *args, llm_engine, **kwargs):  # `_engine` stands for `llm_engine`, the engine's actor
         """What the inner executor returns, reward and scores as floats, and a `Rollout` under the key ROLLOUT.
 
         The tokens of a rollout that did not finish are those generated so far in its last attempt. Its response holds
@@ -138,7 +148,6 @@ class RolloutExecutor:
         Raises:
             Exception: vLLM is dead.
         """
-        # `llm_engine` is the engine's actor, which `_engine` stands for.
         prompt = kwargs.get("prompt")
         if isinstance(prompt, Dispatch):
             return self._begin(prompt, kwargs)
@@ -170,21 +179,21 @@ class RolloutExecutor:
         ended += [self._ended.get_nowait() for _ in range(min(self._ended.qsize(), MOST_COLLECTED - 1))]
         return [Ended(number, place, task.result() if task else None) for number, place, task in ended]
 
-    async def _execute(
-        self, group: "RunningGroup", args: tuple, kwargs: dict, tell: Callable[[], None] | None = None
-    ) -> dict:
+    async def _execute(self, group: RunningGroup, args: tuple, kwargs: dict, tell: Tell | None = None) -> dict:
         if not self._single_turn:
-            kwargs["hf_tokenizer"] = self._tokenizer_of(group, kwargs["hf_tokenizer"])
-        if self.loop is None and not self._single_turn:
+            # A group has a tokenizer of its own, since agents may change its settings or share threads.
+            self._pickled_tokenizer = self._pickled_tokenizer or pickle.dumps(kwargs["hf_tokenizer"])
+            if group.tokenizer is None:
+                group.tokenizer = pickle.loads(self._pickled_tokenizer)
+            kwargs["hf_tokenizer"] = group.tokenizer
             contain_exits(asyncio.get_running_loop())
         self.loop = asyncio.get_running_loop()
-        rollout = RunningRollout(self._agent_timeout, self._engine)
-        rollout.tell = tell
+        rollout = RunningRollout(self._agent_timeout, self._engine, tell)
         start = time.perf_counter()
         rollout.task = asyncio.create_task(self._sample(rollout, args, kwargs))
         rollout.task.add_done_callback(rollout.end)
-        for running in (self._running, group.running):
-            running.add(rollout)
+        self.running.add(rollout)
+        group.running.add(rollout)
         try:
             await rollout.ended
             while rollout.requests:  # which the agent did not wait for; again, since vLLM may not know them yet
@@ -195,8 +204,8 @@ class RolloutExecutor:
             rollout.task.cancel()
             raise
         finally:
-            for running in (self._running, group.running):
-                running.remove(rollout)
+            self.running.remove(rollout)
+            group.running.remove(rollout)
         seconds = time.perf_counter() - start
         if rollout.task.cancelled() and not rollout.closed:  # by its agent, in its last moment
             rollout.closed, rollout.failure = True, "the agent cancelled its own task"
@@ -216,50 +225,31 @@ class RolloutExecutor:
             response = {name: kwargs.get(name) for name in ("prompt", "label", "images")}
         return {**response, ROLLOUT: measured}
 
-    def _tokenizer_of(self, group: "RunningGroup", tokenizer):
-        """A tokenizer for an agent's rollouts of this group alone, since agents may change its settings or share threads."""
-        self._pickled_tokenizer = self._pickled_tokenizer or pickle.dumps(tokenizer)
-        if group.tokenizer is None:
-            group.tokenizer = pickle.loads(self._pickled_tokenizer)
-        return group.tokenizer
+    async def stop(self, groups: Iterable[int] | None = None) -> None:
+        """End all rollouts, or those of some groups as far as they have begun; also those that begin meanwhile.
 
-    @property
-    def runs(self) -> bool:
-        """Whether any rollout runs in this engine."""
-        return bool(self._running)
-
-    async def stop(self) -> None:
-        """End all rollouts, also those that begin meanwhile. When it returns none is left, and new ones run normally.
-
-        Requests that belong to no rollout end as well: the rollouts that they were made for are over.
+        When it returns none is left, and new ones run normally. Where all end, requests that belong to no rollout end as
+        well: the rollouts that they were made for are over.
         """
-        await self._stop(self._running)
-        left_over = (
-            self._engine.requests.copy()
-        )  # no rollout runs at this moment; later requests are those of new ones
+        known = [self._groups.get(number) for number in groups or ()]
+        for rollouts in [self.running] if groups is None else [group.running for group in known if group is not None]:
+            while running := [rollout for rollout in rollouts if not rollout.ended.done()]:
+                for rollout in running:
+                    rollout.stop()
+                await self._llm.abort([request for rollout in running for request in rollout.requests])
+                # Again soon: vLLM does not know a request yet that is just being submitted.
+                await asyncio.wait([rollout.ended for rollout in running], timeout=0.005)
+        if groups is not None:
+            return
+        left_over = self._engine.requests.copy()  # no rollout runs now; later requests are those of new ones
         while left_over := left_over & self._engine.requests.copy():  # an agent's server changes them in its thread
             await self._llm.abort(left_over)
             await asyncio.sleep(0.005)
 
     async def stop_left_over(self) -> None:
         """End what vLLM still decodes though no rollout runs: requests that nobody waits for, however they were made."""
-        if not self._running:
+        if not self.running:
             await self._llm.abort(list(self._llm.output_processor.external_req_ids))
-
-    async def stop_groups(self, numbers: Iterable[int]) -> None:
-        """End the rollouts of these groups, as far as they have begun."""
-        for group in [self._groups.get(number) for number in numbers]:
-            if group is not None:
-                await self._stop(group.running)
-
-    async def _stop(self, rollouts: set["RunningRollout"]) -> None:
-        """End all of them, also those added meanwhile."""
-        while running := [rollout for rollout in rollouts if not rollout.ended.done()]:
-            for rollout in running:
-                rollout.stop()
-            await self._llm.abort([request for rollout in running for request in rollout.requests])
-            # Again soon: vLLM does not know a request yet that is just being submitted.
-            await asyncio.wait([rollout.ended for rollout in running], timeout=0.005)
 
     async def _sample(self, rollout: RunningRollout, args: tuple, kwargs: dict) -> dict | None:
         """The inner executor's response with its reward checked; None if the request was refused or an agent failed."""
@@ -283,8 +273,16 @@ class RolloutExecutor:
                     response, kwargs, who=who, vocabulary=self._vocabulary, media_tokens=self._media_tokens
                 )
                 rollout.tokens = num_action_tokens(response["action_ranges"])
-                if not self._reward_model:
-                    self._check_reward(rollout, response, who)
+                if self._reward_model:
+                    return response
+                reward = response["reward"]
+                if isinstance(reward, Missing):
+                    rollout.failure = reward.failure
+                if rollout.failure and (reward is None or isinstance(reward, float) and math.isnan(reward)):
+                    response |= {"reward": None, "scores": None}
+                else:
+                    check_scores(response, who, "reward")
+                    rollout.failure = None  # the agent may do without the reward that could not be fetched
                 return response
             except BaseException as error:  # an agent's tool may raise CancelledError or SystemExit by itself
                 if rollout.closed:
@@ -296,15 +294,3 @@ class RolloutExecutor:
                 if self._single_turn or isinstance(error, GeneratorExit):
                     break
         return None
-
-    @staticmethod
-    def _check_reward(rollout: RunningRollout, response: dict, who: str) -> None:
-        """Make the response's reward a number, or None if all attempts at it have failed."""
-        reward = response["reward"]
-        if isinstance(reward, Missing):
-            rollout.failure = reward.failure
-        if rollout.failure and is_missing(reward):
-            response |= {"reward": None, "scores": None}
-            return
-        check_scores(response, who, "reward")
-        rollout.failure = None  # the agent may do without the reward that could not be fetched

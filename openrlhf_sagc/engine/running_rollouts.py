@@ -1,9 +1,9 @@
-"""A rollout that runs in an engine's actor, and the engine as its agent sees it."""
+"""In an engine's actor: a rollout that runs there, and the engine as its agent sees it."""
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Coroutine
+from contextlib import contextmanager
 from contextvars import ContextVar
 from copy import copy
 from dataclasses import dataclass, field
@@ -11,6 +11,8 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
+
+Tell = Callable[[], None]
 
 
 @dataclass(eq=False)
@@ -42,9 +44,14 @@ class EngineOfAgents:
 
     async def generate(self, prompt_token_ids, sampling_params, multi_modal_data=None, request_id=None):
         """The actor's `generate`, with a request id of its own by which the request can be aborted."""
-        request = request_id or uuid4().hex
-        generate = with_named_request(self._actor, request).generate
-        call = partial(generate, prompt_token_ids, copy(sampling_params), multi_modal_data=multi_modal_data)
+        request, vllm = request_id or uuid4().hex, self._actor.llm
+        named = copy(self._actor)  # OpenRLHF's would have vLLM call the request by a name that nobody learns
+        named.llm = SimpleNamespace(
+            generate=lambda prompt, sampling_params, request_id: vllm.generate(
+                prompt, sampling_params, request_id=request
+            )
+        )
+        call = partial(named.generate, prompt_token_ids, copy(sampling_params), multi_modal_data=multi_modal_data)
         rollout = current_rollout.get(None)
         if rollout and not rollout.task.done() and rollout.ended.get_loop() is asyncio.get_running_loop():
             return await rollout.generate(call, request)
@@ -57,26 +64,16 @@ class EngineOfAgents:
             self.requests.remove(request)
 
 
-def with_named_request(actor, name: str):
-    """The engine's actor, whose `generate` gives its request in vLLM this name instead of one that nobody learns."""
-    named = copy(actor)
-    named.llm = SimpleNamespace(
-        generate=lambda prompt, sampling_params, request_id: actor.llm.generate(
-            prompt, sampling_params, request_id=name
-        )
-    )
-    return named
-
-
 class RunningRollout:
     """A rollout: it counts its tokens and seconds in vLLM's queue, and can be ended.
 
     Args:
         agent_timeout: seconds that may pass between two of its requests to the engine, or None.
         engine: as the agent sees it.
+        tell: says to somebody that it has nothing but its reward to come, or None.
     """
 
-    def __init__(self, agent_timeout: float | None, engine: EngineOfAgents):
+    def __init__(self, agent_timeout: float | None, engine: EngineOfAgents, tell: Tell | None):
         self.requests: set[str] = set()  # in vLLM or on the way there
         self.tokens = 0
         self.queue_seconds = 0.0
@@ -87,9 +84,7 @@ class RunningRollout:
         self.closed = False  # stopped or given up: no request is made any more, and what the agent returns is ignored
         self.task: asyncio.Task  # set right after this object is made
         self.ended = asyncio.get_running_loop().create_future()
-        self.tell: Callable[[], None] | None = None  # somebody that it has nothing but its reward to come
-        self._agent_timeout = agent_timeout
-        self._engine = engine
+        self._agent_timeout, self._engine, self._tell = agent_timeout, engine, tell
         self._deadline: asyncio.TimerHandle | None = None
 
     @contextmanager
@@ -105,8 +100,8 @@ class RunningRollout:
     def waits_for_its_reward(self):
         """While this is entered, it has nothing to do but to wait."""
         self._reward_since = time.perf_counter()
-        if self.tell and not self.closed:
-            self.tell()
+        if self._tell and not self.closed:
+            self._tell()
         try:
             yield
         finally:
@@ -178,25 +173,21 @@ class RunningRollout:
 current_rollout: ContextVar[RunningRollout] = ContextVar("rollout")
 
 
-def note_failure(failure: str) -> None:
-    """The reward of the rollout that this runs for has failed; raised instead, it would cost the response as well.
+def contain_exits(loop: asyncio.AbstractEventLoop) -> None:
+    """From now on a task that a rollout starts on this loop fails where it would exit, as a tool of an agent may.
 
-    In a thread of an agent's own nobody knows which rollout that is: then the `Missing` reward alone says why.
+    Its SystemExit would end the event loop of the engine's actor, and hang the run.
     """
-    rollout = current_rollout.get(None)
-    if rollout and not rollout.closed:
-        rollout.failure = failure
 
+    async def contained(work: Coroutine) -> Any:
+        try:
+            return await work
+        except (SystemExit, KeyboardInterrupt) as error:
+            raise RuntimeError(f"a task of the agent raised {type(error).__name__}: {error}") from error
 
-def note_request(refused: bool, is_retried: bool) -> None:
-    """A request for the reward of the rollout that this runs for has failed."""
-    if rollout := current_rollout.get(None):
-        rollout.refused += refused
-        rollout.retried += is_retried
+    def task_of(loop: asyncio.AbstractEventLoop, work: Any, **settings: Any) -> asyncio.Task:
+        is_rollouts = current_rollout.get(None) is not None and asyncio.iscoroutine(work)
+        return asyncio.Task(contained(work) if is_rollouts else work, loop=loop, **settings)
 
-
-async def timed_reward(fetch: Callable[..., Awaitable], *args, **kwargs) -> Any:
-    """What `fetch` returns, whose seconds are the reward's of the rollout that this runs for."""
-    rollout = current_rollout.get(None)
-    with rollout.waits_for_its_reward() if rollout else nullcontext():
-        return await fetch(*args, **kwargs)
+    if loop.get_task_factory() is None:
+        loop.set_task_factory(task_of)

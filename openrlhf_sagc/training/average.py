@@ -1,4 +1,4 @@
-"""Inside the policy's actors: the moving average of the weights is saved with a checkpoint, and loaded with it.
+"""In a policy's actor: the moving average of the weights is saved with a checkpoint, and loaded with it.
 
 OpenRLHF's checkpoints do not have it, so that a resumed run would begin it anew from the untrained model.
 """
@@ -28,7 +28,7 @@ def load_average(model_actor: Any) -> bool:
     """
     strategy, average = model_actor.strategy, _held(model_actor.ema_model)
     name = "latest_universal" if strategy.args.ds.use_universal_ckpt else "latest"
-    file = _file(strategy, _folder(strategy).joinpath(name).read_text().strip())
+    file = _file(strategy, Path(strategy.args.ckpt.path, "_actor", name).read_text().strip())
     found = file.is_file()
     saved = torch.load(file, map_location="cpu", weights_only=True) if found else _held(model_actor.actor)
     for name, tensor in average.items():
@@ -36,12 +36,9 @@ def load_average(model_actor: Any) -> bool:
     return found
 
 
-def _folder(strategy: Any) -> Path:
-    return Path(strategy.args.ckpt.path, "_actor")
-
-
 def _file(strategy: Any, tag: str) -> Path:
-    return _folder(strategy) / tag / FILE.format(torch.distributed.get_rank() if strategy.stage == 3 else 0)
+    rank = torch.distributed.get_rank() if strategy.stage == 3 else 0
+    return Path(strategy.args.ckpt.path, "_actor", tag, FILE.format(rank))
 
 
 def _held(model: Any) -> dict[str, torch.Tensor]:

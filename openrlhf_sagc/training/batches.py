@@ -1,4 +1,4 @@
-"""Batches of samples on their way to the models' actors, with four bytes a token until somebody reads their tensors.
+"""In the driver and in models' actors: batches on their way, four bytes a token until somebody reads their tensors.
 
 OpenRLHF has three padded int64 tensors for the tokens of a batch. To touch that much new memory for thousands of samples
 was most of what the driver did for a step. Here a batch is sent as arrays, and the actor that gets it makes the tensors.
@@ -36,34 +36,25 @@ class Tokens:
 
     def attention_mask(self) -> torch.Tensor:
         """[B, T] int64, 1 where a sample has a token."""
-        mask_BT = np.zeros((len(self.tokens_B), self._longest), np.int64)
-        for mask_T, tokens_T in zip(mask_BT, self.tokens_B):
-            mask_T[: len(tokens_T)] = 1
-        return torch.from_numpy(mask_BT)
+        return self._mask([[(0, len(tokens_T))] for tokens_T in self.tokens_B], 0)
 
     def action_mask(self) -> torch.Tensor:
         """[B, T - 1] int64, 1 where the next token is trained."""
-        mask_BT = np.zeros((len(self.tokens_B), self._longest - 1), np.int64)
-        for mask_T, ranges in zip(mask_BT, self.ranges_B):
-            for start, end in ranges:
-                mask_T[start:end] = 1
-        return torch.from_numpy(mask_BT)
+        return self._mask(self.ranges_B, 1)
 
     def rollout_log_probs(self) -> torch.Tensor | None:
         """[B, T - 1] float32 log-probabilities of the next token."""
         return None if self.log_probs_B is None else _padded(self.log_probs_B, np.float32, 0)
 
-    @property
-    def _longest(self) -> int:
-        return max(map(len, self.tokens_B))
+    def _mask(self, ranges_B: list[list[tuple[int, int]]], shorter: int) -> torch.Tensor:
+        mask_BT = np.zeros((len(ranges_B), max(map(len, self.tokens_B)) - shorter), np.int64)
+        for mask_T, ranges in zip(mask_BT, ranges_B):
+            for start, end in ranges:
+                mask_T[start:end] = 1
+        return torch.from_numpy(mask_BT)
 
 
-MAKERS: dict[str, Callable[[Tokens], torch.Tensor | None]] = {
-    "sequences": Tokens.sequences,
-    "attention_mask": Tokens.attention_mask,
-    "action_mask": Tokens.action_mask,
-    "rollout_log_probs": Tokens.rollout_log_probs,
-}
+BY_TOKEN = ("sequences", "attention_mask", "action_mask", "rollout_log_probs")  # fields that `Tokens` makes
 
 
 class Batch(Experience):
@@ -78,7 +69,7 @@ class Batch(Experience):
 
     def __init__(self, tokens: Tokens, **fields: Any) -> None:
         super().__init__(**fields)
-        for name in MAKERS:
+        for name in BY_TOKEN:
             del self.__dict__[name]  # else the properties below would never be asked
         self._tokens = tokens
 
@@ -88,13 +79,13 @@ class Batch(Experience):
     rollout_log_probs = cached_property(lambda batch: batch._tokens.rollout_log_probs())
 
     def __reduce__(self) -> tuple:
-        others = {name: value for name, value in vars(self).items() if name not in MAKERS and name != "_tokens"}
+        others = {name: value for name, value in vars(self).items() if name not in BY_TOKEN and name != "_tokens"}
         return _experience_of, (self._tokens, _mapped(_as_array, others))
 
 
 def _experience_of(tokens: Tokens, others: dict[str, Any]) -> Experience:
     """Run where a `Batch` is unpickled."""
-    return Experience(**{name: make(tokens) for name, make in MAKERS.items()}, **_mapped(_as_tensor, others))
+    return Experience(**{name: getattr(tokens, name)() for name in BY_TOKEN}, **_mapped(_as_tensor, others))
 
 
 def _mapped(change: Callable[[Any], Any], fields: dict[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Inside the policy's actors: the rewards of a step, and the tokens' advantages that are made of them."""
+"""In a policy's actor: the rewards of a step, and the tokens' advantages that are made of them."""
 
 from dataclasses import dataclass
 from functools import cached_property

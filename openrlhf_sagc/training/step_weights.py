@@ -1,4 +1,4 @@
-"""Inside the policy's actors: an optimizer step whose samples are longer than those of plain steps counts as several of them.
+"""In a policy's actor: an optimizer step whose samples are longer than those of plain steps counts as several of them.
 
 docs/tail_batching.md derives what follows for the optimizer.
 """
@@ -56,20 +56,26 @@ def as_plain_steps(engine: Any, count: float) -> Iterator[None]:
     if count == 1:
         yield
         return
-    groups, epoch = engine.optimizer.param_groups, _epoch(engine)
-    before = [
-        {name: group[name] for name in ("lr", "betas", "eps", "weight_decay") if name in group} for group in groups
-    ]
+    groups, schedule = engine.optimizer.param_groups, getattr(engine, "lr_scheduler", None)
+    epoch = getattr(schedule, "last_epoch", None)
+    names = ("lr", "betas", "eps", "weight_decay")
+    before = [{name: group[name] for name in names if name in group} for group in groups]
     taken = engine.global_steps - engine.skipped_steps
     for group, old in zip(groups, before):
         group.update(_settings(old, count, taken + 1) if "betas" in old else {"lr": old["lr"] * count})
+    # DeepSpeed's optimizers have a copy of the bound; without ZeRO and mixed precision the engine clips by its own.
+    holders = [(engine._config, "gradient_clipping"), (engine.optimizer, "clip_grad")]
+    bounds = [(holder, name, getattr(holder, name)) for holder, name in holders if hasattr(holder, name)]
     has_noise = not any(group.get("use_muon") for group in groups)  # Muon's updates all have the same norm
+    for holder, name, bound in bounds:  # 0, which is none, stays 0
+        setattr(holder, name, bound * (count**BOUND_POWER if has_noise else 1.0))
     try:
-        with _bound_of_norm(engine, count**BOUND_POWER if has_noise else 1.0):
-            yield
+        yield
     finally:
+        for holder, name, bound in bounds:
+            setattr(holder, name, bound)
         for group, old in zip(groups, before):
-            if _epoch(engine) != epoch:  # the schedule has set the next rate
+            if getattr(schedule, "last_epoch", None) != epoch:  # the schedule has set the next rate
                 del old["lr"]
             group.update(old)
 
@@ -88,23 +94,3 @@ def _settings(old: dict[str, Any], count: float, step: int) -> dict[str, Any]:
     if "weight_decay" in old:
         settings["weight_decay"] = old["weight_decay"] * second**0.5 / first
     return settings
-
-
-def _epoch(engine: Any) -> int | None:
-    """Where the schedule of the rate is; None without one."""
-    return getattr(getattr(engine, "lr_scheduler", None), "last_epoch", None)
-
-
-@contextmanager
-def _bound_of_norm(engine: Any, factor: float) -> Iterator[None]:
-    """While this is entered, the bound of the gradient's norm is `factor` times as large; 0, which is none, stays 0."""
-    # DeepSpeed's optimizers have a copy of the bound; without ZeRO and mixed precision the engine clips by its own.
-    holders = [(engine._config, "gradient_clipping"), (engine.optimizer, "clip_grad")]
-    before = [(holder, name, getattr(holder, name)) for holder, name in holders if hasattr(holder, name)]
-    for holder, name, bound in before:
-        setattr(holder, name, bound * factor)
-    try:
-        yield
-    finally:
-        for holder, name, bound in before:
-            setattr(holder, name, bound)

@@ -1,11 +1,12 @@
-"""Inside the policy's actors: a rollout is trained in buckets while groups decode, or its optimizer steps one by one.
+"""In a policy's actor: a rollout is trained in buckets while groups decode, or its optimizer steps one by one.
 
 The first optimizer step ends with the last bucket. Until then nobody knows how many tokens the loss is a mean over. So every
 bucket's loss is a sum over a constant, and the right divisor enters as DeepSpeed's loss scale: the optimizer divides norm
 and gradients by it before it clips them. The gradient is that of a step trained at once; sums are in another order.
 
-Where a rollout has several optimizer steps, the samples of every bucket are dealt out to them at random. Those of the
-first step are trained at once. The others get their old log-probabilities, and wait for their step.
+Where a rollout has several optimizer steps, each trains a mini-batch, and the samples of every bucket are dealt out to these
+at random. The first is trained by the policy that the rollout began with, and training's own forward pass gives its old
+log-probabilities. The others get theirs before it is trained, and wait for their step.
 """
 
 import time
@@ -14,35 +15,36 @@ from typing import Any
 import torch
 from openrlhf.trainer.ppo_utils.experience import Experience
 
-from openrlhf_sagc.training.mini_batches import deal_at_random
-from openrlhf_sagc.training.optimizer_clock import OPTIMIZER_SECONDS
+OPTIMIZER_SECONDS = "actor_optimizer_seconds"
 
 
 def train_bucket(model_actor, kl_ctl: float) -> float:
     """Run in a policy's actor with a bucket in its replay buffer: train what can be trained of it. Returns seconds."""
     start = time.perf_counter()
-    with model_actor.trainer.before_the_last_bucket():
+    model_actor.trainer.ends_rollout = False
+    try:
         model_actor.fit(kl_ctl)
+    finally:
+        model_actor.trainer.ends_rollout = True
     return time.perf_counter() - start
 
 
-def check_loss_scale(optimizer: Any) -> None:
-    """A step can be trained in buckets with this optimizer of a DeepSpeed engine.
+def deal_at_random(samples: list[Experience], sizes: list[int]) -> list[list[Experience]]:
+    """Deal samples out to mini-batches whose sizes stay within one of each other, whatever their lengths and rewards.
 
-    Raises:
-        RuntimeError: it has no loss scale.
+    Args:
+        samples: at least as many as there are mini-batches, so that each gets one.
+        sizes: of the mini-batches so far.
+
+    Returns:
+        What each gets.
     """
-    if not hasattr(type(optimizer), "loss_scale"):
-        raise RuntimeError(
-            f"--train.stream auto needs a DeepSpeed optimizer with a loss scale, and {type(optimizer).__name__} has none: "
-            "use --train.stream off"
-        )
-
-
-def divided_by(constant: float, loss_batch_info: dict) -> dict:
-    """OpenRLHF's normalization of a micro-batch's loss, with a constant in the place of the optimizer step's tokens."""
-    tokens = torch.full_like(loss_batch_info["batch_num_tokens"], constant)
-    return {**loss_batch_info, "batch_num_tokens": tokens}
+    # Ranks with equally many samples choose the same order.
+    smallest_first = sorted(range(len(sizes)), key=sizes.__getitem__)
+    parts: list[list[Experience]] = [[] for _ in sizes]
+    for turn, sample in enumerate(torch.randperm(len(samples)).tolist()):
+        parts[smallest_first[turn % len(parts)]].append(samples[sample])
+    return parts
 
 
 class Buckets:

@@ -1,14 +1,21 @@
-"""What runs inside OpenRLHF's policy actors: a trainer that trains steps as the scheduler makes them."""
+"""In a policy's actor: a trainer that trains steps as the scheduler makes them.
+
+The way of a step: `receive_rollout` has its rewards; `fit` of OpenRLHF's actor calls `ppo_train`, for a bucket by
+`train_bucket` (streamed_training.py); micro-batches come by length (micro_batches.py); `training_step` makes their advantages
+(rollout_rewards.py) and their loss; `optimizer_step` ends it with a weight (step_weights.py), and the engines get the weights
+(weight_sync.py).
+"""
 
 import math
 import re
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+import time
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
+from deepspeed.accelerator import get_accelerator
 from openrlhf.trainer.ppo_utils.experience import Experience
 from openrlhf.trainer.ppo_utils.replay_buffer import NaiveReplayBuffer
 from openrlhf.trainer.ray.ppo_actor import ActorPPOTrainer
@@ -16,12 +23,10 @@ from openrlhf.trainer.ray.ppo_actor import ActorPPOTrainer
 from openrlhf_sagc.config.layout import data_parallel_actors
 from openrlhf_sagc.config.savings import why_forward, why_shuffled
 from openrlhf_sagc.decisions.token_weights import PlainSteps, step_weight
-from openrlhf_sagc.training.micro_batches import LengthBuffer
-from openrlhf_sagc.training.mini_batches import make_old_log_probs
-from openrlhf_sagc.training.optimizer_clock import OPTIMIZER_SECONDS, OptimizerClock
+from openrlhf_sagc.training.micro_batches import LengthBuffer, make_old_log_probs
 from openrlhf_sagc.training.rollout_rewards import RolloutRewards, rollout_advantages
 from openrlhf_sagc.training.step_weights import StepCounts, as_plain_steps
-from openrlhf_sagc.training.streamed_training import Buckets, check_loss_scale, divided_by
+from openrlhf_sagc.training.streamed_training import OPTIMIZER_SECONDS, Buckets
 from openrlhf_sagc.training.weight_sync import announce_weights
 
 
@@ -79,9 +84,9 @@ class GroupActorTrainer(ActorPPOTrainer):
     def __init__(self, model_actor) -> None:
         self.__dict__.update(vars(model_actor.trainer))
         self._model_actor = model_actor
-        self._clock, self._counts = OptimizerClock(), StepCounts(self.strategy)
+        self._counts, self._optimizer_seconds = StepCounts(self.strategy), 0.0
         self._buckets: Buckets | None = None  # of the rollout that is being trained, where its parts come one by one
-        self._ends_rollout = True
+        self.ends_rollout = True  # else the optimizer does not step
         # OpenRLHF's training step calls these two. Its trainer has no methods for them that could be overridden.
         self._optimizer_step, self.strategy.optimizer_step = self.strategy.optimizer_step, self.optimizer_step
         self.actor_loss_fn = partial(loss_of_policy, self.actor_loss_fn)
@@ -94,8 +99,11 @@ class GroupActorTrainer(ActorPPOTrainer):
 
         It moves the learning rate to the schedule's, and sets how many micro-batches make an optimizer step.
         """
-        if step.divisor is not None:
-            check_loss_scale(self.actor.model.optimizer)
+        if step.divisor is not None and not hasattr(optimizer := type(self.actor.model.optimizer), "loss_scale"):
+            raise RuntimeError(
+                f"--train.stream auto needs a DeepSpeed optimizer with a loss scale, and {optimizer.__name__} has none: "
+                "use --train.stream off"
+            )
         self._step, self._rewards = step, rewards
         follow_schedule(self._model_actor, step.progress)
         steps = keep_number_of_steps(self._model_actor, step.num_samples, step.lost)
@@ -107,15 +115,6 @@ class GroupActorTrainer(ActorPPOTrainer):
     def _goes_one_by_one(self) -> bool:
         """Whether each optimizer step of a rollout gets its old log-probabilities when its turn comes."""
         return not (self.args.train.dynamic_batch_enable or why_forward(self.args) or uses_dropout(self._model_actor))
-
-    @contextmanager
-    def before_the_last_bucket(self) -> Iterator[None]:
-        """While this is entered, the optimizer does not step."""
-        self._ends_rollout = False
-        try:
-            yield
-        finally:
-            self._ends_rollout = True
 
     def ppo_train(self, kl_ctl: float) -> dict[str, float]:
         """Train what is in the replay buffer, and after a rollout's last bucket its further optimizer steps.
@@ -131,7 +130,7 @@ class GroupActorTrainer(ActorPPOTrainer):
             make_old_log_probs(self._model_actor, others)
         status = self._train(kl_ctl)
         buckets.end_training(status)
-        if not self._ends_rollout:
+        if not self.ends_rollout:
             return status
         for waiting in buckets.waiting:
             buffer.items = waiting
@@ -143,7 +142,7 @@ class GroupActorTrainer(ActorPPOTrainer):
     def _train(self, kl_ctl: float) -> dict[str, float]:
         """OpenRLHF's training of what is in the replay buffer; rank 0 adds the optimizer's seconds to its scalars."""
         status = super().ppo_train(kl_ctl)
-        seconds = self._clock.take()
+        seconds, self._optimizer_seconds = self._optimizer_seconds, 0.0
         return {**status, OPTIMIZER_SECONDS: seconds} if self.strategy.is_rank_0() else status
 
     def training_step(self, experience: Experience, kl_ctl: float, step: int, loss_batch_info: Any = None) -> dict:
@@ -154,9 +153,12 @@ class GroupActorTrainer(ActorPPOTrainer):
         if not (buffer.dynamic_batch and math.isinf(buffer.dynamic_batch_num_tokens[step])):
             self._counts.add(experience)
         if self._buckets is not None:  # only the last bucket ends the step
-            self.ends_optimizer_step = [False] * (len(self.ends_optimizer_step) - 1) + [self._ends_rollout]
+            self.ends_optimizer_step = [False] * (len(self.ends_optimizer_step) - 1) + [self.ends_rollout]
         if divisor is not None:
-            loss_batch_info = divided_by(divisor / self.strategy.accumulated_gradient, loss_batch_info)
+            # A constant stands in the place of the optimizer step's tokens, which nobody knows yet.
+            constant = divisor / self.strategy.accumulated_gradient
+            tokens = torch.full_like(loss_batch_info["batch_num_tokens"], constant)
+            loss_batch_info = {**loss_batch_info, "batch_num_tokens": tokens}
         status = super().training_step(experience, kl_ctl, step, loss_batch_info)
         if self._by_length or divisor is not None:
             log_own_losses(status, loss_batch_info)
@@ -183,8 +185,12 @@ class GroupActorTrainer(ActorPPOTrainer):
                         weight = step_weight(tokens, samples, step.plain)
                 self._counts.clear()
                 settings.enter_context(as_plain_steps(engine, weight))
-            with self._clock.runs():
-                self._optimizer_step(*args, **kwargs)
+            # The backward pass may still run on a GPU. Waiting costs nothing: OpenRLHF reads scalars off it right after.
+            get_accelerator().synchronize()
+            started = time.perf_counter()
+            self._optimizer_step(*args, **kwargs)
+            get_accelerator().synchronize()
+            self._optimizer_seconds += time.perf_counter() - started
 
 
 def log_own_losses(status: dict, loss_batch_info: dict) -> None:

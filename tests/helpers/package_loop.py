@@ -29,7 +29,7 @@ from openrlhf.trainer import ppo_trainer  # isort: skip
 from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator  # isort: skip
 
 from openrlhf_sagc.training import streamed_training, training  # isort: skip
-from openrlhf_sagc.training.mini_batches import deal_at_random  # isort: skip
+from openrlhf_sagc.training.streamed_training import deal_at_random  # isort: skip
 from openrlhf_sagc.training.rollout_rewards import SAMPLE  # isort: skip
 from openrlhf_sagc.training.training import StepShare  # isort: skip
 from openrlhf_sagc.decisions.records import Group, Prompt  # isort: skip

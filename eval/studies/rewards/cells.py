@@ -116,7 +116,7 @@ async def ask(arm: str, target: str, samples: int, *, timeout: float = 180.0, li
     """
     executor = _agent().SingleTurnAgentExecutor(target if target.endswith(".py") else f"{target}{next(_numbers)}")
     if arm == "ours":
-        rewards = Rewards(executor, timeout, 2 if timeout == 180 else 0, random.Random(0), lambda failure: None)
+        rewards = Rewards(executor, timeout, 2 if timeout == 180 else 0, random.Random(0))
         executor._fetch_rewards_via_func = executor._fetch_rewards_via_http = rewards.fetch
     labels = [*range(samples - 1), -1]
     start = time.monotonic()

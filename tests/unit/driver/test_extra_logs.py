@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from openrlhf_sagc.driver.extra_logs import step_logs
-from openrlhf_sagc.engine.extra_logs import MOST_NAMES
+from openrlhf_sagc.engine.answers import MOST_NAMES
 
 
 def samples_of(*logs):

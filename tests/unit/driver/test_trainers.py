@@ -18,8 +18,8 @@ import openrlhf_sagc.driver.trainers as trainers
 from openrlhf_sagc.driver.experience import GroupExperienceMaker
 from openrlhf_sagc.driver.rollout import StepSamples, StragglerAwareSamplesGenerator
 from openrlhf_sagc.driver.trainers import GroupGenerator, GroupTrainer, GroupTrainerAsync, GroupTrainingActor
-from openrlhf_sagc.training.adapters import broadcast_merged
 from openrlhf_sagc.training.average import save_average
+from openrlhf_sagc.training.weight_sync import broadcast_merged
 
 TIMINGS = {f"timing/{name}": 1.0 for name in ("generation", "make_experience", "ppo_train", "broadcast", "other")}
 TIMINGS |= {"timing/step_total": 5.0, "rollout/idle_tail_seconds": 0.5, "rollout/reward_wait_seconds": 0.0}

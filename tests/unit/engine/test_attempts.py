@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from openrlhf_sagc.engine.attempts import for_one_attempt, own_copy, own_tokenizer
+from openrlhf_sagc.engine.attempts import for_one_attempt, own_copy
 
 
 @pytest.mark.parametrize("value", [{"a": [1]}, [[1]], {1}, np.ones(2), SimpleNamespace(stop=["x"])])
@@ -23,15 +23,8 @@ def test_a_tokenizer_is_copied_but_for_its_vocabulary():
     vocabulary = object()
     tokenizer = SimpleNamespace(_tokenizer=vocabulary, special=["<pad>"])
     for whole, inner in ((tokenizer, tokenizer), (SimpleNamespace(tokenizer=tokenizer), tokenizer)):
-        copy = own_tokenizer(whole)
+        copy = for_one_attempt({"hf_tokenizer": whole}, is_agent=True)["hf_tokenizer"]
         copied = getattr(copy, "tokenizer", copy)
         assert copied is not inner and copied.special is not inner.special and copied._tokenizer is vocabulary
-    slow = SimpleNamespace(vocabulary={"a": 1})
-    assert own_tokenizer(slow) is slow
-
-
-def test_an_attempt_has_its_own_of_all_that_can_change():
-    request = {"prompt": ["a"], "label": [1], "images": None, "sampling_params": SimpleNamespace(n=1), "max_length": 9}
-    own = for_one_attempt(request, is_agent=False)
-    assert own == request and own["label"] is not request["label"]
-    assert own["prompt"] is not request["prompt"] and own["sampling_params"] is not request["sampling_params"]
+    slow = {"hf_tokenizer": SimpleNamespace(vocabulary={"a": 1})}
+    assert for_one_attempt(slow, is_agent=True)["hf_tokenizer"] is slow["hf_tokenizer"]

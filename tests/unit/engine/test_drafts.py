@@ -6,10 +6,12 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 from openrlhf.trainer.ray.vllm_worker_wrap import WorkerWrap
+from vllm.utils import cpu_triton_utils
 
 import openrlhf_sagc.engine.drafts as module
-from openrlhf_sagc.engine.drafts import Drafts
+from openrlhf_sagc.engine.drafts import Drafts, expand, repair
 
 LONGEST, MOST_TOKENS = 4, 64
 
@@ -223,3 +225,26 @@ def test_each_row_has_its_own_text_whatever_vllm_does_to_the_batch(drafts, seed)
             if known is not None:
                 assert list(known.prompt) == [token for token in row if token < 4]
                 assert known.corpus.length(known.number) == len(row) - len(known.prompt)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int32, torch.int64])
+def test_each_token_gets_the_value_of_its_request(dtype):
+    values, ends = torch.tensor([0, 5, 7], dtype=dtype), torch.tensor([2, 2, 5], dtype=torch.int32)
+    output = torch.full((5,), 99, dtype=dtype)
+    expand(output, values, ends, 0, 1, MAX_NUM_TOKENS=32)
+    assert output.tolist() == [1, 1, 7, 7, 7]
+
+
+def test_only_a_kernel_that_is_wrong_is_replaced(monkeypatch):
+    calls = []
+
+    def right(output, *args, **kwargs):
+        calls.append(output)
+        expand(output, *args, **kwargs)
+
+    monkeypatch.setattr(cpu_triton_utils.expand_kernel, "func", right)
+    repair()
+    assert calls and cpu_triton_utils.expand_kernel.func is right
+    monkeypatch.setattr(cpu_triton_utils.expand_kernel, "func", lambda *args, **kwargs: None)
+    repair()
+    assert cpu_triton_utils.expand_kernel.func is expand

@@ -128,27 +128,6 @@ def test_seconds_that_a_server_asks_for(value, date, seconds):
     assert reward_server._retry_after(headers) == seconds
 
 
-def test_a_gateway_that_starts_costs_no_reward(serve, monkeypatch):
-    """404 for a second, by the clock; every sample has its one attempt left."""
-    monkeypatch.setattr(rewards, "LEAST", 30.0)
-    monkeypatch.setattr(rewards, "SOON", 0.2)
-    started = threading.Event()
-
-    def answer(handler, free):
-        begin(handler, status=200 if started.is_set() else 404)
-        handler.wfile.write(b'{"rewards": 0.5}')
-
-    async def rollouts():
-        actor = Actor(SingleTurnAgentExecutor(url), retries=0)
-        asked = [asyncio.create_task(actor.rollout()) for _ in range(32)]
-        await asyncio.sleep(1)
-        started.set()
-        return await asyncio.gather(*asked)
-
-    url, payloads = serve(answer)
-    assert [response["reward"] for response in run(rollouts())] == [0.5] * 32 and len(payloads) > 64
-
-
 def test_as_many_requests_are_out_as_a_server_holds():
     """They wait in their order; one that is given up gives its turn to the next, and each answer lets one more out."""
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import time
 import tracemalloc
 import zlib
 
@@ -94,28 +93,6 @@ def test_a_large_answer_that_stops_in_the_middle_holds_up_no_other(serve, monkey
     *others, stopped = run(rollouts())
     assert [response["reward"] for response in others] == [0.5] * 3
     assert stopped[ROLLOUT].failure == f"{url} stopped in the middle of its answer for 0.5 s"
-
-
-def test_a_slow_server_costs_the_samples_that_it_is_slow_for(serve):
-    def answer(handler, free):
-        free.wait(20 if payloads[-1]["labels"] == ["slow"] else 0)
-        begin(handler)
-        handler.wfile.write(b'{"rewards": [1.0]}')
-
-    url, payloads = serve(answer)
-
-    async def rollouts():
-        actor = Actor(SingleTurnAgentExecutor(url), timeout=2.0)
-        slow = asyncio.create_task(actor.rollout("slow"))
-        start = time.monotonic()
-        while not payloads:
-            await asyncio.sleep(0.01)
-        quick = [await actor.rollout("quick") for _ in range(5)]
-        return time.monotonic() - start, quick, await slow
-
-    seconds, quick, slow = run(rollouts())
-    assert [response["reward"] for response in quick] == [1.0] * 5 and seconds < 2
-    assert "did not answer within 2 s" in slow[ROLLOUT].failure
 
 
 def test_a_compressed_answer_is_read(serve):

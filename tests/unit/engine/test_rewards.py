@@ -19,34 +19,23 @@ from openrlhf_sagc.engine.answers import LARGEST
 pytestmark = pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
 
 
-@pytest.mark.parametrize(
-    "reward", ["torch.tensor([0.5])", "torch.tensor(0.5)", "[torch.tensor([0.5])]", "numpy.float32(0.5)", "[[0.5]]"]
-)
-def test_one_number_of_any_kind_is_a_reward(reward_file, reward):
-    body = f"return dict(rewards={reward}, scores=True, extra_logs={{'kept': {reward}}})"
-    response = run(Actor(reward_file(body)).rollout("label"))
-    assert (response["reward"], response["scores"]) == (0.5, 1.0)
-    assert type(response["reward"]) is type(response["scores"]) is float
-    assert response["extra_logs"] == {"kept": 0.5} and response[ROLLOUT].failure is None
-
-
+@pytest.mark.parametrize("is_bare", [False, True])
 @pytest.mark.parametrize(
     "reward",
-    [
-        "torch.tensor([0.5])",
-        "torch.tensor(0.5, dtype=torch.bfloat16)",
-        "0.5",
-        "[0.5]",
-        "(0.5,)",
-        "[torch.tensor(0.5)]",
-        "numpy.array([[0.5]])",
-        "numpy.float64(0.5)",
-    ],
+    ["torch.tensor([0.5])", "torch.tensor(0.5, dtype=torch.bfloat16)", "[torch.tensor([0.5])]", "(0.5,)"]
+    + ["numpy.float32(0.5)", "numpy.array([[0.5]])", "[[0.5]]", "0.5"],
 )
-def test_a_bare_number_is_the_reward_as_before_openrlhf_0_8_1(reward_file, reward):
-    response = run(Actor(reward_file(f"return {reward}")).rollout())
-    assert (response["reward"], response["scores"], response["extra_logs"]) == (0.5, 0.5, {})
-    assert response[ROLLOUT].failure is None
+def test_one_number_of_any_kind_is_a_reward(reward_file, reward, is_bare):
+    """Without a dict it is the reward itself, as before OpenRLHF 0.8.1."""
+    body = (
+        f"return {reward}"
+        if is_bare
+        else f"return dict(rewards={reward}, scores=True, extra_logs={{'kept': {reward}}})"
+    )
+    response = run(Actor(reward_file(body)).rollout("label"))
+    assert (response["reward"], response["scores"]) == (0.5, 0.5 if is_bare else 1.0)
+    assert type(response["reward"]) is type(response["scores"]) is float
+    assert response["extra_logs"] == ({} if is_bare else {"kept": 0.5}) and response[ROLLOUT].failure is None
 
 
 @pytest.mark.parametrize(
@@ -172,6 +161,7 @@ def test_an_agent_that_recovers_gives_its_response():
         (asyncio.CancelledError("by a tool's client"), "CancelledError: by a tool's client (engine_actor.py:"),
         (SystemExit(2), "SystemExit: 2 (engine_actor.py:"),
         (KeyboardInterrupt(), "KeyboardInterrupt:  (engine_actor.py:"),
+        (type("TimedOut", (BaseException,), {})("30 s"), "TimedOut: 30 s (engine_actor.py:"),  # as func_timeout's
     ],
 )
 def test_an_agent_without_a_reward_is_a_failure(attempt, failure):

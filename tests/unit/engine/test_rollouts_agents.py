@@ -54,20 +54,6 @@ def test_an_agent_may_keep_the_engine_of_its_first_rollout():
     run(check())
 
 
-def test_stopping_one_prompt_leaves_other_prompts_alone():
-    async def check():
-        actor = Actor(KeepsTheEngine())
-        first, second = [asyncio.ensure_future(actor.group(number, 40, ENDLESS)) for number in (0, 1)]
-        while len(actor.requests) < 4:
-            await asyncio.sleep(0)
-        await asyncio.to_thread(stop_rollouts, actor, [0])
-        assert all(response[ROLLOUT].stopped for response in await first) and len(actor.requests) == 2
-        await asyncio.to_thread(stop_rollouts, actor, [1])
-        assert [response[ROLLOUT].tokens > 0 for response in await second] == [True, True] and not actor.requests
-
-    run(check())
-
-
 def test_a_stop_ends_the_requests_of_an_agents_own_server():
     async def check():
         actor = Actor(Serves())
@@ -126,20 +112,6 @@ def test_neither_many_short_tools_nor_a_long_generation_reach_the_deadline():
         assert working[ROLLOUT].seconds > 1.0 and generating[ROLLOUT].seconds > 1.0
 
     run(check())
-
-
-class SaysNothing(Agent):
-    async def execute(self, **kwargs):
-        return {"reward": 1.0, "observation_tokens": [1], "action_ranges": []}
-
-
-def test_a_response_without_a_token_of_the_agent_is_a_failure():
-    """Alone in its micro-batch it would divide the loss by 0."""
-
-    async def check():
-        return (await Actor(SaysNothing()).rollout())[ROLLOUT].failure
-
-    assert run(check()) == "the agent returned a response without a token of its own: its action_ranges are empty"
 
 
 @pytest.mark.parametrize("limits", [{}, {"agent_timeout": 30.0}])

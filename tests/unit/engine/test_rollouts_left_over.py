@@ -46,18 +46,6 @@ def test_drafts_that_an_agent_does_not_wait_for_end_with_its_rollout(submit, beg
     run(check())
 
 
-@pytest.mark.parametrize("error", [SystemExit(1), KeyboardInterrupt(), type("TimedOut", (BaseException,), {})("30 s")])
-def test_an_agent_that_wants_the_process_to_end_costs_its_sample(error):
-    """func_timeout's error is no Exception, and asyncio ends its loop, thus the engine, for the first two."""
-
-    async def check():
-        return await asyncio.gather(Actor(Agent(error)).rollout(), Actor(Agent(1.0)).rollout())
-
-    bad, good = run(check())
-    assert bad[ROLLOUT].failure.startswith(type(error).__name__) and not bad[ROLLOUT].stopped
-    assert good["reward"] == 1.0
-
-
 class AsksInAThread(Agent):
     """Its thread goes on asking when the rollout is over."""
 

@@ -155,6 +155,7 @@ def test_stopping_before_the_first_rollout_and_between_rollouts_does_nothing():
         actor = Actor(Agent(0.0, 1.0))
         for reward in (0.0, 1.0):
             await asyncio.to_thread(stop_rollouts, actor)
+            await asyncio.to_thread(stop_rollouts, actor, [0])
             await asyncio.sleep(0.02)
             assert (await actor.rollout())["reward"] == reward
 
@@ -229,13 +230,3 @@ class LabelledAgent:
     async def execute(self, label, sampling_params, llm_engine, **kwargs):
         output = await llm_engine.generate([1], sampling_params)
         return answer_of(output)
-
-
-def test_a_stop_before_the_first_rollout_is_not_heard():
-    async def main():
-        actor = Actor(Agent(1.0))
-        await asyncio.to_thread(stop_rollouts, actor, [0])
-        (response,) = await actor.group(0, 3)
-        assert not response[ROLLOUT].stopped
-
-    run(main())

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from openrlhf.trainer.ppo_utils.experience import Experience, balance_experiences
 
-from openrlhf_sagc.training.batches import MAKERS, Batch, Tokens
+from openrlhf_sagc.training.batches import BY_TOKEN, Batch, Tokens
 
 
 def batch_of(tokens, log_probs=None, **fields):
@@ -50,7 +50,7 @@ def test_an_actor_gets_a_plain_experience_of_tensors_that_it_may_write_to():
 def test_four_bytes_a_token_are_sent_whoever_has_read_the_tensors():
     length = 5000
     batch = batch_of([[1] * length, [2] * length], rewards=torch.tensor([1.0, 0.5]))
-    for name in MAKERS:
+    for name in BY_TOKEN:
         getattr(batch, name)
     assert batch.sequences is batch.sequences  # made once
     assert len(pickle.dumps(batch)) < 2 * length * 4 + 2000

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from openrlhf.trainer.ppo_utils.replay_buffer import NaiveReplayBuffer
 
-from openrlhf_sagc.training.micro_batches import LengthBuffer
+from openrlhf_sagc.training.micro_batches import LengthBuffer, make_old_log_probs
 
 
 @given(
@@ -76,3 +76,36 @@ def even_cut(samples, sizes):
 def most_tokens(batches, lengths):
     """Padded tokens of the largest micro-batch, which memory has to hold."""
     return max(len(batch) * max(lengths[sample] for sample in batch) for batch in batches)
+
+
+def sample_of(tokens):
+    mask = torch.ones(tokens)
+    return SimpleNamespace(total_length=torch.tensor(tokens + 3), action_mask=mask, action_log_probs=None)
+
+
+@pytest.mark.parametrize("others, passes", [([5], 3), ([9], 5), ([2], 2)])
+def test_every_rank_makes_as_many_forward_passes_and_each_sample_gets_its_own_log_probs(others, passes):
+    samples, made = [sample_of(tokens) for tokens in (4, 1, 7, 2, 5)], []
+
+    def collate(items):
+        longest = max(len(item.action_mask) for item in items)
+        rows = [[len(item.action_mask)] * longest for item in items]
+        made.append([len(item.action_mask) for item in items])
+        return SimpleNamespace(
+            sequences=torch.tensor(rows), action_mask="mask", attention_mask="attention", mm_train_inputs=[]
+        )
+
+    def forward(sequences, action_mask, attention_mask, mm_train_inputs_list):
+        assert (action_mask, attention_mask, mm_train_inputs_list) == ("mask", "attention", [])
+        return -sequences.float()
+
+    strategy = SimpleNamespace(
+        all_gather=lambda count: torch.tensor([count.item(), *others]),
+        args=SimpleNamespace(rollout=SimpleNamespace(micro_batch_size=2)),
+    )
+    trainer = SimpleNamespace(replay_buffer=SimpleNamespace(collate_fn=collate))
+    make_old_log_probs(SimpleNamespace(forward=forward, strategy=strategy, trainer=trainer), samples)
+    assert len(made) == passes and sum(made, []) == [7, 5, 4, 2, 1]
+    for sample in samples:
+        tokens = len(sample.action_mask)
+        assert sample.action_log_probs.tolist() == [-tokens] * tokens

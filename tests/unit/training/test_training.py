@@ -11,8 +11,8 @@ from openrlhf.trainer.ray.ppo_actor import ActorPPOTrainer
 from transformers import Qwen3Config, get_scheduler
 
 from openrlhf_sagc.decisions.token_weights import PlainSteps
-from openrlhf_sagc.training.optimizer_clock import OPTIMIZER_SECONDS
 from openrlhf_sagc.training.rollout_rewards import RolloutRewards, numbered
+from openrlhf_sagc.training.streamed_training import OPTIMIZER_SECONDS
 from openrlhf_sagc.training.training import (
     StepShare,
     follow_schedule,
@@ -38,6 +38,21 @@ def test_learning_rate_follows_the_share_of_prompts_used(schedule):
     assert rates == pytest.approx(expected)
 
 
+def actor_of(prompts, samples, train, ranks, micro_batch, dynamic=False):
+    """A policy's actor whose plain rollout has so many prompts and samples of each, trained in steps of `train` samples."""
+    args = SimpleNamespace(
+        rollout=SimpleNamespace(batch_size=prompts, n_samples_per_prompt=samples),
+        train=SimpleNamespace(batch_size=train, micro_batch_size=micro_batch, dynamic_batch_enable=dynamic),
+        actor=SimpleNamespace(num_nodes=1, num_gpus_per_node=ranks),
+        ds=SimpleNamespace(ring_attn_size=1, tensor_parallel_size=1),
+    )
+    sizes: list[int] = []
+    engine = SimpleNamespace(dp_world_size=ranks, set_train_batch_size=sizes.append, sizes=sizes)
+    engine.train_micro_batch_size_per_gpu = lambda: micro_batch
+    strategy = SimpleNamespace(args=args, train_batch_size=train, accumulated_gradient=4)
+    return SimpleNamespace(strategy=strategy, actor=SimpleNamespace(model=engine))
+
+
 @pytest.mark.parametrize("dynamic", [False, True], ids=["", "dynamic batches"])
 @pytest.mark.parametrize(
     "samples, micro_batches, times",
@@ -48,22 +63,12 @@ def test_larger_groups_are_trained_in_larger_optimizer_steps(dynamic, samples, m
 
     With 132 samples an actor has 17 micro-batches: steps of 9 and 8, and none of the one that is left over.
     """
-    sizes = []
-    engine = SimpleNamespace(
-        dp_world_size=2, train_micro_batch_size_per_gpu=lambda: 4, set_train_batch_size=sizes.append
-    )
-    args = SimpleNamespace(
-        rollout=SimpleNamespace(batch_size=8, n_samples_per_prompt=8),
-        train=SimpleNamespace(batch_size=32, micro_batch_size=4, dynamic_batch_enable=dynamic),
-        actor=SimpleNamespace(num_nodes=1, num_gpus_per_node=2),
-        ds=SimpleNamespace(ring_attn_size=1, tensor_parallel_size=1),
-    )
-    strategy = SimpleNamespace(args=args, train_batch_size=32, accumulated_gradient=4)
-    model_actor = SimpleNamespace(strategy=strategy, actor=SimpleNamespace(model=engine))
+    model_actor = actor_of(8, 8, 32, 2, 4, dynamic)
+    strategy, sizes = model_actor.strategy, model_actor.actor.model.sizes
     for _ in range(2):
         assert keep_number_of_steps(model_actor, samples) == (1 if samples == 32 else 2)
         if dynamic:
-            assert args.train.batch_size == 32 * times and not sizes
+            assert strategy.args.train.batch_size == 32 * times and not sizes
         else:
             assert strategy.accumulated_gradient == micro_batches and sizes.pop() == 8 * micro_batches
 
@@ -71,20 +76,7 @@ def test_larger_groups_are_trained_in_larger_optimizer_steps(dynamic, samples, m
 @pytest.mark.parametrize("samples, ranks, steps", [(48, 1, 4), (72, 1, 3), (6, 4, 1), (8, 4, 2)])
 def test_a_rollout_has_as_many_optimizer_steps_as_openrlhfs_buffer_makes_and_ranks_have_samples(samples, ranks, steps):
     """12 samples a micro-batch on one rank, of which 6 go into steps of 2; or one a rank, of which some have one alone."""
-    micro_batch_size = 12 if ranks == 1 else 1
-    args = SimpleNamespace(
-        rollout=SimpleNamespace(batch_size=1, n_samples_per_prompt=48 if ranks == 1 else 12),
-        train=SimpleNamespace(micro_batch_size=micro_batch_size, dynamic_batch_enable=False),
-        actor=SimpleNamespace(num_nodes=1, num_gpus_per_node=ranks),
-        ds=SimpleNamespace(ring_attn_size=1, tensor_parallel_size=1),
-    )
-    engine = SimpleNamespace(
-        dp_world_size=ranks,
-        train_micro_batch_size_per_gpu=lambda: micro_batch_size,
-        set_train_batch_size=lambda _: None,
-    )
-    strategy = SimpleNamespace(args=args, train_batch_size=12 if ranks == 1 else 4)
-    model_actor = SimpleNamespace(strategy=strategy, actor=SimpleNamespace(model=engine))
+    model_actor = actor_of(1, 48, 12, ranks, 12) if ranks == 1 else actor_of(1, 12, 4, ranks, 1)
     assert keep_number_of_steps(model_actor, samples) == steps
 
 
@@ -94,20 +86,11 @@ def test_a_rollout_has_as_many_optimizer_steps_as_openrlhfs_buffer_makes_and_ran
 )
 def test_samples_that_failed_rewards_have_cost_leave_as_many_optimizer_steps(dynamic, lost, accumulated, batch_size):
     """8 prompts x 16 samples in steps of 16 on two actors in micro-batches of 4: eight steps of two micro-batches on each."""
-    engine = SimpleNamespace(
-        dp_world_size=2, train_micro_batch_size_per_gpu=lambda: 4, set_train_batch_size=lambda _: None
-    )
-    args = SimpleNamespace(
-        rollout=SimpleNamespace(batch_size=8, n_samples_per_prompt=16),
-        train=SimpleNamespace(batch_size=16, micro_batch_size=4, dynamic_batch_enable=dynamic),
-        actor=SimpleNamespace(num_nodes=1, num_gpus_per_node=2),
-        ds=SimpleNamespace(ring_attn_size=1, tensor_parallel_size=1),
-    )
-    strategy = SimpleNamespace(args=args, train_batch_size=16)
-    model_actor = SimpleNamespace(strategy=strategy, actor=SimpleNamespace(model=engine))
+    model_actor = actor_of(8, 16, 16, 2, 4, dynamic)
+    strategy = model_actor.strategy
     assert keep_number_of_steps(model_actor, 128, lost) == 8
     if dynamic:
-        assert args.train.batch_size == batch_size and -(-(128 - lost) // batch_size) == 8
+        assert strategy.args.train.batch_size == batch_size and -(-(128 - lost) // batch_size) == 8
     else:
         assert strategy.accumulated_gradient == accumulated
 
@@ -197,7 +180,8 @@ def openrlhf(monkeypatch):
         return experience
 
     def ppo_train(trainer, kl_ctl):
-        trainer._model_actor.train(1)
+        for _ in range(2):
+            trainer._model_actor.train(1)
         return {"policy_loss": kl_ctl}
 
     monkeypatch.setattr(ActorPPOTrainer, "training_step", training_step)
@@ -261,4 +245,11 @@ def test_rank_0_alone_reports_the_optimizers_seconds(rank):
         status = model_actor.trainer.ppo_train(0.5)
         assert status["policy_loss"] == 0.5 and (OPTIMIZER_SECONDS in status) == (rank == 0)
         if rank == 0:
-            assert 0.01 <= status[OPTIMIZER_SECONDS] <= time.perf_counter() - started
+            assert 0.02 <= status[OPTIMIZER_SECONDS] <= time.perf_counter() - started
+
+
+def test_an_optimizer_without_a_loss_scale_is_one_line():
+    model_actor = PolicyActor()
+    model_actor.receive()
+    with pytest.raises(RuntimeError, match="^--train.stream auto needs .*SGD.*: use --train.stream off"):
+        model_actor.trainer.receive(StepShare(0.0, 32, divisor=2.0), None)

@@ -1,13 +1,24 @@
 """Weights of a sync are announced in one call; tests/stack has what vLLM samples from in the end."""
 
 import asyncio
+import copy
 import threading
 from types import SimpleNamespace
 
 import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from transformers import Qwen2Config, Qwen2ForCausalLM
 
 import openrlhf_sagc.training.weight_sync as weight_sync
-from openrlhf_sagc.training.weight_sync import AnnouncedWeights, announce_weights, receive_weights, update_weights
+from openrlhf_sagc.training.weight_sync import (
+    AnnouncedWeights,
+    announce_weights,
+    broadcast_merged,
+    merged_weights,
+    receive_weights,
+    update_weights,
+)
 
 WEIGHTS = [
     {"name": name, "dtype": "fp32", "shape": (2,), "empty_cache": last} for name, last in (("a", False), ("b", True))
@@ -102,3 +113,52 @@ def test_weights_behind_one_that_cannot_be_loaded_are_received_before_the_error(
     with pytest.raises(ValueError, match="no place for a"):
         update_weights(SimpleNamespace(update_weight=update_weight), WEIGHTS)
     assert received == WEIGHTS
+
+
+@pytest.fixture
+def model():
+    """A Qwen2, whose attention has biases, with adapters that add something."""
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 32, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2}
+    base = Qwen2ForCausalLM(Qwen2Config(**sizes, num_attention_heads=2, num_key_value_heads=1))
+    model = get_peft_model(base, LoraConfig(r=4, lora_alpha=8, target_modules="all-linear"))
+    for name, parameter in model.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(parameter)
+    return model
+
+
+def test_engines_get_the_names_and_weights_of_the_merged_model(model):
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    expected = dict(copy.deepcopy(model).merge_and_unload().named_parameters())
+    sent = dict(merged_weights(model))
+    assert sent.keys() == expected.keys()
+    for name, weight in sent.items():
+        torch.testing.assert_close(weight.data, expected[name].data)
+        assert (weight.shape, weight.dtype) == (expected[name].shape, expected[name].dtype)
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, before[name])
+
+
+def test_a_sync_reads_the_weights_anew_and_leaves_the_actor_as_it_was(model):
+    actor = SimpleNamespace(model=SimpleNamespace(module=model))
+    trainer = SimpleNamespace(actor=actor)
+    syncs = []
+
+    def broadcast():
+        syncs.append({name: weight.data for name, weight in trainer.actor.model.module.named_parameters()})
+
+    model_actor = SimpleNamespace(trainer=trainer, broadcast_to_vllm=broadcast)
+    broadcast_merged(model_actor)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                parameter *= 2
+    broadcast_merged(model_actor)
+    name = "model.layers.1.mlp.down_proj.weight"
+    assert not torch.allclose(syncs[0][name], syncs[1][name]) and trainer.actor is actor
+    assert torch.equal(syncs[0]["lm_head.weight"], syncs[1]["lm_head.weight"])
+    model_actor.broadcast_to_vllm = lambda: 1 / 0
+    with pytest.raises(ZeroDivisionError):
+        broadcast_merged(model_actor)
+    assert trainer.actor is actor
