@@ -8,6 +8,7 @@ import argparse
 import operator
 from types import SimpleNamespace
 
+from openrlhf_sagc.advantages.estimators import ESTIMATORS, OWN
 from openrlhf_sagc.config.batches import check_batch
 from openrlhf_sagc.config.checks import (
     check_agent,
@@ -30,7 +31,6 @@ from openrlhf_sagc.config.refusal import (
     FILTER,
     LENGTH_AWARE,
     LENGTH_HISTORY,
-    MEDIAN,
     OFF,
     PREFIX,
     RESUME_DATA,
@@ -58,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_files(parser.add_argument_group("files (openrlhf_sagc)"))
     for action in parser._actions:
         if action.dest == "algo.advantage.estimator":
-            action.choices = [*(action.choices or ()), MEDIAN]
+            action.choices = [*dict.fromkeys([*(action.choices or ()), *ESTIMATORS])]
 
 
 def _add_control(group: argparse._ArgumentGroup) -> None:
@@ -318,7 +318,7 @@ def off_command(args: SimpleNamespace) -> str:
     """
     parser = argparse.ArgumentParser(add_help=False)
     add_arguments(parser)
-    if args.algo.advantage.estimator == MEDIAN:
+    if args.algo.advantage.estimator in OWN:
         return ""
     defaults = vars(parser.parse_args([])).items()
     given = [f"--{name}" for name, default in defaults if operator.attrgetter(name)(args) != default]

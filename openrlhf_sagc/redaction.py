@@ -8,16 +8,18 @@ import sys
 import unicodedata
 from collections.abc import Iterable, Iterator
 from difflib import get_close_matches as _close
+from runpy import run_path
 from urllib.parse import quote, unquote
 
 HIDDEN = "***"
 WORDS = """true false none null off auto keep adam muon anew batched_mm grouped_mm deepgemm binary_kl clip discard mask
-    fail forward length ratio eager dr_grpo flash_reinforce gae group_norm median reinforce reinforce_baseline rloo
-    grpo gspo ppo siblings k1 k2 k3 tv plain round same shuffled size throughput sort stop samples prompts seconds tokens
-    token seq token-mean seq-mean-token-mean bf16 fp16 fp32 nccl gloo sdpa flash_attention_2 kernels-community/flash-attn2@v2
-    all-linear score constant_with_warmup cosine_with_min_lr prompt label input $@ from-wandb_api_key python python3
-    bash env ray job submit -m -- cpu-patched cpu-base openrlhf_sagc openrlhf_sagc.off openrlhf_sagc.unpatched constant
-    linear cosine""".split()  # the flags' choices, and words of the launch scripts' commands
+    fail forward length ratio eager flash_reinforce gae reinforce grpo gspo ppo siblings k1 k2 k3 tv plain round same
+    shuffled size throughput sort stop samples prompts seconds tokens token seq token-mean seq-mean-token-mean bf16 fp16
+    fp32 nccl gloo sdpa flash_attention_2 kernels-community/flash-attn2@v2 all-linear score constant_with_warmup
+    cosine_with_min_lr prompt label input $@ from-wandb_api_key python python3 bash env ray job submit -m -- cpu-patched
+    cpu-base openrlhf_sagc openrlhf_sagc.off openrlhf_sagc.unpatched constant linear cosine""".split()
+# The words are the flags' choices, and what stands in the launch scripts' commands; python3 -I knows no package here.
+WORDS += run_path(os.path.join(os.path.dirname(__file__), "advantages/estimators.py"))["ESTIMATORS"]
 _FLAG = re.compile(r"--[A-Za-z]{1,20}(?:[._-]\d?[A-Za-z]{1,20}\d?)*(?:=|\Z)")
 _KNOWN = re.compile(r"--(?:actor|algo|ckpt|critic|data|ds|eval|logger|ref|reward|rollout|train|vllm)\.|--address$")
 _OWN = re.compile(r"--(?:ckpt|logger\.(?!.*\.k)|rollout\.(?:trace|length_h)|train\.rollouts|data\.\w+_(?:key|sp))")

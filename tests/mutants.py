@@ -102,7 +102,7 @@ MUTANTS = {  # name: (file, what is replaced, by what, tests)
         "tests/unit/training/test_step_weights.py",
     ),
     "rloo's divisor counts the sample": (
-        CLOSED_FORM,
+        "openrlhf_sagc/advantages/estimators.py",
         "(sizes_G.double() / (sizes_G - 1).clamp(min=1))",
         "(sizes_G.double() / sizes_G)",
         "tests/unit/advantages",

@@ -6,8 +6,8 @@ from functools import partial
 import numpy as np
 import torch
 
-GROUP_ESTIMATORS = ("group_norm", "dr_grpo", "rloo", "reinforce_baseline", "median")
-EPS = 1e-9  # OpenRLHF's guard in group_norm
+from openrlhf_sagc.advantages.estimators import Groups, estimator_named
+
 ULPS = 8  # a group whose rewards differ by so many ulps of the largest is constant: arithmetic leaves that much
 
 
@@ -20,9 +20,7 @@ def group_advantages(rewards: torch.Tensor, group_sizes: Sequence[int], estimato
     Args:
         rewards: [N] rewards, samples of a group side by side, any real, bool or integer dtype.
         group_sizes: size of each group in order, sum N.
-        estimator: group_norm ((r - mean) / (std + 1e-9), std with Bessel's correction; GRPO), dr_grpo and
-            reinforce_baseline (r - mean), rloo (r - mean of the others), median (r - median, the middle two averaged:
-            the baseline of MC-GRPO, arXiv 2601.22582, without its extra rollout and its scaling).
+        estimator: a name in ESTIMATORS.
 
     Returns:
         [N] float32 advantages, computed in float64.
@@ -31,8 +29,7 @@ def group_advantages(rewards: torch.Tensor, group_sizes: Sequence[int], estimato
         ValueError: the estimator is unknown, the rewards are not one-dimensional, a size is below 1, the sizes do not sum
             to N, or a reward is NaN or infinite in float32 (the message names its group).
     """
-    if estimator not in GROUP_ESTIMATORS:
-        raise ValueError(f"estimator must be one of {GROUP_ESTIMATORS}, got {estimator!r}")
+    estimator_named(estimator)
     sizes = [int(size) for size in group_sizes]
     if rewards.dim() != 1:
         raise ValueError(f"rewards must have one dimension, got shape {tuple(rewards.shape)}")
@@ -62,6 +59,9 @@ def group_statistics(
 
     Returns:
         [N] float32 advantages; [G] float32 standard deviations with Bessel's correction, 0 for a constant group.
+
+    Raises:
+        ValueError: the estimator is unknown.
     """
     exact = not rewards_N.is_floating_point() or rewards_N.dtype == torch.float64
     ulps = ULPS * torch.finfo(torch.float64 if exact else torch.float32).eps
@@ -69,25 +69,14 @@ def group_statistics(
     # unsafe: torch's own check of the lengths would synchronise.
     over_groups = partial(torch.segment_reduce, lengths=sizes_G, unsafe=True)
     mean_G, least_G, greatest_G = (over_groups(rewards_N, reduction) for reduction in ("mean", "min", "max"))
-    # group_norm divides by the spread: an ulp between the rewards, or between them and their mean, would become an advantage.
+    # An ulp between the rewards, or between them and their mean, would become an advantage where the spread divides it.
     constant_G = greatest_G - least_G <= ulps * torch.maximum(greatest_G, -least_G)
     constant_N = constant_G[groups_N]
     centred_N = (rewards_N - mean_G[groups_N]).masked_fill(constant_N, 0)
     squares_G = over_groups(centred_N.square(), "sum")
     stds_G = (squares_G / (sizes_G - 1).clamp(min=1)).sqrt()
-    if estimator == "group_norm":
-        advantages_N = centred_N / (stds_G[groups_N] + EPS)
-    elif estimator == "rloo":
-        advantages_N = centred_N * (sizes_G.double() / (sizes_G - 1).clamp(min=1))[groups_N]
-    elif estimator == "median":
-        by_reward = rewards_N.argsort()
-        sorted_N = rewards_N[by_reward[groups_N[by_reward].argsort(stable=True)]]  # by group, then by reward
-        starts_G = sizes_G.cumsum(0) - sizes_G
-        median_G = (sorted_N[starts_G + (sizes_G - 1) // 2] + sorted_N[starts_G + sizes_G // 2]) / 2
-        advantages_N = (rewards_N - median_G[groups_N]).masked_fill(constant_N, 0)
-    else:
-        advantages_N = centred_N
-    return advantages_N.float(), stds_G.float()
+    advantages_N = estimator_named(estimator).advantages(Groups(rewards_N, centred_N, stds_G, sizes_G, groups_N))
+    return advantages_N.masked_fill(constant_N, 0).float(), stds_G.float()
 
 
 def token_advantages(

@@ -1,4 +1,4 @@
-"""From rewards to tokens' advantages in one launch, over groups of any size: a Triton kernel and its reference.
+"""From rewards to tokens' advantages in one launch, over groups of any size: a Triton kernel.
 
 Importing this module imports Triton, so import it only where a GPU is in use.
 """
@@ -9,8 +9,10 @@ import torch
 import triton
 import triton.language as tl
 
-from openrlhf_sagc.advantages.closed_form import EPS, GROUP_ESTIMATORS, ULPS, group_statistics
+from openrlhf_sagc.advantages.closed_form import ULPS
+from openrlhf_sagc.advantages.estimators import EPS
 
+FUSED = ("group_norm", "dr_grpo", "rloo", "reinforce_baseline", "median")  # the estimators that have a branch below
 NOISE = ULPS * torch.finfo(torch.float32).eps  # of the largest reward
 BLOCK_G = 128  # rewards of a group read at a time; fixed, so that a group gives the same bits in any batch
 BLOCK_T = 1024  # tokens of a row read at a time
@@ -44,7 +46,7 @@ def fused_group_advantages(
         action_mask: [B, T] mask of the tokens that the policy chose, bool or a number (0 or 1), of any strides; or
             [B] integers, the tokens of each row up to its last action, if all of them were chosen (`num_tokens` is T).
         samples: [B] integers, which of the N samples each row is; None where row i is sample i.
-        estimator: as in `group_advantages`.
+        estimator: one of FUSED.
         clip_range: least and greatest advantage of a sample, or None.
         kl: [B, T] KL to the reference policy at each token, any float dtype and strides, or None.
         kl_coef: weight of `kl`.
@@ -57,12 +59,12 @@ def fused_group_advantages(
         [B] float32 standard deviation of each row's group.
 
     Raises:
-        ValueError: the estimator is unknown, the rewards are not float32, or the shapes do not fit.
+        ValueError: the kernel lacks the estimator, the rewards are not float32, or the shapes do not fit.
     """
     lengths_only = action_mask.dim() == 1
     shape = (len(action_mask), num_tokens if lengths_only else action_mask.shape[1])
-    if estimator not in GROUP_ESTIMATORS:
-        raise ValueError(f"estimator must be one of {GROUP_ESTIMATORS}, got {estimator!r}")
+    if estimator not in FUSED:
+        raise ValueError(f"estimator must be one of {FUSED} in the kernel, got {estimator!r}")
     if rewards.dtype != torch.float32 or rewards.dim() != 1:
         raise ValueError(f"rewards must be [N] float32, got {tuple(rewards.shape)} {rewards.dtype}")
     if shape[1] is None:
@@ -75,32 +77,15 @@ def fused_group_advantages(
     row_stride = -(-shape[1] // ALIGN_T) * ALIGN_T
     advantages = torch.empty(shape[0], row_stride, dtype=dtype, device=rewards.device)
     stds = torch.empty(shape[0], dtype=torch.float32, device=rewards.device)
-    low, high = clip_range or (0.0, 0.0)
+    strides = rewards.stride() + offsets.stride() + ((0,) if samples is None else samples.stride())
+    strides += action_mask.stride() + (0,) * lengths_only + ((0, 0) if kl is None else kl.stride()) + (row_stride,)
+    numbers = shape[1], len(offsets) - 1, *map(float, (*(clip_range or (0, 0)), kl_coef, shift, scale))
     if shape[0]:
         with torch.cuda.device_of(rewards):
             _group_advantage_kernel[shape[:1]](
-                rewards,
-                offsets,
-                samples,
-                action_mask,
-                kl,
-                advantages,
-                stds,
-                rewards.stride(0),
-                offsets.stride(0),
-                0 if samples is None else samples.stride(0),
-                action_mask.stride(0),
-                0 if lengths_only else action_mask.stride(1),
-                0 if kl is None else kl.stride(0),
-                0 if kl is None else kl.stride(1),
-                row_stride,
-                shape[1],
-                len(offsets) - 1,
-                float(low),
-                float(high),
-                float(kl_coef),
-                float(shift),
-                float(scale),
+                *(rewards, offsets, samples, action_mask, kl, advantages, stds),
+                *strides,
+                *numbers,
                 ESTIMATOR=estimator,
                 CLIP=clip_range is not None,
                 LENGTHS=lengths_only,
@@ -117,42 +102,6 @@ def compile_options(estimator: str) -> dict[str, int]:
     """Triton's options for the kernel; without a limit on registers ptxas spills the median on sm_80."""
     limited = estimator == "median" and not torch.version.hip  # AMD's compiler has no such option
     return {"num_warps": 4} | ({"maxnreg": 128} if limited else {})
-
-
-def reference_group_advantages(
-    rewards: torch.Tensor,
-    offsets: torch.Tensor,
-    action_mask: torch.Tensor,
-    samples: torch.Tensor | None = None,
-    *,
-    estimator: str = "group_norm",
-    clip_range: Sequence[float] | None = None,
-    kl: torch.Tensor | None = None,
-    kl_coef: float = 0.0,
-    shift: float = 0.0,
-    scale: float = 1.0,
-    num_tokens: int | None = None,
-    dtype: torch.dtype = torch.float32,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """`fused_group_advantages` in eager torch, on any device; the kernel is tested and timed against it."""
-    sizes_G = offsets.diff()
-    groups_N = torch.repeat_interleave(sizes_G, output_size=len(rewards))
-    advantages_N, stds_G = group_statistics(rewards, sizes_G, groups_N, estimator)
-    if clip_range is not None:
-        advantages_N = advantages_N.clamp(*clip_range)
-    rows = slice(None) if samples is None else samples
-    if action_mask.dim() == 1:
-        last_end = action_mask.unsqueeze(1)
-        assert num_tokens is not None
-        ends = torch.arange(1, num_tokens + 1, device=rewards.device)
-        action_mask = ends <= last_end
-    else:
-        ends = torch.arange(1, action_mask.shape[1] + 1, device=rewards.device)
-        last_end = (action_mask * ends).amax(dim=1, keepdim=True)
-    tokens = torch.where(ends <= last_end, advantages_N[rows].unsqueeze(1), 0.0)
-    if kl is not None:
-        tokens -= kl_coef * (action_mask * kl.float()).flip(1).cumsum(1).flip(1)
-    return ((tokens - shift) * scale).to(dtype), stds_G[groups_N][rows]
 
 
 @triton.jit
@@ -273,7 +222,7 @@ def _group_advantage_kernel(
         advantage = (reward - mean) * (size.to(tl.float64) / tl.maximum(size - 1, 1))
     elif ESTIMATOR == "median":
         advantage = reward - median
-    else:
+    elif ESTIMATOR == "dr_grpo" or ESTIMATOR == "reinforce_baseline":
         advantage = reward - mean
     advantage = tl.where(constant, 0.0, advantage).to(tl.float32)
     if CLIP:

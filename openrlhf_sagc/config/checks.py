@@ -6,8 +6,8 @@ the value and what would work.
 
 import math
 import os
-from collections.abc import Sequence
 
+from openrlhf_sagc.advantages.estimators import ESTIMATORS
 from openrlhf_sagc.config.batches import batch_flags
 from openrlhf_sagc.config.layout import samples_per_step
 from openrlhf_sagc.config.length_history import read_history
@@ -102,25 +102,13 @@ def _check_tail_batching(args: Settings) -> None:
 
 def check_group(args: Settings, off: str) -> None:
     """Rewards are compared in groups of more than one; the line has all that the script needs, to be copied."""
-    estimator, rollout = args.algo.advantage.estimator, args.rollout
+    estimator, size, others = args.algo.advantage.estimator, args.rollout.n_samples_per_prompt, ""
+    problem = f"--rollout.n_samples_per_prompt {size} makes no group to compare rewards in"
+    if estimator not in ESTIMATORS:
+        problem = f"--algo.advantage.estimator {estimator} has no groups for the scheduler"
+        others = f" ({', '.join(ESTIMATORS)} have groups)"
     needed = flags_for_groups(args)
-    if not needed:
-        return
-    has_groups = estimator in _group_estimators()
-    problem = (
-        f"--rollout.n_samples_per_prompt {rollout.n_samples_per_prompt} makes no group to compare rewards in"
-        if has_groups
-        else f"--algo.advantage.estimator {estimator} has no groups for the scheduler"
-    )
-    others = "" if has_groups else " (dr_grpo, rloo, reinforce_baseline and median have groups, too)"
-    refuse(True, f"{problem}: use {needed}{off}{others}")
-
-
-def _group_estimators() -> Sequence[str]:
-    """Those that compare the rewards of a group."""
-    from openrlhf_sagc.advantages.closed_form import GROUP_ESTIMATORS  # with torch, for which no flag waits
-
-    return GROUP_ESTIMATORS
+    refuse(needed, f"{problem}: use {needed}{off}{others}")
 
 
 def flags_for_groups(args: Settings) -> str:
@@ -131,7 +119,7 @@ def flags_for_groups(args: Settings) -> str:
     """
     rollout, freezing, has_scheduler = args.rollout, args.critic.freezing_steps, hasattr(args.rollout, "sagc")
     size, missing, dropped = _size_for_groups(args), [], []
-    if has_scheduler and args.algo.advantage.estimator not in _group_estimators():
+    if has_scheduler and args.algo.advantage.estimator not in ESTIMATORS:
         missing.append("--algo.advantage.estimator group_norm")
     sizes = fitting_sizes(args, size) if has_scheduler else [size]
     if rollout.n_samples_per_prompt < 2:

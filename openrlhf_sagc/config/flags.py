@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from openrlhf_sagc.config.refusal import MEDIAN
+from openrlhf_sagc.advantages.estimators import OWN
 from openrlhf_sagc.config.renamed_flags import explain, renamed_flag
 from openrlhf_sagc.redaction import shown, without_secrets
 
@@ -20,19 +20,15 @@ CONVERTER = f"{COMMAND}.migrate SCRIPT"
 SHOWN = 4  # flags that an ambiguous abbreviation may mean
 NEEDED = {  # by what argparse's message begins with
     "invalid choice: 'grpo'": ": group_norm is GRPO's estimator",
-    f"invalid choice: '{MEDIAN}'": f": {COMMAND} has it",
+    **{f"invalid choice: '{name}'": f": {COMMAND} has it" for name in OWN},
     "invalid int value": ": use a whole number",
     "invalid float value": ": use a number",
     "invalid loads value": """: use JSON in single quotes, such as '{"max_num_seqs": 512}'""",
     "expected 2 arguments": ": give both with a space between",
     "ignored explicit argument": ": the flag takes no value: write only the flag",
 }
-
-
 NEGATIVE = re.compile(r"^-(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?$")
 Declare = Callable[[argparse.ArgumentParser], None]
-
-
 SEPARATED = re.compile(r"^invalid (?:int|float) value: '[\d.]+(?:,[\d.]+)+'$")
 
 

@@ -18,7 +18,6 @@ CHECK_ROWS = "--data.check_rows"
 ROLLOUTS_TO = "--train.rollouts_to"
 ROLLOUTS_FROM = "--train.rollouts_from"
 OFF = "python -m openrlhf_sagc.off"
-MEDIAN = "median"  # this package's estimator
 USUAL_SIZE = 8  # of a group
 
 

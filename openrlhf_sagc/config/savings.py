@@ -5,6 +5,7 @@ Each function gives the reason why this run cannot spare it, for the line at its
 
 from types import SimpleNamespace
 
+from openrlhf_sagc.advantages.estimators import estimator_named
 from openrlhf_sagc.config.layout import data_parallel_actors, forward_ranks
 from openrlhf_sagc.config.refusal import FILTER
 
@@ -65,7 +66,7 @@ def why_shuffled(args: SimpleNamespace) -> str:
 
 def why_not_streamed(args: SimpleNamespace) -> str:
     """Why no group is trained while others still decode."""
-    train, ds, actor = args.train, args.ds, args.actor
+    train, ds, actor, estimator = args.train, args.ds, args.actor, args.algo.advantage.estimator
     forward = why_forward(args)
     reasons = {
         f"{STREAM} {train.stream} asks for it": train.stream == "off",
@@ -79,8 +80,7 @@ def why_not_streamed(args: SimpleNamespace) -> str:
         forward: bool(forward),
         "--ds.packing_samples plans its micro-batches with all samples": ds.packing_samples,
         "--train.dynamic_batch_enable plans its micro-batches with all samples": train.dynamic_batch_enable,
-        "--algo.advantage.estimator reinforce_baseline whitens over all samples": args.algo.advantage.estimator
-        == "reinforce_baseline",
+        f"--algo.advantage.estimator {estimator} whitens over all samples": estimator_named(estimator).whitens,
         f"--actor.aux_loss_coef {actor.aux_loss_coef:g} is a loss of each micro-batch": actor.aux_loss_coef > 0,
         f"--actor.loss_agg_mode {actor.loss_agg_mode} is not a mean over tokens": actor.loss_agg_mode != "token-mean",
         f"--actor.policy_loss_type {actor.policy_loss_type} is not a mean over tokens": actor.policy_loss_type

@@ -1,5 +1,6 @@
 """The start-up line: what a run's flags come to."""
 
+from openrlhf_sagc.advantages.estimators import estimator_named
 from openrlhf_sagc.config.layout import samples_per_step
 from openrlhf_sagc.config.refusal import TAIL
 from openrlhf_sagc.config.savings import describe_savings
@@ -8,7 +9,7 @@ from openrlhf_sagc.config.settings import Settings, prompt_ratio
 
 def describe(args: Settings) -> str:
     """The start-up line: what the flags come to."""
-    flags, tail = args.rollout.sagc, args.rollout.tail_batching
+    flags, tail, estimator = args.rollout.sagc, args.rollout.tail_batching, args.algo.advantage.estimator
     sizes = sorted(set(flags.group_sizes))
     samples, product = samples_per_step(args)
     if flags.hold == "samples":
@@ -38,10 +39,10 @@ def describe(args: Settings) -> str:
             f"{TAIL}response_ratio {tail.response_ratio:g} stops stragglers before they count, so the limit has little effect: "
             "use 1"
         )
-    if tail.enable and args.algo.advantage.estimator == "reinforce_baseline":
+    if tail.enable and estimator_named(estimator).whitens:
         parts.append(
-            "--algo.advantage.estimator reinforce_baseline whitens advantages over each step, so tail batching changes "
-            "them: group_norm keeps them"
+            f"--algo.advantage.estimator {estimator} whitens advantages over each step, so tail batching changes them: "
+            "group_norm keeps them"
         )
     parts.append(
         f"at most {samples // args.train.batch_size} optimizer step(s) per rollout and epoch; the learning rate follows the "

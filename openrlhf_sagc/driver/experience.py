@@ -14,6 +14,7 @@ from openrlhf.trainer.ppo_utils.length_penalty import apply_length_penalties
 from openrlhf.utils.logging_utils import init_logger
 
 from openrlhf_sagc.advantages.closed_form import group_advantages, token_advantages
+from openrlhf_sagc.advantages.estimators import estimator_named
 from openrlhf_sagc.config.layout import data_parallel_actors
 from openrlhf_sagc.config.savings import why_forward, why_shuffled
 from openrlhf_sagc.decisions.micro_batches import deal
@@ -149,7 +150,7 @@ class GroupExperienceMaker(RemoteExperienceMaker):
             else:
                 experience.kl = None
         shift, scale = 0.0, 1.0
-        if self.advantage_estimator == "reinforce_baseline":
+        if estimator_named(self.advantage_estimator).whitens:
             shift, scale = self._whitening(experiences, advantages_N, kl_coef)
 
         rewards_N, sizes = torch.cat([earlier_N, rewards_N]), earlier_sizes + self._group_sizes

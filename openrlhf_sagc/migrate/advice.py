@@ -5,9 +5,10 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from openrlhf_sagc.advantages.estimators import ESTIMATORS
 from openrlhf_sagc.config import renamed_flags
 from openrlhf_sagc.config.refusal import OFF
-from openrlhf_sagc.migrate.convert import ENABLES, FORKS_GRPO, GROUPS, Conversion
+from openrlhf_sagc.migrate.convert import ENABLES, FORKS_GRPO, Conversion
 
 DEFAULTS = Path(renamed_flags.__file__).with_name("changed_defaults.csv")
 ENTRY = re.compile(rb"^(?!\s*#).*?openrlhf\.cli\.(\w+)", re.MULTILINE)  # but in a comment
@@ -109,12 +110,12 @@ def _needed(conversion: Conversion, defaults: dict[str, object]) -> Iterator[str
     estimator = value("--algo.advantage.estimator", "gae")
     if estimator == FORKS_GRPO:
         yield f"no version of OpenRLHF has --algo.advantage.estimator {FORKS_GRPO}: group_norm is GRPO's"
-    elif estimator not in (*GROUPS, *WITHOUT_GROUPS, "median") and "$" not in estimator:
-        yield f"OpenRLHF 0.11.2 has no --algo.advantage.estimator {estimator}: use {', '.join(GROUPS)} or median"
+    elif estimator not in (*ESTIMATORS, *WITHOUT_GROUPS) and "$" not in estimator:
+        yield f"OpenRLHF 0.11.2 has no --algo.advantage.estimator {estimator}: use one of {', '.join(ESTIMATORS)}"
     elif estimator in WITHOUT_GROUPS:
         yield (
-            f"python -m openrlhf_sagc needs groups: --algo.advantage.estimator {estimator} has none, group_norm, dr_grpo, rloo and "
-            f"reinforce_baseline have; {OFF} runs the script as it is"
+            f"python -m openrlhf_sagc needs groups: --algo.advantage.estimator {estimator} has none, {', '.join(ESTIMATORS)} "
+            f"have; {OFF} runs the script as it is"
         )
     samples = value("--rollout.n_samples_per_prompt", "1")
     if samples in ("0", "1"):

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from openrlhf_sagc.advantages.estimators import ESTIMATORS
 from openrlhf_sagc.config.renamed_flags import RenamedFlag, closest_flag, renamed_flag, renamed_flags
 from openrlhf_sagc.migrate.shell import MODULE, NAME, NAMES, Training, find_training
 from openrlhf_sagc.migrate.words import EXPANSION, Word
@@ -11,7 +12,6 @@ from openrlhf_sagc.migrate.words import EXPANSION, Word
 FLAG = re.compile(rb"--[A-Za-z][\w.-]*(?:=.*)?", re.DOTALL)
 BYTES = "surrogateescape"  # a script may be of any encoding
 LONGEST = 1024  # OpenRLHF's default of prompt_max_len and of generate_max_len
-GROUPS = ("rloo", "reinforce_baseline", "group_norm", "dr_grpo")  # estimators without a critic, beside reinforce
 FORKS_GRPO = "grpo"  # what forks call group_norm
 CORRECTIONS = {"tis": "token clip", "icepop": "token mask", "seq-mask-tis": "seq mask", "mis": "seq mask"}
 ENABLES = ("--enable_vllm_is_correction", "--vllm_enable_is_correction", "--algo.advantage.is_correction_enable")
@@ -100,7 +100,7 @@ class _Converter:
         self.names = {flag.renamed.flag if flag.renamed else flag.name for flag in every}
         estimators = {"--advantage_estimator", "--algo.advantage.estimator"}
         named = {text.strip("\"'\\") for flag in every if estimators & {flag.name} for text in flag.texts}
-        self.has_critic = not named & {*GROUPS, "reinforce", FORKS_GRPO}
+        self.has_critic = not named & {*ESTIMATORS, "reinforce", FORKS_GRPO}
         self.given = self.names.union(*(flag.renamed.successors for flag in every if flag.renamed))
         self.foreign = [flag for flag in every if flag.renamed is None and not _known(flag.name, today)]
         # What is written for this package already stays as it is, whatever it says.

@@ -84,13 +84,15 @@ def rollout_advantages(rollout: RolloutRewards, experience: Experience) -> torch
 def _by_kernel(
     rollout: RolloutRewards, samples_B: torch.Tensor, mask_BT: torch.Tensor, kl_BT: torch.Tensor | None
 ) -> tuple[torch.Tensor, torch.Tensor] | None:
-    """Advantages [B, T] and standard deviations [B]; None, from then on, in a process where the kernel does not compile."""
+    """Advantages [B, T] and standard deviations [B]; None if the kernel lacks the estimator or does not compile here."""
     if _refused:
         return None
     rollout.rewards_N, rollout.offsets_G1 = rollout.rewards_N.to(mask_BT.device), rollout.offsets_G1.to(mask_BT.device)
     try:
-        from openrlhf_sagc.advantages.kernel import fused_group_advantages
+        from openrlhf_sagc.advantages.kernel import FUSED, fused_group_advantages
 
+        if rollout.estimator not in FUSED:
+            return None
         return fused_group_advantages(
             rollout.rewards_N,
             rollout.offsets_G1,

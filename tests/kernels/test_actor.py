@@ -4,7 +4,7 @@ import pytest
 import torch
 from openrlhf.trainer.ppo_utils.experience import Experience
 
-from openrlhf_sagc.advantages import GROUP_ESTIMATORS
+from openrlhf_sagc.advantages.kernel import FUSED
 from openrlhf_sagc.training.rollout_rewards import SAMPLE, RolloutRewards, rollout_advantages
 
 SIZES = [4, 1, 8, 3]
@@ -17,7 +17,7 @@ class OnGPU(torch.Tensor):
 
 
 @pytest.mark.parametrize("kl_coef", [0.0, 0.05])
-@pytest.mark.parametrize("estimator", GROUP_ESTIMATORS)
+@pytest.mark.parametrize("estimator", FUSED)
 def test_a_gpu_and_a_cpu_train_on_the_same_advantages(device, estimator, kl_coef):
     generator = torch.Generator().manual_seed(0)
     rewards = torch.rand(sum(SIZES), generator=generator)

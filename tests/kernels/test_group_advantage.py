@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 import torch
+from lib.benchmarks.reference import reference_group_advantages
 
-from openrlhf_sagc.advantages import GROUP_ESTIMATORS
+from openrlhf_sagc.advantages import ESTIMATORS
 from openrlhf_sagc.advantages import kernel as group_advantage
-from openrlhf_sagc.advantages.kernel import BLOCK_T, fused_group_advantages, reference_group_advantages
+from openrlhf_sagc.advantages.kernel import BLOCK_T, FUSED, fused_group_advantages
 
 gpu_only = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
@@ -83,7 +84,7 @@ def check(device, rewards, sizes, mask, samples=None, tolerance=1e-6, launch_mas
         torch.testing.assert_close(made_stds.cpu().double(), stds.double(), rtol=1e-6, atol=0)
 
 
-@pytest.mark.parametrize("estimator", GROUP_ESTIMATORS)
+@pytest.mark.parametrize("estimator", FUSED)
 def test_groups_of_1_to_4096(device, estimator):
     sizes = [1, 2, 3, 7, 64, 127, 128, 129, 1000, 4096, 5]
     rewards = torch.randn(sum(sizes), generator=torch.Generator().manual_seed(1))
@@ -93,7 +94,7 @@ def test_groups_of_1_to_4096(device, estimator):
     check(device, rewards, sizes, mask, samples, estimator=estimator)
 
 
-@pytest.mark.parametrize("estimator", GROUP_ESTIMATORS)
+@pytest.mark.parametrize("estimator", FUSED)
 def test_ties_and_signed_zeros(device, estimator):
     """Whole rollouts of 0 and 1, of few values, around 0; medians that are and are not a reward."""
     values = [0.0, -0.0, 1.0, 1.0, -2.5, -2.5, 0.0, 3.0, -0.0, -1e-30, 1e-30, 7.0]
@@ -163,7 +164,7 @@ def test_a_mask_that_all_rows_share(device):
     )
 
 
-@pytest.mark.parametrize("estimator", GROUP_ESTIMATORS)
+@pytest.mark.parametrize("estimator", FUSED)
 def test_rows_are_any_samples_clipped_and_whitened(device, estimator):
     sizes = [4, 9, 1, 6]
     rewards = torch.randn(20, generator=torch.Generator().manual_seed(6))
@@ -173,7 +174,7 @@ def test_rows_are_any_samples_clipped_and_whitened(device, estimator):
     check(device, rewards, sizes, mask, samples, tolerance=1e-5, estimator=estimator, **settings)
 
 
-@pytest.mark.parametrize("estimator", GROUP_ESTIMATORS)
+@pytest.mark.parametrize("estimator", FUSED)
 def test_constant_groups_are_exactly_zero(device, estimator):
     values = [0.9, 0.7, 0.3, 0.1, 0.1, 1e-30, 1e30, -3.3e38, 16777217.0, 1e-42, 0.0, -1.0 / 3]
     sizes = [8, 3, 7, 5, 4096, 9, 200, 4, 3, 8, 2, 1]
@@ -185,7 +186,7 @@ def test_constant_groups_are_exactly_zero(device, estimator):
     assert not advantages.any() and not stds.any()
 
 
-@pytest.mark.parametrize("estimator", GROUP_ESTIMATORS)
+@pytest.mark.parametrize("estimator", FUSED)
 @pytest.mark.parametrize("value", [1.3, -1.3, 250.0, 1e30])
 @pytest.mark.parametrize("ulps", [4, 20])
 def test_ulps_are_no_signal_and_more_is(device, estimator, value, ulps):
@@ -203,7 +204,7 @@ def test_ulps_are_no_signal_and_more_is(device, estimator, value, ulps):
     assert bool(advantages[:2].any()) == bool(stds[:2].any()) == (ulps == 20) and advantages[2].any()
 
 
-@pytest.mark.parametrize("estimator", GROUP_ESTIMATORS)
+@pytest.mark.parametrize("estimator", FUSED)
 def test_a_group_alone_gives_the_bits_it_gives_in_a_batch(device, estimator):
     sizes = [3, 200, 1, 8]
     rewards = torch.randn(sum(sizes), generator=torch.Generator().manual_seed(7)).to(device)
@@ -223,7 +224,7 @@ def test_a_group_alone_gives_the_bits_it_gives_in_a_batch(device, estimator):
 
 
 @pytest.mark.parametrize("clip_range", [None, (-0.5, 0.5)], ids=["", "clipped"])
-@pytest.mark.parametrize("estimator", GROUP_ESTIMATORS)
+@pytest.mark.parametrize("estimator", FUSED)
 def test_nan_stays_in_its_group(device, estimator, clip_range):
     rewards = torch.tensor([1.0, 2.0, torch.nan, 1.0, 1.0, 0.0, 4.0]).to(device)
     mask = torch.ones(7, 4, dtype=torch.bool, device=device)
@@ -232,6 +233,10 @@ def test_nan_stays_in_its_group(device, estimator, clip_range):
     poisoned = [2] if estimator == "median" else [2, 3, 4]
     assert advantages.isnan().all(dim=1).nonzero().flatten().tolist() == poisoned
     assert advantages.isnan().any(dim=1).sum() == len(poisoned)
+
+
+def test_the_kernels_estimators_are_in_the_table():
+    assert {*FUSED} <= ESTIMATORS.keys()
 
 
 def test_no_rows_and_no_tokens(device):

@@ -16,7 +16,7 @@ from torch_scatter import scatter_mean, scatter_std
 from trl.trainer.utils import nanstd
 from verl.trainer.ppo import core_algos
 
-from openrlhf_sagc.advantages import EPS, GROUP_ESTIMATORS, group_advantages, token_advantages
+from openrlhf_sagc.advantages import EPS, ESTIMATORS, group_advantages, token_advantages
 
 HALF_ULP = 2**-24  # of a float32, over its value
 FLOAT64_ATOL = 1e-12  # what float64 leaves of a tiny spread
@@ -131,7 +131,7 @@ def test_constant_groups_are_zero_where_float32_leaks():
 def test_peers_disagree_on_a_group_of_one():
     """0 here; the raw reward from verl's loops, 0 from its vectorized RLOO and torch_scatter, NaN from TRL's nanstd."""
     reward, group = torch.tensor([0.7]), torch.tensor([0])
-    assert all(group_advantages(reward, [1], estimator).item() == 0 for estimator in GROUP_ESTIMATORS)
+    assert all(group_advantages(reward, [1], estimator).item() == 0 for estimator in ESTIMATORS)
     peers = {name: oracle(reward, group).item() for name, (_, oracle, _) in ORACLES.items()}
     expected = dict.fromkeys(ORACLES, 0.0) | {f"verl_{name}": 0.7 for name in VERL} | {"trl_nanstd": math.nan}
     assert peers == pytest.approx(expected, nan_ok=True)

@@ -9,8 +9,9 @@ from pathlib import Path
 import pandas as pd
 import torch
 from lib.benchmarks.batches import KL_COEF, PROMPT, draw_batch, openrlhf_path
+from lib.benchmarks.reference import reference_group_advantages
 
-from openrlhf_sagc.advantages.kernel import BLOCK_T, fused_group_advantages, reference_group_advantages
+from openrlhf_sagc.advantages.kernel import BLOCK_T, fused_group_advantages
 
 SHAPES = [(16, 512), (16, 8192), (256, 2048), (1024, 8192), (4096, 8192), (8192, 16384)]
 GROUP_SIZES = (4, 8, 16, 32)

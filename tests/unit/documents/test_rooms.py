@@ -11,7 +11,7 @@ from cpu_stack import ROOT
 
 # Rooms and single files, each with what it may import besides itself.
 PACKAGE = {
-    "redaction": set(),
+    "redaction": set(),  # which executes the table of advantages as a file
     "grading": set(),
     "math_reward": {"grading"},
     "decisions": set(),
@@ -20,10 +20,10 @@ PACKAGE = {
     "engine": {"decisions", "redaction"},
     "training": {"decisions", "advantages", "config"},
     "policies": {"config", "decisions"},
-    "arguments": {"config", "decisions", "policies"},
+    "arguments": {"advantages", "config", "decisions", "policies"},
     "driver": {"decisions", "engine", "training", "advantages", "config", "policies", "redaction", "run"},
     "run": {"config", "redaction"},
-    "migrate": {"arguments", "config", "redaction", "run"},
+    "migrate": {"advantages", "arguments", "config", "redaction", "run"},
     "off": {"arguments", "config", "run"},
     "unpatched": {"arguments", "config", "run"},
     "__main__": {"arguments", "config", "driver", "run"},

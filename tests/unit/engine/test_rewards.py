@@ -11,8 +11,7 @@ from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 from openrlhf.utils.agent import SingleTurnAgentExecutor
 
 import openrlhf_sagc.engine.rewards as rewards
-from openrlhf_sagc.advantages import group_advantages
-from openrlhf_sagc.advantages.closed_form import GROUP_ESTIMATORS
+from openrlhf_sagc.advantages import ESTIMATORS, group_advantages
 from openrlhf_sagc.decisions.records import ROLLOUT, Collect, Dispatch, Ended, Prompt, Share
 from openrlhf_sagc.engine.answers import LARGEST
 
@@ -257,7 +256,7 @@ def test_the_reason_of_a_reward_that_failed_in_an_agents_own_thread_is_kept(rewa
     assert response[ROLLOUT].failure == "ValueError: no parse (reward.py:5)" and response["reward"] is None
 
 
-@pytest.mark.parametrize("estimator", GROUP_ESTIMATORS)
+@pytest.mark.parametrize("estimator", ESTIMATORS)
 def test_the_largest_reward_has_room_in_the_advantages(estimator):
     rewards_N = torch.tensor([LARGEST, -LARGEST, 0.0, LARGEST] * 8)
     assert group_advantages(rewards_N, [2, 2, 4, 24], estimator).abs().max() <= 4 * LARGEST

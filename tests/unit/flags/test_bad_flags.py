@@ -85,7 +85,7 @@ CASES = {
         ["--algo.advantage.estimator", "reinforce"],
         "--algo.advantage.estimator reinforce has no groups for the scheduler",
         "use --algo.advantage.estimator group_norm, or start python -m openrlhf_sagc.off without --rollout.sagc.enable, which runs "
-        "the rest as it is (dr_grpo, rloo, reinforce_baseline and median have groups, too)",
+        "the rest as it is (group_norm, dr_grpo, rloo, reinforce_baseline, median have groups)",
     ),
     "prompts that do not exist": (
         ["--data.prompt_dataset", "missing.jsonl"],

@@ -86,12 +86,12 @@ def test_defaults_are_flags_of_today_and_the_advice_is_taken():
     [
         (
             "",
-            "python -m openrlhf_sagc needs groups: --algo.advantage.estimator gae has none, group_norm, dr_grpo, rloo and "
-            "reinforce_baseline have; python -m openrlhf_sagc.off runs the script as it is",
+            "python -m openrlhf_sagc needs groups: --algo.advantage.estimator gae has none, group_norm, dr_grpo, rloo, "
+            "reinforce_baseline, median have; python -m openrlhf_sagc.off runs the script as it is",
         ),
         (
             "--advantage_estimator reinforce_pro_max",
-            "OpenRLHF 0.11.2 has no --algo.advantage.estimator reinforce_pro_max: use rloo, reinforce_baseline, group_norm, dr_grpo or",
+            "OpenRLHF 0.11.2 has no --algo.advantage.estimator reinforce_pro_max: use one of group_norm, dr_grpo, rloo",
         ),
         ("--advantage_estimator reinforce", "--algo.advantage.estimator reinforce has none"),
         (
