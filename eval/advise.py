@@ -29,7 +29,7 @@ from lib.paths import ENGINES, check_output_file, check_overwritten, write_whole
 from lib.policies import parse_policy
 from lib.simulation.costs import CostModel
 from lib.simulation.flags import add_package_flags
-from lib.simulation.runs import check_sizes
+from lib.simulation.runs import check_policy
 from rich.console import Console
 from rich.progress import Progress
 
@@ -84,7 +84,7 @@ def advise(arguments: argparse.Namespace) -> dict:
     arguments.group_sizes, doubtful = sizes, doubts(trace, sizes, arguments)
     switches = switches_of(arguments, sizes, can_filter(trace, arguments))
     for switch in switches:
-        check_sizes(parse_policy(switch.policy), arguments)
+        check_policy(parse_policy(switch.policy), arguments)
     runs = {}
     with Progress(console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("replays", total=(arguments.draws + 1) * len(switches))

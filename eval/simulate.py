@@ -5,7 +5,7 @@ training, on a trace of rollout lengths or on a distribution:
 
     python eval/simulate.py --trace FILE --policies fixed:8,fixed:16,sagc,sagc+tail --json OUT
 
-A policy is `fixed:N` or `sagc`. `+tail` behind it is tail batching, by the method that is measured best; `+tail:sort` and
+A policy is `fixed:N`, `sagc` or FILE.py:Class, a class of one's own (docs/architecture.md). `+tail` behind it is tail batching, by the method that is measured best; `+tail:sort` and
 `+tail:stop` by this one, `+tail:R` by stop with a response_ratio of R. `+lengths` is placed rollouts, and `@samples` or
 `@prompts` is what a step keeps at every group size (else --hold). The same flags and seed give the same JSON. lib/simulation/lengths.py says how a trace is drawn from.
 """
@@ -23,7 +23,7 @@ from lib.simulation.costs import CostModel
 from lib.simulation.flags import add_package_flags
 from lib.simulation.lengths import LogNormal, Trace
 from lib.simulation.report import plot, print_table
-from lib.simulation.runs import check_sizes, simulate
+from lib.simulation.runs import check_policy, simulate
 from lib.simulation.work import add_work_flags
 
 from openrlhf_sagc.redaction import visible
@@ -76,9 +76,9 @@ def run(arguments: argparse.Namespace) -> tuple[pd.DataFrame, CostModel]:
     if wrong:
         less = f" less --actor_gpus {arguments.actor_gpus}" if arguments.actor_gpus else ""
         raise ValueError(f"--gpus {wrong[0]}{less} is not a multiple of the {costs.gpus_per_engine} GPUs of an engine")
-    policies = [parse_policy(word, ("fixed", "sagc")) for word in arguments.policies.split(",")]
+    policies = [parse_policy(word, ("fixed", "sagc", "own")) for word in arguments.policies.split(",")]
     for policy in policies:
-        check_sizes(policy, arguments)
+        check_policy(policy, arguments)
     source = Trace(arguments.trace) if arguments.trace else LogNormal.parse(arguments.lengths)
     if arguments.dynamic_sampling and not source.has_correct:
         raise ValueError("--dynamic_sampling needs a --trace with the column correct: drop one of them")

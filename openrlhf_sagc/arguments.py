@@ -75,6 +75,12 @@ def _add_control(group: argparse._ArgumentGroup) -> None:
         help="group sizes (samples per prompt) that group control chooses from",
     )
     group.add_argument(
+        PREFIX + "policy",
+        default=None,
+        metavar="FILE.py:Class",
+        help="a class of yours that chooses the group size in the place of group control, see docs/architecture.md",
+    )
+    group.add_argument(
         PREFIX + "straggler_ratio",
         type=float,
         default=2.5,
@@ -172,6 +178,12 @@ def _add_sampling(group: argparse._ArgumentGroup) -> None:
         type=float,
         default=1e-6,
         help="scores of a group count as equal if they differ by at most this",
+    )
+    group.add_argument(
+        FILTER + "policy",
+        default=None,
+        metavar="FILE.py:Class",
+        help="a class of yours whose admit(group) judges groups in the place of their scores, see docs/architecture.md",
     )
     group.add_argument(
         FILTER + "max_gen_batches",

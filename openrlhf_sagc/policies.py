@@ -10,17 +10,19 @@ from openrlhf_sagc.decisions.best_rounds import BestRounds
 from openrlhf_sagc.decisions.controller import StragglerAwareGroupController
 from openrlhf_sagc.decisions.dynamic_sampling import DynamicSampler
 from openrlhf_sagc.decisions.length_prediction import LengthPredictor
-from openrlhf_sagc.decisions.planner import Batcher, StepPlanner
+from openrlhf_sagc.decisions.planner import Batcher, SizePolicy, StepPlanner
 from openrlhf_sagc.decisions.sorted_steps import MOST_RATIO, SortedSteps
 from openrlhf_sagc.decisions.step_model import StepModel
 from openrlhf_sagc.decisions.tail_batching import NoTailBatching, TailBatcher
 from openrlhf_sagc.decisions.token_weights import TokenWeights
+from openrlhf_sagc.own_policies import OwnFilter, OwnSizePolicy
 
 ANY_MEAN = (0, 1)  # OpenRLHF's default of the filter's range
+SETTINGS = ("straggler_ratio", "max_straggler_rate", "tradeoff", "discount", "objective")  # of group control
 
 
-def build_controller(args: Settings) -> StragglerAwareGroupController:
-    """The controller that the flags describe; its first size is n_samples_per_prompt.
+def build_controller(args: Settings) -> SizePolicy:
+    """The controller that the flags describe, whose first size is n_samples_per_prompt, or the policy that they name.
 
     Raises:
         ValueError: a flag is out of range; the message begins with its name.
@@ -32,15 +34,10 @@ def build_controller(args: Settings) -> StragglerAwareGroupController:
             f"{args.rollout.n_samples_per_prompt}, the size of the first step: add it, {PREFIX}group_sizes "
             f"{words(fitting_sizes(args, args.rollout.n_samples_per_prompt))}, or set it to one of them"
         )
-    return StragglerAwareGroupController(
-        group_sizes=flags.group_sizes,
-        straggler_ratio=flags.straggler_ratio,
-        max_straggler_rate=flags.max_straggler_rate,
-        tradeoff=flags.tradeoff,
-        discount=flags.discount,
-        initial_group_size=args.rollout.n_samples_per_prompt,
-        objective=flags.objective,
-    )
+    settings = {name: getattr(flags, name) for name in SETTINGS}
+    settings["initial_group_size"] = args.rollout.n_samples_per_prompt
+    controller = StragglerAwareGroupController(flags.group_sizes, **settings)
+    return OwnSizePolicy(flags.policy, settings, controller) if flags.policy else controller
 
 
 def build_sampler(args: Settings) -> DynamicSampler:
@@ -50,11 +47,13 @@ def build_sampler(args: Settings) -> DynamicSampler:
         ValueError: a flag is out of range; the message begins with its name.
     """
     algo = args.algo
+    settings = {"tolerance": algo.dynamic_filtering_tolerance, "range": tuple(algo.dynamic_filtering_range)}
     return DynamicSampler(
         tolerance=algo.dynamic_filtering_tolerance if algo.dynamic_filtering_enable else None,
         score_range=tuple(algo.dynamic_filtering_range),
         check_range=tuple(algo.dynamic_filtering_range) != ANY_MEAN,
         max_gen_batches=algo.dynamic_filtering_max_gen_batches,
+        filter=OwnFilter(algo.dynamic_filtering_policy, settings) if algo.dynamic_filtering_policy else None,
     )
 
 
@@ -116,5 +115,6 @@ def build_planner(args: Settings, num_engines: int) -> StepPlanner:
         num_engines=num_engines,
         whole_groups=rollout.drafts != "off" and not rollout.length_aware_dispatch,
         step_model=build_step_model(args, num_engines),
+        group_sizes=sorted(set(rollout.sagc.group_sizes)),
         token_weights=build_token_weights(args),
     )

@@ -27,7 +27,7 @@ _OF_TEXT = re.compile(r"--(\w+\.(trace|\w+_(path|to|from|file|folder))|(data|eva
 _SECRET = re.compile(r"(?i)token(?!s|iz)|key|secret|pass|pwd|auth|cred|otp|jwt|env_v|db\.k|(?<![a-z])pin(?![a-z])")
 _VARIABLE = re.compile(r"(?:^|_)(?:API|AUTH)?(?:KEYS?|TOKEN|SECRETS?|PWD|AUTH|CREDENTIALS?)(?:_(?!MODE)|$)|PASS")
 _URL = r"[A-Za-z][A-Za-z0-9+.-]{0,20}://[A-Za-z0-9._-]*(?::(?:\d{1,5}|PORT))?(?:/[A-Za-z0-9._/-]*)?"
-_VALUE = rf"[+-]?(?:\d{{1,12}}(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?|{_URL}|[A-Za-z0-9._/-]+\.(?:py|jsonl?|csv|parquet)"
+_VALUE = rf"[+-]?(?:\d{{1,12}}(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?|{_URL}|[A-Za-z0-9._/-]+\.(?:py(?::\w+)?|jsonl?|csv|parquet)"
 _KEY = re.compile(r"""(?x)  # a service's, or letters and digits that take turns
     \b(?:hf_|sk-|gh[pousr]_|github_pat_|glpat-|xox[a-z]-|AKIA)(?=[\w-]{0,80}(?:\d|[a-z][A-Z]))[\w-]{6,}
     |(?<![A-Za-z0-9])(?=[A-Za-z]*\d+[A-Za-z]+\d)[A-Za-z0-9]{20,}|(?:services/T[A-Z0-9]{8,}/B|webhooks/\d)[\w/-]{9,}""")
@@ -61,7 +61,7 @@ def _is_listed(text: str, flag: str) -> bool:
     is_open = _KNOWN.match(flag) and not is_secret and not _KEY.search(text + "0")
     forms = f"{_VALUE}|[^:]*" if _OF_TEXT.match(flag) else _VALUE
     is_plain = bool(is_open) and all(re.fullmatch(forms, part) for part in text.split(","))
-    return not re.search("[@;&=%?#]", text) and (is_plain or os.path.exists(text))
+    return not re.search("[@;&=%?#]", text) and (is_plain or os.path.exists(re.sub(r"(?<=\.py):\w+$", "", text)))
 
 
 def _flags(words: Iterable[str]) -> Iterator[tuple[str, str, str]]:

@@ -1,7 +1,8 @@
 """Policies as the commands name them.
 
-A policy is `fixed:N` or `sagc`, for compare.py also `unpatched:N`. Behind the first two, `+tail` adds tail batching, by the
-method that is measured best, `+tail:sort` and `+tail:stop` by this one, and `+tail:R` by `stop` with a response_ratio of R;
+A policy is `fixed:N` or `sagc`, for simulate.py also `FILE.py:Class`, a class of one's own in the place of `sagc`, for
+compare.py also `unpatched:N`. Behind all but the last, `+tail` adds tail batching, by the method that is measured best,
+`+tail:sort` and `+tail:stop` by this one, and `+tail:R` by `stop` with a response_ratio of R;
 `+lengths` adds placed rollouts. For compare.py, `+forward` keeps the forward pass for old log-probs, `+shuffled` shuffles
 micro-batches, `+stream` streams, and `+round` weighs every round of tail batching the same. `+filter` adds dynamic
 filtering, behind `unpatched:N` too, where it is OpenRLHF's own. `@samples` or `@prompts` at the end says what a step keeps
@@ -14,14 +15,14 @@ from typing import NamedTuple
 KINDS = ("unpatched", "fixed", "sagc")
 STEP = ("forward", "shuffled", "stream", "round", "filter")  # additions that change how a step is trained
 GRAMMAR = re.compile(
-    r"(?P<kind>unpatched(?=:)|fixed(?=:)|sagc(?!:))(?::(?P<size>\d+))?"
+    r"(?:(?P<kind>unpatched(?=:)|fixed(?=:)|sagc(?!:))(?::(?P<size>\d+))?|(?P<own>[^+@]+\.py:\w+))"
     r"(?P<additions>(?:\+(?:tail(?::(?:sort|stop|\d+(?:\.\d+)?))?|lengths|forward|shuffled|stream|round|filter))*)(?:@(?P<hold>samples|prompts))?"
 )
 
 
 class Policy(NamedTuple):
-    """`name` is the word without the hold; `size` is None for sagc; `tail` is the method, None without tail batching;
-    `response_ratio` and `hold` are None if not given.
+    """`name` is the word without the hold and without folders; `size` is None for sagc; `tail` is the method, None without tail batching;
+    `response_ratio` and `hold` are None if not given. `own` is FILE.py:Class, None for another kind than `own`.
 
     `step` are the additions of STEP.
     """
@@ -34,6 +35,7 @@ class Policy(NamedTuple):
     lengths: bool
     hold: str | None
     step: frozenset[str] = frozenset()
+    own: str | None = None
 
     @property
     def is_fixed_size(self) -> bool:
@@ -50,11 +52,13 @@ def parse_policy(word: str, kinds: tuple[str, ...] = KINDS) -> Policy:
     found = GRAMMAR.fullmatch(word)
     additions = found["additions"].split("+")[1:] if found else []
     names = [addition.partition(":")[0] for addition in additions]
-    plain_only = found and found["kind"] == "unpatched" and {*names} - {"filter"}
+    kind = (found["kind"] or "own") if found else ""
+    plain_only = kind == "unpatched" and {*names} - {"filter"}
     step = frozenset(names).intersection(STEP)
     unknown_step = step and "unpatched" not in kinds  # simulated steps have flags of their own
-    if not found or found["kind"] not in kinds or plain_only or unknown_step or len(set(names)) < len(names):
-        forms = " or ".join(kind if kind == "sagc" else f"{kind}:N" for kind in kinds)
+    if not found or kind not in kinds or plain_only or unknown_step or len(set(names)) < len(names):
+        form_of = {kind: {"sagc": "sagc", "own": "FILE.py:Class"}.get(kind, f"{kind}:N") for kind in kinds}
+        behind = " or ".join(form for kind, form in form_of.items() if kind != "unpatched")
         additions = "+tail, +tail:sort, +tail:stop, +tail:RESPONSE_RATIO or +lengths"
         if "unpatched" in kinds:
             additions = (
@@ -62,11 +66,12 @@ def parse_policy(word: str, kinds: tuple[str, ...] = KINDS) -> Policy:
                 "behind any +filter"
             )
         raise ValueError(
-            f"--policies {word}: use {forms}; behind fixed:N or sagc {additions}; and @samples or @prompts at the end"
+            f"--policies {word}: use {' or '.join(form_of.values())}; behind {behind} {additions}; and @samples or @prompts at "
+            "the end"
         )
     given = next((addition.partition(":")[2] for addition in additions if addition.startswith("tail")), None)
     tail = given if given in ("sort", "stop", None) else "stop" if given else "auto"
     ratio = float(given) if given and tail != given else None
     size = int(found["size"]) if found["size"] else None
-    name = word.partition("@")[0]
-    return Policy(name, found["kind"], size, tail, ratio, "lengths" in names, found["hold"], step)
+    name = word.partition("@")[0].rpartition("/")[2]
+    return Policy(name, kind, size, tail, ratio, "lengths" in names, found["hold"], step, found["own"])

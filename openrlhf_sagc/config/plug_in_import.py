@@ -38,7 +38,7 @@ def _reward_problem(function: Any) -> str:
         return f"has an async {REWARD}, which nobody awaits: use def instead of async def"
     if inspect.isgeneratorfunction(function):
         return f"has a {REWARD} with yield, which returns no reward: use return"
-    if not _takes(function, *SAMPLE):
+    if not takes(function, *SAMPLE):
         return f"has a {REWARD}{_signature(function)}, which is called as {REWARD}({', '.join(SAMPLE)}): take these three, and give any other a default"
     return ""
 
@@ -53,7 +53,7 @@ def _agent_problem(executor: Any) -> str:
         return problem
     if not inspect.iscoroutinefunction(cls.execute):
         return f"has an {AGENT} whose execute is not async: use async def execute"
-    if not _takes(cls.execute, None, **dict.fromkeys(ROLLOUT)):
+    if not takes(cls.execute, None, **dict.fromkeys(ROLLOUT)):
         return (
             f"has an {AGENT} with execute{_signature(cls.execute)}, which is called with {', '.join(ROLLOUT)} by their names: "
             "take all of them, or **kwargs"
@@ -86,12 +86,12 @@ def _class_problem(cls: Any, what: str, define: str, first: str) -> str:
         return f"has {what} without {', '.join(sorted(cls.__abstractmethods__))}: {define}"
     if inspect.iscoroutinefunction(cls.__init__):
         return f"has {what} with an async __init__: use def, and await in {first}"
-    if not _takes(cls):
+    if not takes(cls):
         return f"has {what}{_signature(cls)}, which is made without arguments: give each a default"
     return ""
 
 
-def _takes(function: Any, *arguments, **named) -> bool:
+def takes(function: Any, *arguments, **named) -> bool:
     """Whether it can be called so, as far as its signature says."""
     try:
         inspect.signature(function).bind(*arguments, **named)
@@ -106,7 +106,7 @@ def _signature(function: Any) -> str:
     return str(inspect.signature(function))
 
 
-def _where(error: BaseException, path: str) -> str:
+def where(error: BaseException, path: str) -> str:
     """The error, with the last line of the file that was running."""
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
     place = f"line {lines[-1]}: " if lines else ""
@@ -119,7 +119,7 @@ def _looked_at(name: str, path: str) -> dict[str, Any]:
         problem = problem_of(name, module)
         return {"problem": "" if has_more and not hasattr(module, name) else problem, "of_gpu": False}
     except BaseException as error:  # sys.exit in a module ends an engine too
-        text = _where(error, path)
+        text = where(error, path)
         of_gpu = any(word in text.lower() for word in ("cuda", "nvidia", "gpu")) and not isinstance(error, ImportError)
         return {"problem": f"cannot be imported: {text}", "of_gpu": of_gpu}
 

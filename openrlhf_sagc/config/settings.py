@@ -53,13 +53,18 @@ class Settings(SimpleNamespace):
 def settled(args: SimpleNamespace) -> Settings:
     """What OpenRLHF's arguments come to; they stay as they are."""
     args = with_hidden_key(args)
-    if not args.rollout.sagc.enable:
-        args.rollout.sagc.group_sizes = [args.rollout.n_samples_per_prompt]
+    sagc, algo = args.rollout.sagc, args.algo
+    if not sagc.enable:
+        sagc.group_sizes, sagc.policy = [args.rollout.n_samples_per_prompt], None
+    # Ray's processes have another working folder.
+    sagc.policy = sagc.policy and os.path.abspath(sagc.policy)
+    own_filter = algo.dynamic_filtering_policy if algo.dynamic_filtering_enable else None
+    algo.dynamic_filtering_policy = own_filter and os.path.abspath(own_filter)
     if args.rollout.drafts != "off":
         args.vllm.engine_args = {**args.vllm.engine_args, "speculative_config": SIBLINGS}
     if args.rollout.trace is not None:
         ending = os.sep * args.rollout.trace.endswith(os.sep)  # of a folder
-        path = os.path.abspath(args.rollout.trace)  # Ray's processes have another working folder
+        path = os.path.abspath(args.rollout.trace)
         args.rollout.trace = path + ending * (path != os.sep)
     for name in ("rollouts_to", "rollouts_from"):
         if folder := getattr(args.train, name):

@@ -22,7 +22,9 @@ def describe(args: Settings) -> str:
         parts = [
             f"every step has {args.rollout.batch_size} prompts (--rollout.batch_size), at group size {combinations} samples"
         ]
-    if len(sizes) > 1:
+    if flags.policy:
+        parts.append(f"{flags.policy} chooses the group size of each")
+    elif len(sizes) > 1:
         aim = (
             "as large as possible" if flags.objective == "size" else "the one with the most effective samples a second"
         )
@@ -32,6 +34,8 @@ def describe(args: Settings) -> str:
             f"straggler in at most {100 * flags.max_straggler_rate:g} % of the groups in the long run (a rollout of "
             f"{flags.straggler_ratio:g} times the group's median {unit})"
         )
+    if args.algo.dynamic_filtering_policy:
+        parts.append(f"{args.algo.dynamic_filtering_policy} says which groups are trained")
     if tail.enable:
         parts.append(_tail_batching(args))
     if tail.enable and len(sizes) > 1 and tail.response_ratio > 1:

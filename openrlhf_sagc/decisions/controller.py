@@ -108,16 +108,6 @@ class StragglerAwareGroupController:
         """Samples per prompt for the next step."""
         return self._group_size
 
-    @property
-    def hazard(self) -> float:
-        """Posterior mean probability that one rollout of a group is a straggler."""
-        return self._model.hazard
-
-    @property
-    def feasible(self) -> bool:
-        """False once groups of the smallest size are seen to break the limit, beyond chance."""
-        return self._model.least_rate(self.group_sizes[0], INFEASIBLE_Z) <= self.max_straggler_rate
-
     def observe(
         self,
         groups: Iterable[Sequence[float]],
@@ -161,8 +151,9 @@ class StragglerAwareGroupController:
         `group_size` is the size for the next step, `straggler_rate` the last step's share of groups with an event,
         `straggler_rate_mean` its mean over all steps (what the limit bounds), `virtual_queue`, `balance`, `price`,
         `hazard` and `clustering` as in the module's description, `feasible` 0 where even the smallest size is seen to
-        break the limit.
+        break the limit, beyond chance.
         """
+        feasible = self._model.least_rate(self.group_sizes[0], INFEASIBLE_Z) <= self.max_straggler_rate
         return {
             "group_size": float(self._group_size),
             "straggler_rate": self._rate,
@@ -170,9 +161,9 @@ class StragglerAwareGroupController:
             "virtual_queue": self._queue,
             "balance": self._balance,
             "price": self._price,
-            "hazard": self.hazard,
+            "hazard": self._model.hazard,
             "clustering": self._model.clustering,
-            "feasible": float(self.feasible),
+            "feasible": float(feasible),
         }
 
     def state_dict(self) -> dict[str, float | int | dict[str, list[float]]]:

@@ -4,10 +4,10 @@ The sampler also says how many groups to dispatch. That rule and the sizes of it
 """
 
 import math
-from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple, Protocol
 
-from openrlhf_sagc.decisions.records import FEWEST
+from openrlhf_sagc.decisions.records import FEWEST, Candidate
 
 REASONS = ("all_right", "all_wrong", "constant", "out_of_range", "reward_missing")
 PRIOR_GROUPS = 8.0  # groups of a size that the model of the success rates weighs as much as
@@ -19,7 +19,7 @@ MARGIN = 1.0  # standard deviations of the number of kept groups by which a disp
 class Verdict(NamedTuple):
     """What became of a group.
 
-    `group_size` counts its members. `reason` is why it is dropped (one of REASONS), None if it is kept. Of the members that
+    `group_size` counts its members. `reason` is why it is dropped (one of REASONS, or a filter's own), None if it is kept. Of the members that
     have a reward, `right` is the share of right ones, and `right_pairs` that of pairs which are both right; both are None
     where that is not known.
     """
@@ -28,6 +28,16 @@ class Verdict(NamedTuple):
     reason: str | None
     right: float | None = None
     right_pairs: float | None = None
+
+
+class GroupFilter(Protocol):
+    """Says of a group why it is dropped, or None if it is kept; its state is plain data."""
+
+    def admit(self, group: Candidate) -> str | None: ...
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
 
 
 class DynamicSampler:
@@ -45,6 +55,7 @@ class DynamicSampler:
         check_range: drop groups whose mean score is not strictly inside score_range as well.
         max_gen_batches: a step dispatches at most this many times the groups it needs.
         discount: factor by which a step's verdicts fade with every later step.
+        filter: judges groups in the place of tolerance and range, which decide no more.
 
     Raises:
         ValueError: an argument is out of its range; the message names it.
@@ -58,6 +69,7 @@ class DynamicSampler:
         check_range: bool = False,
         max_gen_batches: int = 10,
         discount: float = 0.9,
+        filter: GroupFilter | None = None,
     ):
         if tolerance is not None and not 0 <= tolerance < math.inf:
             raise ValueError(f"tolerance must be a finite number of at least 0, got {tolerance}")
@@ -71,21 +83,23 @@ class DynamicSampler:
         self.check_range = check_range
         self.max_gen_batches = max_gen_batches
         self.discount = discount
+        self.filter = filter
         self._seen: dict[int, float] = {}  # discounted number of groups, by size
         self._kept: dict[int, float] = {}  # those of them that were kept
         self._groups = 0.0  # discounted number of groups whose right samples are known, of any size
         self._right = 0.0  # sum of their shares of right samples
         self._right_pairs = 0.0  # sum of their shares of right pairs
 
-    def judge(self, scores_R: Sequence[float | None]) -> Verdict:
+    def judge(self, scores_R: Sequence[float | None], candidate: Callable[[], Candidate] | None = None) -> Verdict:
         """The verdict on a group with these raw scores, before any shaping; None stands for a reward that failed.
 
-        A group with such is judged by its other scores, if these are FEWEST at least.
+        A group with such is judged by its other scores, if these are FEWEST at least. `candidate` makes what a filter sees.
         """
         scores, size = [score for score in scores_R if score is not None], len(scores_R)
         if not scores or len(scores) < min(size, FEWEST):
             return Verdict(size, "reward_missing")
-        reason, count = self._reason_to_drop(scores), len(scores)
+        reason = self.filter.admit(candidate()) if self.filter and candidate else self._reason_to_drop(scores)
+        count = len(scores)
         if count < 2:
             return Verdict(size, reason)
         middle = sum(self.score_range) / 2
@@ -128,6 +142,7 @@ class DynamicSampler:
             "groups": self._groups,
             "right": self._right,
             "pairs": self._right_pairs,
+            **({"filter": self.filter.state_dict()} if self.filter else {}),
         }
 
     def load_state_dict(self, state: dict) -> None:
@@ -135,6 +150,8 @@ class DynamicSampler:
         self._seen = {size: seen for size, seen, _ in state["seen"]}
         self._kept = {size: kept for size, _, kept in state["seen"]}
         self._groups, self._right, self._right_pairs = state["groups"], state["right"], state["pairs"]
+        if self.filter and "filter" in state:
+            self.filter.load_state_dict(state["filter"])
 
     def _reason_to_drop(self, scores: Sequence[float]) -> str | None:
         if self.tolerance is None:

@@ -4,7 +4,6 @@ import math
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from openrlhf_sagc.decisions.controller import StragglerAwareGroupController
 from openrlhf_sagc.decisions.dynamic_sampling import DynamicSampler
 from openrlhf_sagc.decisions.in_flight import InFlight
 from openrlhf_sagc.decisions.length_prediction import LengthPredictor
@@ -16,6 +15,25 @@ from openrlhf_sagc.decisions.step_model import StepModel
 from openrlhf_sagc.decisions.token_weights import PlainSteps, TokenWeights, Trained
 
 WAITS_WEIGHT = 0.1  # of a step in the mean of what steps have waited for rewards
+Lengths = Sequence[Sequence[float]]  # of rollouts, by groups
+
+
+class SizePolicy(Protocol):
+    """Chooses the group size of every step. `StragglerAwareGroupController` says what the verbs are; a policy that is given
+    as FILE.py:Class may take fewer of the arguments behind `groups`."""
+
+    @property
+    def group_size(self) -> int: ...
+
+    def observe(
+        self, groups: Lengths, *, running: list[list[bool]], forecasts: list[Forecast] | None, frame_ends: bool
+    ) -> None: ...
+
+    def metrics(self) -> dict[str, float]: ...
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
 
 
 class Batcher(Protocol):
@@ -54,7 +72,7 @@ class StepPlanner:
         signal: a rollout's length as the controller sees it, "tokens" or "seconds".
         num_engines: engines to place rollouts on.
         whole_groups: whether all rollouts of a group go to one engine, with a predictor too.
-        step_model: expects a step's seconds at each size, for a controller whose objective is throughput.
+        step_model: expects a step's seconds at each of `group_sizes`, for the objective throughput.
         token_weights: says what a step counts as; None for a loss that is not a mean over tokens.
 
     `flight` is what is in flight, `steps` the number of steps that are closed.
@@ -62,7 +80,7 @@ class StepPlanner:
 
     def __init__(
         self,
-        controller: StragglerAwareGroupController,
+        controller: SizePolicy,
         sampler: DynamicSampler,
         batcher: Batcher,
         predictor: LengthPredictor | None,
@@ -74,13 +92,14 @@ class StepPlanner:
         num_engines: int,
         whole_groups: bool = False,
         step_model: StepModel | None = None,
+        group_sizes: Sequence[int] = (),
         token_weights: TokenWeights | None = None,
     ) -> None:
         self.controller = controller
         self.sampler = sampler
         self.batcher = batcher
         self.predictor = predictor
-        self.step_model = step_model
+        self.step_model, self._group_sizes = step_model, group_sizes
         self.token_weights = token_weights
         self._hold, self._samples, self._prompts = hold, samples, prompts
         self._signal = signal
@@ -148,13 +167,14 @@ class StepPlanner:
         self._waits = [waited, mean + WAITS_WEIGHT * (waited - mean)]
         tokens = [[rollout.tokens for rollout in group] for group in step.lengths]
         running = [[not rollout.finished for rollout in group] for group in step.lengths]
-        shown: Sequence[Sequence[float]] = tokens
+        shown: Lengths = tokens
         if self._signal == "seconds":
             shown = [[rollout.running_seconds for rollout in group] for group in step.lengths]
         # Of sorted steps, or of short rounds and the long one that finishes what these left behind.
         ends_frame = step.part.of == 1 if step.part else step.round.prompt_ratio == 1
         may_change = ends_frame and (self.step_model is None or self.step_model.is_timed)
-        self.controller.observe(shown, running, self._forecasts(tokens, running), may_change)
+        forecasts = self._forecasts(tokens, running)
+        self.controller.observe(shown, running=running, forecasts=forecasts, frame_ends=may_change)
 
     def timed(self, seconds: float) -> None:
         """The step that is closed took so long, up to the beginning of the next one's rollouts; before that begins."""
@@ -228,7 +248,7 @@ class StepPlanner:
         ratio = getattr(self.batcher, "prompt_ratio", 1.0)
         forecasts = [
             model.forecast(size, self._num_groups(size), self.sampler.acceptance_rate(size), ratio)
-            for size in self.controller.group_sizes
+            for size in self._group_sizes
         ]
         rewards = self._waits[1] if model.is_timed else 0.0  # before, forecasts are in units of the first step
         return [forecast._replace(seconds=forecast.seconds + rewards) for forecast in forecasts]

@@ -161,6 +161,17 @@ class CountDrafts(NamedTuple):
     """Asks an engine, in the place of a prompt, for the counts of its drafts, see `Drafts.counts`."""
 
 
+class Candidate(NamedTuple):
+    """A group that is back, as a filter of one's own sees it: the prompt's text and label, and lists with an entry for each
+    member that has a reward: its raw score, its length in response tokens, and whether it was cut off at its limit."""
+
+    prompt: str
+    label: Any
+    scores: list[float]
+    lengths: list[int]
+    truncated: list[bool]
+
+
 class Ended(NamedTuple):
     """A rollout that has ended in an engine: its group, its place there, and the response; None if only its reward is missing."""
 
@@ -190,3 +201,14 @@ class Back(NamedTuple):
     responses: list[dict]
     members: list[int]
     fate: Fate | None
+
+    def candidate(self, scores_R: Sequence[float | None]) -> Candidate:
+        """The group whose members have these scores; None stands for a reward that failed."""
+        scored = [(score, place) for score, place in zip(scores_R, self.members) if score is not None]
+        return Candidate(
+            self.group.prompt.text,
+            self.group.prompt.label,
+            [score for score, _ in scored],
+            [self.rollouts[place].tokens for _, place in scored],
+            [bool(self.responses[place].get("truncated")) for _, place in scored],
+        )

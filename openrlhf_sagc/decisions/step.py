@@ -15,6 +15,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import repeat
 from typing import Any, Protocol, cast
 
@@ -289,7 +290,7 @@ class Step:
 
     def judge(self, back: Back, scores_R: Sequence[float | None], samples: Sequence[Any]) -> Fate:
         """Keep the group with those of its samples that have a score for training, or drop it."""
-        verdict = self.policies.sampler.judge(scores_R)
+        verdict = self.policies.sampler.judge(scores_R, partial(back.candidate, scores_R))
         self.verdicts.append(verdict)
         if verdict.reason is not None:
             return Fate.DROPPED

@@ -4,7 +4,8 @@ import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 
-from openrlhf_sagc.decisions.controller import StragglerAwareGroupController
+from openrlhf_sagc.config.refusal import PREFIX
+from openrlhf_sagc.config.settings import Settings
 from openrlhf_sagc.decisions.dynamic_sampling import REASONS
 from openrlhf_sagc.decisions.planner import StepPlanner
 from openrlhf_sagc.decisions.records import Rollout
@@ -16,7 +17,7 @@ from openrlhf_sagc.driver.step_seconds import IDLE_TAIL, REWARD_WAIT
 def control_metrics(planner: StepPlanner, step: Step) -> dict[str, float]:
     """Scalars of the policies after a step: `sagc/*`, `tail_batching/*` and `token_weight/*` where those are on."""
     control = planner.controller.metrics()
-    control |= {"next_group_size": control["group_size"], "group_size": float(step.group_size)}
+    control |= {"next_group_size": float(planner.controller.group_size), "group_size": float(step.group_size)}
     weights = planner.token_weights.metrics() if planner.token_weights else {}
     rounds = planner.batcher.metrics()
     if rounds:
@@ -49,7 +50,7 @@ def sampling_metrics(step: Step, ages: Sequence[int]) -> dict[str, float]:
         "gen_batches": step.dispatched / step.num_groups,
         "accepted": len(trained) + len(unused) + len(flight.accepted),
         "acceptance_rate": step.acceptance_rate,
-        **{f"dropped_{reason}": dropped[reason] for reason in REASONS},
+        **{f"dropped_{reason}": dropped[reason] for reason in (*REASONS, *dropped)},
         "aborted": step.stopped,
         "aborted_tokens": step.unused_tokens,
         "discarded": len(unused),
@@ -134,29 +135,25 @@ def wait_metrics(idle_tail: float, rewards: float, generation: float, rollouts: 
     }
 
 
-def control_warnings(
-    controller: StragglerAwareGroupController, signal: str, metrics: dict[str, float], longest: int
-) -> dict[str, str]:
-    """What keeps the controller from doing its work, by kind; empty if nothing does.
+def control_warnings(sagc: Settings, metrics: dict[str, float], longest: int) -> dict[str, str]:
+    """What keeps group control from doing its work, by kind; empty if nothing does, or if no policy knows the limit.
 
     Args:
-        controller: after a step.
-        signal: what it observes, "tokens" or "seconds".
-        metrics: of the step.
+        sagc: the flags of group control.
+        metrics: of a step.
         longest: tokens that a response may have.
     """
     warnings = {}
-    if not controller.feasible:
+    if not metrics.get("sagc/feasible", 1.0):
         warnings["infeasible"] = (
-            f"--rollout.sagc.max_straggler_rate {controller.max_straggler_rate} is out of reach: even groups of "
-            f"{controller.group_sizes[0]} exceed it (hazard {controller.hazard:.3f}); raise the limit or "
-            "--rollout.sagc.straggler_ratio"
+            f"{PREFIX}max_straggler_rate {sagc.max_straggler_rate} is out of reach: even groups of "
+            f"{min(sagc.group_sizes)} exceed it (hazard {metrics['sagc/hazard']:.3f}); raise the limit or {PREFIX}straggler_ratio"
         )
     headroom = metrics.get("sagc/length_headroom", math.inf)
-    if signal == "tokens" and headroom < controller.straggler_ratio:
+    if "sagc/feasible" in metrics and sagc.signal == "tokens" and headroom < sagc.straggler_ratio:
         warnings["censored"] = (
             f"the longest response allowed, {longest} tokens, is {headroom:.2f} times the median one, so truncation "
-            f"hides stragglers at --rollout.sagc.straggler_ratio {controller.straggler_ratio} and the limit has no effect: "
+            f"hides stragglers at {PREFIX}straggler_ratio {sagc.straggler_ratio} and the limit has no effect: "
             "allow longer responses or lower the ratio"
         )
     return warnings

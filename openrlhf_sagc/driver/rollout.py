@@ -29,7 +29,7 @@ from openrlhf_sagc.driver.kept_steps import keep_step
 from openrlhf_sagc.driver.prompts import DataloaderPrompts
 from openrlhf_sagc.driver.reward_failures import RewardFailures
 from openrlhf_sagc.driver.samples import Sample, loss_tokens, sample_of
-from openrlhf_sagc.driver.saved_state import FORMAT, check_saved_state, resumed_state
+from openrlhf_sagc.driver.saved_state import FORMAT, check_saved_state, others_of_ones_own, resumed_state
 from openrlhf_sagc.driver.step_seconds import StepClock
 from openrlhf_sagc.driver.streaming import StepSamples, Stream
 from openrlhf_sagc.driver.trace import RunTrace
@@ -221,6 +221,8 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
         """
         state = checkpoint_states.get("samples_generator", {})
         check_saved_state(state, self.settings.ckpt.path)
+        for line in others_of_ones_own(state, self.settings):
+            logger.warning(line)
         state = resumed_state(state, self.settings, len(self.prompts_dataloader))
         if not state["drained"]:
             self.prompts_dataloader.load_state_dict(checkpoint_states["data_loader_state_dict"])
@@ -300,8 +302,7 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
             **self._draft_metrics(step),
         }
         if self.settings.rollout.sagc.enable:
-            signal = self.settings.rollout.sagc.signal
-            warnings |= metrics.control_warnings(self.planner.controller, signal, self.metrics, longest)
+            warnings |= metrics.control_warnings(self.settings.rollout.sagc, self.metrics, longest)
         warnings |= messages.reward_wait_warning(step.number, generation, self.metrics)
         for kind, warning in warnings.items():
             self._warn_once(kind, warning)

@@ -1,17 +1,19 @@
 """What a checkpoint holds of the scheduler: its format, checked before any of it is loaded, and what other flags change in it."""
 
+from collections.abc import Iterator
 from typing import Any
 
-from openrlhf_sagc.config.refusal import OFF, PREFIX, words
+from openrlhf_sagc.config.refusal import FILTER, OFF, PREFIX, words
 from openrlhf_sagc.config.settings import Settings
 from openrlhf_sagc.decisions.records import Prompt
+from openrlhf_sagc.own_policies import name_of
 from openrlhf_sagc.run.data import is_described, other_data, refusal_of
 
 # Add 1 whenever the entries of a `state_dict` of the scheduler or its parts change, or those of a record in it.
 FORMAT = 8
 # 3 has neither the digest of the trace nor `data`, and neither 3 nor 4 a frame of prompts; groups that these keep are rolled
 # out again. None of them has the forecasts of tail batching, which begin anew. Before 7 waits for rewards are unknown, before 8
-# what was expected of the last groups.
+# what was expected of the last groups. A policy of one's own adds its part to that of the controller or the sampler.
 LOADED = (3, 4, 5, 6, 7, FORMAT)
 
 
@@ -35,6 +37,24 @@ def check_saved_state(state: dict, path: str) -> None:
             f"--ckpt.path {path} holds the scheduler's state in another format: samples_generator.format is {found}, and "
             f"this version of openrlhf_sagc loads {LOADED[0]} to {FORMAT}: resume with the version that saved it, or start from its model"
         )
+
+
+def others_of_ones_own(state: dict[str, Any], args: Settings) -> Iterator[str]:
+    """A line for each policy of one's own, saved or of this run, that does not go on with what it has learned.
+
+    Args:
+        state: as saved.
+        args: OpenRLHF's.
+    """
+    pairs = (
+        (PREFIX, state["controller"], args.rollout.sagc.policy),
+        (FILTER, state["sampler"].get("filter", {}), args.algo.dynamic_filtering_policy),
+    )
+    for prefix, saved, word in pairs:
+        before, now = saved.get("policy"), name_of(word)
+        if before != now:
+            anew = f"{now}, which begins anew" if now else "none"
+            yield f"--ckpt.path {args.ckpt.path} was saved with {prefix}policy {before or 'none'}, and this run has {anew}"
 
 
 def resumed_state(state: dict[str, Any], args: Settings, prompts: int) -> dict[str, Any]:

@@ -26,7 +26,7 @@ def package_flags() -> dict[str, argparse.Action]:
     taken = {FILTER + name: name for name in FILTER_FLAGS}
     for prefix in (PREFIX, TAIL):
         taken |= {flag: flag.removeprefix(prefix) for flag in flags if flag.startswith(prefix)}
-    return {name: flags[flag] for flag, name in taken.items() if name not in ("enable", "method")}
+    return {name: flags[flag] for flag, name in taken.items() if name not in ("enable", "method", "policy")}
 
 
 def add_package_flags(parser: argparse.ArgumentParser) -> None:
@@ -63,6 +63,7 @@ def training_arguments(policy: Policy, arguments: argparse.Namespace) -> SimpleN
     flags |= {f"--{action.dest}": getattr(arguments, name) for name, action in package_flags().items()}
     flags |= {
         PREFIX + "group_sizes": sizes,
+        PREFIX + "policy": policy.own,
         PREFIX + "hold": hold,
         TAIL + "enable": policy.tail is not None,
         TAIL + "method": policy.tail or "auto",

@@ -1,6 +1,8 @@
 """Simulated runs of policies on numbers of GPUs; the settings are the flags of simulate.py."""
 
 from argparse import Namespace
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pandas as pd
@@ -14,16 +16,17 @@ from lib.simulation.workloads import WorkloadSource
 from rich.console import Console
 from rich.progress import Progress
 
-from openrlhf_sagc.policies import build_planner
+from openrlhf_sagc.own_policies import PolicyError
+from openrlhf_sagc.policies import build_controller, build_planner
 
 SUMMED = ("decoded_tokens", "wasted_tokens", "trained_tokens", "expected_tokens")  # of a step; a row has their shares
 
 
-def check_sizes(policy: Policy, arguments: Namespace) -> None:
-    """The policy's group sizes fit the step.
+def check_policy(policy: Policy, arguments: Namespace) -> None:
+    """The policy's group sizes fit the step, and one's own can be made.
 
     Raises:
-        ValueError: they do not; the message names the flag.
+        ValueError: it does not; the message names the flag.
     """
     sizes, initial = sizes_of(policy, arguments)
     if initial not in sizes:
@@ -38,6 +41,20 @@ def check_sizes(policy: Policy, arguments: Namespace) -> None:
             f"--policies {policy.name}: a group size of {wrong[0]} is below 2 or does not divide the {samples} samples of "
             f"a step (--batch_size {arguments.batch_size} x --n_samples_per_prompt {arguments.n_samples_per_prompt})"
         )
+    if policy.own:
+        with _named():
+            build_controller(training_arguments(policy, arguments))
+
+
+@contextmanager
+def _named() -> Iterator[None]:
+    """Errors of a policy's parts, with the flags of the command."""
+    try:
+        yield
+    except PolicyError as error:
+        raise ValueError(f"--policies{str(error).removeprefix('policy')}") from None
+    except ValueError as error:
+        raise ValueError(f"--{error}") from None
 
 
 def train(
@@ -64,10 +81,8 @@ def train(
             "actors: use packed, or fewer GPUs"
         )
     num_engines = (gpus - work.actor_gpus) // costs.gpus_per_engine
-    try:
+    with _named():
         planner = build_planner(training_arguments(policy, arguments), num_engines=num_engines)
-    except ValueError as error:
-        raise ValueError(f"--{error}") from None
     return SimulatedTraining(
         planner, source, costs, gpus=gpus, prompt_tokens=arguments.prompt_tokens, seed=arguments.seed, work=work
     )
@@ -130,6 +145,8 @@ def _one_step(run: SimulatedTraining, where: str, arguments: Namespace) -> dict[
     """`run.step()`, with its errors in terms of the flags."""
     try:
         return run.step()
+    except PolicyError as error:
+        raise ValueError(f"--policies{str(error).removeprefix('policy')}") from None
     except RuntimeError as error:
         cap = f"--max_gen_batches {arguments.max_gen_batches} reached, {where}"
         raise ValueError(f"{cap}: {error}: use prompts that are solved sometimes") from None

@@ -95,7 +95,7 @@ class FailingReward:
     def __getattr__(self, name: str):
         return getattr(self._sampler, name)
 
-    def judge(self, scores_R):
+    def judge(self, scores_R, candidate=None):
         fails_R = self._generator.random(len(scores_R)) < self.share
         self.failures += int(fails_R.sum())
         return self._sampler.judge([None if fails else score for score, fails in zip(scores_R, fails_R)])

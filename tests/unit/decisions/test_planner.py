@@ -93,7 +93,7 @@ def test_a_frame_ends_with_its_long_round(monkeypatch):
     controller = StragglerAwareGroupController([4])
     planner = StepPlanner(controller, DynamicSampler(), TailBatcher(), None, **settings)
     ends: list[bool] = []
-    monkeypatch.setattr(controller, "observe", lambda lengths, running, forecasts, may_change: ends.append(may_change))
+    monkeypatch.setattr(controller, "observe", lambda lengths, frame_ends, **_: ends.append(frame_ends))
     for long, ratio, part in (
         (False, 1.25, None),
         (True, 1.0, None),
@@ -155,10 +155,11 @@ def test_waits_for_rewards_are_a_term_of_their_own_in_the_forecasts_of_all_sizes
                 return super().decide(num_groups, group_size, outlook)
 
         controller = StragglerAwareGroupController([2, 4])
-        settings = dict(hold="samples", samples=8, prompts=4, signal="seconds", num_engines=1, step_model=StepModel(1))
-        planner = StepPlanner(controller, DynamicSampler(tolerance=None), Watches(), None, **settings)
+        settings = dict(hold="samples", samples=8, prompts=4, signal="seconds", num_engines=1)
+        of_model = dict(step_model=StepModel(1), group_sizes=[2, 4])
+        planner = StepPlanner(controller, DynamicSampler(tolerance=None), Watches(), None, **settings, **of_model)
         observe, shown, queue = controller.observe, [], PromptQueue(Source(50))
-        controller.observe = lambda groups, *more: shown.append((groups, *more)) or observe(groups, *more)
+        controller.observe = lambda groups, **more: shown.append((groups, more)) or observe(groups, **more)
         for _ in range(3):
             step = planner.begin(queue)
             for group in step.dispatch():
@@ -170,7 +171,7 @@ def test_waits_for_rewards_are_a_term_of_their_own_in_the_forecasts_of_all_sizes
             planner.timed(20.0 + waited)
             step.close(keep=False, tokens_of=lambda group: 28)
             assert (step.elapsed, step.generated) == (10.0 + waited, 10.0)
-        groups, _, found, _ = shown[-1]
+        groups, found = shown[-1][0], shown[-1][1]["forecasts"]
         assert {length for lengths in groups for length in lengths} == {9.0}
         forecasts[waited] = [forecast.seconds for forecast in found]
     assert [slow - quick for slow, quick in zip(forecasts[90.0], forecasts[0.0])] == pytest.approx([90.0, 90.0])

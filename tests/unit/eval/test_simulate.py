@@ -72,8 +72,11 @@ def test_a_policy_names_what_its_steps_keep(command):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--policies", "fixed:x"], "--policies fixed:x: use fixed:N or sagc; behind fixed:N or sagc .tail"),
-        (["--policies", "unpatched:8"], "--policies unpatched:8: use fixed:N or sagc"),
+        (
+            ["--policies", "fixed:x"],
+            "--policies fixed:x: use fixed:N or sagc or FILE.py:Class; behind fixed:N or sagc or FILE",
+        ),
+        (["--policies", "unpatched:8"], "--policies unpatched:8: use fixed:N or sagc or FILE.py:Class; behind"),
         (["--policies", "sagc@tokens"], "--policies sagc@tokens: use fixed:N or sagc"),
         (["--policies", "sagc:8"], "--policies sagc:8: use fixed:N or sagc"),
         (["--policies", "fixed:8,fixed:5"], "--policies fixed:5: a group size of 5 .* does not divide the 64 samples"),

@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from lib.policies import Policy, parse_policy
+from lib.policies import KINDS, Policy, parse_policy
 
 
 @pytest.mark.parametrize(
@@ -23,10 +23,14 @@ from lib.policies import Policy, parse_policy
             "unpatched:8+filter",
             Policy("unpatched:8+filter", "unpatched", 8, None, None, False, None, frozenset({"filter"})),
         ),
+        (
+            "my/sizes.py:Mine+tail:sort@prompts",
+            Policy("sizes.py:Mine+tail:sort", "own", None, "sort", None, False, "prompts", own="my/sizes.py:Mine"),
+        ),
     ],
 )
 def test_a_word_is_read(word, policy):
-    assert parse_policy(word) == policy
+    assert parse_policy(word, (*KINDS, "own")) == policy
     assert policy.is_fixed_size == (policy.size is not None and "+" not in word)
 
 
@@ -45,6 +49,7 @@ def test_a_word_is_read(word, policy):
         "unpatched:8+forward",
         "unpatched:8+filter+tail",
         "fixed:8+stream+stream",
+        "sizes.py:Mine",
         "",
         "+tail",
     ],

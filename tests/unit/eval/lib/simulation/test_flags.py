@@ -29,7 +29,13 @@ def test_names_and_defaults_are_trainings():
     assert all(name in action.dest and action.default == defaults[action.dest] for name, action in flags.items())
     switches = {name for name in defaults if name.startswith(("rollout.sagc.", "rollout.tail_batching."))}
     switches -= {action.dest for action in flags.values()}
-    assert switches == {"rollout.sagc.enable", "rollout.tail_batching.enable", "rollout.tail_batching.method"}
+    names = {
+        "rollout.sagc.enable",
+        "rollout.sagc.policy",
+        "rollout.tail_batching.enable",
+        "rollout.tail_batching.method",
+    }
+    assert switches == names
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,435 @@
+"""Policies that others write: in the driver's loop on fake engines, their refusals, their state."""
+
+import io
+import json
+
+import pytest
+import torch
+from fake_engines import ONE_SIZE, on_close, prompts_of
+from flags import arguments_with
+
+import openrlhf_sagc.driver.rollout as rollout
+from openrlhf_sagc.own_policies import PolicyError
+from openrlhf_sagc.policies import build_controller, build_sampler
+
+SIZES = '''
+import random
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from openrlhf_sagc.controller import StragglerAwareGroupController
+
+
+class Bandit:
+    """Epsilon-greedy over the sizes; its arms are tensors, its size is one of numpy's."""
+
+    def __init__(self, group_sizes, **settings):
+        self.sizes, self.settings = group_sizes, settings
+        self.random, self.arm = random.Random(0), 0
+        self.value, self.count = torch.zeros(len(group_sizes)), torch.zeros(len(group_sizes))
+
+    @property
+    def group_size(self):
+        return np.int64(self.sizes[self.arm])
+
+    def observe(self, groups, **more):
+        self.more = more
+        self.count[self.arm] += 1
+        full = np.mean([np.mean(group) / max(group) for group in groups])
+        self.value[self.arm] += (full - self.value[self.arm]) / self.count[self.arm]
+        best = self.random.random() < 0.5
+        self.arm = int(self.value.argmax()) if best else self.random.randrange(len(self.sizes))
+
+    def metrics(self):
+        return {"best": self.value.max(), "arm": np.float32(self.arm)}
+
+    def state_dict(self):
+        arms = {"value": self.value, "count": self.count, "arm": np.int64(self.arm)}
+        return {**arms, "random": self.random.getstate()}
+
+    def load_state_dict(self, state):
+        self.value, self.count, self.arm = state["value"], state["count"], state["arm"]
+        self.random.setstate(state["random"])
+
+
+class Capped(StragglerAwareGroupController):
+    """Group control that never takes the largest size."""
+
+    @property
+    def group_size(self):
+        return min(self._group_size, self.group_sizes[-2])
+
+
+@dataclass
+class Fixed:
+    group_sizes: tuple
+    group_size: object = 8
+
+    def observe(self, groups): ...
+    def metrics(self): return {}
+    def state_dict(self): return {}
+    def load_state_dict(self, state): ...
+
+
+class Restless(Fixed):
+    """Another size at every look at it."""
+
+    def __init__(self, group_sizes):
+        self.group_sizes, self.looks = group_sizes, 0
+
+    @property
+    def group_size(self):
+        self.looks += 1
+        return self.group_sizes[self.looks % len(self.group_sizes)]
+
+    @group_size.setter
+    def group_size(self, size): ...
+
+
+class Watches(Fixed):
+    def observe(self, groups, running, frame_ends):
+        self.seen = groups, running, frame_ends
+'''
+
+
+@pytest.fixture
+def file(tmp_path):
+    """file(source) -> the path of a module that has it."""
+
+    def write(source=SIZES, name="sizes.py"):
+        (tmp_path / name).write_text(source)
+        return str(tmp_path / name)
+
+    return write
+
+
+def policy_of(word, **flags):
+    given = {"rollout.n_samples_per_prompt": 8, "rollout.batch_size": 8, "rollout.sagc.policy": word}
+    return build_controller(arguments_with(given | {f"rollout.sagc.{name}": value for name, value in flags.items()}))
+
+
+def through_a_checkpoint(state):
+    """As DeepSpeed saves it, and as a later run's --rollout.length_history reads it: without unpickling classes."""
+    file = io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    return torch.load(file, weights_only=True)
+
+
+def respond(prompt, size):
+    return [(5 + (prompt * 37 + place * 11) % 60, float(place % 2)) for place in range(size)]
+
+
+def metrics_of(generator, steps):
+    sizes = []
+    on_close(generator, lambda step: sizes.append(step.group_size))
+    for _ in range(steps):
+        generator.generate_samples()
+    return sizes, generator.metrics
+
+
+# --- group sizes ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["Bandit", "Capped", "Fixed", "Restless"])
+def test_a_run_goes_by_it_and_goes_on_as_if_it_had_not_been_interrupted(make_generator, file, name):
+    flags = {"group_sizes": [2, 4, 8], "policy": f"{file()}:{name}", "objective": "throughput"}
+    generator = make_generator(400, respond, **flags)
+    before, _ = metrics_of(generator, 4)
+    saved = through_a_checkpoint(generator.state_dict())
+    resumed = make_generator(400, respond, **flags)
+    resumed.load_state_dict(saved)
+    steps = [metrics_of(run, 4)[0] for run in (generator, resumed)]
+    if name == "Restless":  # has no state
+        assert steps[0][0] == steps[1][0] and set(before + steps[1]) == {2, 4, 8}
+    else:
+        assert steps[0] == steps[1]
+        assert set(before + steps[0]) == {"Bandit": {2, 4}, "Capped": {4}, "Fixed": {8}}[name]
+
+
+def test_it_is_read_once_a_step(make_generator, file):
+    generator = make_generator(400, respond, group_sizes=[2, 4, 8], policy=f"{file()}:Restless")
+    sizes, metrics = metrics_of(generator, 6)
+    assert sizes == [4, 8, 2] * 2 and metrics["sagc/next_group_size"] == 4 and metrics["sagc/group_size"] == 2
+
+
+def test_it_gets_what_it_names(make_generator, file):
+    policy = policy_of(f"{file()}:Bandit", tradeoff=3.0)
+    settings = {"straggler_ratio": 2.5, "max_straggler_rate": 0.2, "tradeoff": 3.0, "discount": 0.98}
+    assert policy._own.settings == settings | {"objective": "throughput", "initial_group_size": 8}
+    assert policy._own.sizes == (4, 8, 16, 32) and policy.group_size == 4 and type(policy.group_size) is int
+    for name, signal in (("Bandit", "tokens"), ("Watches", "seconds")):
+        generator = make_generator(400, policy=f"{file()}:{name}", signal=signal, group_sizes=[4, 8])
+        generator.generate_samples()
+        own = generator.planner.controller._own
+        if name == "Bandit":
+            assert own.more == {"running": [[False] * 4] * 4, "forecasts": None, "frame_ends": True}
+        else:
+            assert own.seen == ([[10.0] * 8] * 2, [[False] * 8] * 2, True)
+
+
+def test_its_metrics_are_logged_beside_the_straggler_rate(make_generator, file, monkeypatch):
+    warnings = []
+    monkeypatch.setattr(rollout.logger, "warning", warnings.append)
+    tailed = lambda prompt, size: [(10, float(place % 2)) for place in range(size - 1)] + [(90, 1.0)]  # noqa: E731
+    generator = make_generator(400, tailed, policy=f"{file()}:Bandit")
+    generator.generate_samples()
+    assert generator.metrics["sagc/straggler_rate"] == 1.0 == generator.metrics["sagc/straggler_rate_mean"]
+    assert generator.metrics["sagc/best"] > 0 and "sagc/virtual_queue" not in generator.metrics
+    for _ in range(40):
+        generator.generate_samples()
+    assert not warnings  # of a limit that it does not know
+
+
+# What stands in the file behind the class's head, and the line.
+GOOD = {
+    "__init__(self, group_sizes)": "self.group_size = 8",
+    "observe(self, groups)": "...",
+    "metrics(self)": "return {}",
+    "state_dict(self)": "return {}",
+    "load_state_dict(self, state)": "...",
+}
+
+
+def source(changes=(), head="class Mine:"):
+    methods = GOOD | dict(changes)
+    body = [f"    def {call}:\n        {code}\n" for call, code in methods.items() if code]
+    return "\n".join([head, *body])
+
+
+REFUSED = {
+    "no class is named": ("", "names no class: use FILE.py:Class"),
+    "a file that does not exist": ("/none/sizes.py:Mine", "cannot be imported: there is no file /none/sizes.py"),
+    "syntax": ("def a(:", "cannot be imported: SyntaxError: invalid syntax (sizes.py, line 1)"),
+    "an import": ("\nimport none", "cannot be imported: line 2: ModuleNotFoundError: No module named 'none'"),
+    "an end": ("import sys\nsys.exit(3)", "cannot be imported: line 2: SystemExit: 3"),
+    "another class": ("import json\nclass Other: ...", "is not there: "),
+    "no verb": (source({"observe(self, groups)": ""}), "has no method observe(groups): add it"),
+    "no state": (source({"state_dict(self)": ""}), "has no method state_dict(): add it"),
+    "no groups": (
+        source({"observe(self, groups)": "", "observe(self)": "..."}),
+        "has a method observe that cannot be called as observe(groups): let it take that",
+    ),
+    "async": (source(head="class Mine:\n    async def metrics(self): ...") + "\n    metrics = _metrics", None),
+    "no constructor": (
+        "class Mine: ...",
+        "cannot be made as Mine(group_sizes, **settings): TypeError: Mine() takes no",
+    ),
+    "a constructor that needs more": (
+        source({"__init__(self, group_sizes)": "", "__init__(self, group_sizes, epsilon)": "..."}),
+        "missing 1 required positional argument: 'epsilon'",
+    ),
+    "a constructor that raises": (
+        source({"__init__(self, group_sizes)": "1 / 0"}),
+        "cannot be made as Mine(group_sizes, **settings): line 3: ZeroDivisionError: division by zero",
+    ),
+    "no size": (
+        source({"__init__(self, group_sizes)": "..."}),
+        "fails in group_size: AttributeError: 'Mine' object has no attribute 'group_size'",
+    ),
+    "a size that is a method": (source({"group_size(self)": "return 8", "__init__(self, group_sizes)": ""}), None),
+    **{
+        f"size {size}": (
+            source({"__init__(self, group_sizes)": f"self.group_size = {size}"}),
+            f"gives group_size {size}: use an int, one of [4, 8, 16, 32]",
+        )
+        for size in ("5", "8.0", "True", "None", "'8'")
+    },
+}
+REFUSED["async"] = (
+    source({"metrics(self)": ""}) + "\n    async def metrics(self): ...",
+    "has a method metrics that cannot be called as metrics(): let it take that, without async",
+)
+REFUSED["a size that is a method"] = (
+    source({"__init__(self, group_sizes)": "...", "group_size(self)": "return 8"}),
+    "gives group_size <bound method Mine.group_size of <",
+)
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_class_that_does_not_fit_is_one_line(file, case):
+    text, line = REFUSED[case]
+    word = text if text.startswith("/") else f"{file(text)}:Mine" if text else "Mine"
+    with pytest.raises(PolicyError) as refused:
+        policy_of(word)
+    message = str(refused.value)
+    assert message.startswith(f"policy {word} ") and line in message and "\n" not in message and len(message) < 500
+    if case == "another class":
+        assert message.endswith("has Other")
+
+
+@pytest.mark.parametrize(
+    "change, line",
+    [
+        ({"observe(self, groups)": "self.group_size = 5"}, "gives group_size 5: use an int, one of [4, 8]"),
+        ({"observe(self, groups)": "groups[0][99]"}, "fails in observe: line 6: IndexError: list index out of range"),
+        ({"metrics(self)": "return [1]"}, "gives metrics [1], which is no dictionary of numbers: AttributeError"),
+        ({"metrics(self)": "return {'a': 'b'}"}, "gives metrics {'a': 'b'}, which is no dictionary of numbers"),
+        (
+            {"state_dict(self)": "return {'me': self}"},
+            "has a Mine in its state_dict: a checkpoint holds numbers, texts",
+        ),
+    ],
+)
+def test_a_mistake_in_a_step_ends_the_run_in_one_line(make_generator, file, change, line):
+    word = f"{file(source(change))}:Mine"
+    generator = make_generator(40, policy=word, rollout__n_samples_per_prompt=8)
+    with pytest.raises(PolicyError) as ended:
+        generator.generate_samples()
+        generator.state_dict()
+    assert str(ended.value).startswith(f"policy {word} {line}") and "\n" not in str(ended.value)
+
+
+@pytest.mark.parametrize("flag", ["rollout.sagc", "algo.dynamic_filtering"])
+def test_the_command_refuses_it_before_ray_starts(run_trainer, file, flag):
+    word = f"{file('class Mine: ...')}:Mine"
+    dot = "." if flag == "rollout.sagc" else "_"
+    with pytest.raises(SystemExit) as refused:
+        run_trainer(f"--{flag}{dot}enable", f"--{flag}{dot}policy", word, "--rollout.sagc.group_sizes", "4", "8")
+    line = str(refused.value)
+    assert line.startswith(f"openrlhf_sagc: --{flag}{dot}policy {word} ") and "\n" not in line
+    assert "takes no arguments" in line or "has no method admit(group): add it" in line
+
+
+# --- checkpoints of other policies ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("before, now", [(None, "Fixed"), ("Bandit", "Fixed"), ("Bandit", None), ("Fixed", "Fixed")])
+def test_a_checkpoint_of_another_policy_goes_on_and_a_line_says_so(make_generator, file, monkeypatch, before, now):
+    warnings = []
+    monkeypatch.setattr(rollout.logger, "warning", warnings.append)
+    given = [{"policy": name and f"{file()}:{name}", "group_sizes": [4, 8]} for name in (before, now)]
+    generator = make_generator(400, respond, **given[0])
+    metrics_of(generator, 3)
+    saved = through_a_checkpoint(generator.state_dict())
+    resumed = make_generator(400, respond, **given[1])
+    resumed.load_state_dict(saved)
+    sizes, metrics = metrics_of(resumed, 2)
+    assert sizes[0] == saved["samples_generator"]["controller"]["group_size"]
+    assert (sizes[1] == 8) >= (now == "Fixed") and "sagc/straggler_rate" in metrics
+    names = [f"sizes.py:{name}" if name else "none" for name in (before, now)]
+    anew = f"{names[1]}, which begins anew" if now else "none"
+    line = f"--ckpt.path ckpt was saved with --rollout.sagc.policy {names[0]}, and this run has {anew}"
+    assert warnings == [line] * (before != now)
+
+
+def test_a_single_size_takes_the_place_of_a_policys(make_generator, file):
+    generator = make_generator(400, respond, policy=f"{file()}:Bandit", group_sizes=[4, 8])
+    metrics_of(generator, 3)
+    saved = through_a_checkpoint(generator.state_dict())
+    resumed = make_generator(400, respond, enable=False, group_sizes=[8], rollout__n_samples_per_prompt=8)
+    resumed.load_state_dict(saved)
+    assert metrics_of(resumed, 2)[0] == [8, 8]
+
+
+# --- filters --------------------------------------------------------------------------------------------------------
+
+FILTERS = '''
+class Short:
+    def __init__(self, tolerance, range):
+        self.settings, self.seen = (tolerance, range), []
+
+    def admit(self, group):
+        self.seen.append(group)
+        return "too_short" if max(group.lengths) < 11 else None
+
+
+class Twice:
+    """Keeps every second group."""
+
+    def __init__(self):
+        self.count = 0
+
+    def admit(self, group):
+        self.count += 1
+        return None if self.count % 2 else "odd"
+
+    def state_dict(self):
+        return {"count": self.count}
+
+    def load_state_dict(self, state):
+        self.count = state["count"]
+
+
+class Wrong:
+    def admit(self, group):
+        return VALUE
+'''
+
+
+def filtered(make_generator, word, respond=respond, filtering=True, **flags):
+    return make_generator(400, respond, filtering, algo__dynamic_filtering_policy=word, **ONE_SIZE, **flags)
+
+
+def test_a_filter_judges_in_the_place_of_the_scores(make_generator, file):
+    """All scores are equal, so dynamic sampling would keep nothing; a member without a reward is left out."""
+
+    def respond(prompt, size):
+        return [
+            (10 if prompt % 2 else 20, 1.0, None, "no reward" if prompt == 6 and not place else None)
+            for place in range(size)
+        ]
+
+    generator = filtered(make_generator, f"{file(FILTERS)}:Short", respond, reward__max_failure_share=0.5)
+    samples, pass_rate, *_ = generator.generate_samples()
+    assert prompts_of(samples) == [0, 2, 4, 6] and pass_rate < 100
+    assert generator.metrics["dynamic_filtering/dropped_too_short"] >= 3
+    assert generator.metrics["dynamic_filtering/dropped_all_right"] == 0
+    filter = generator.planner.sampler.filter._own
+    assert filter.settings == (1e-6, (0, 1))
+    group = next(group for group in filter.seen if group.prompt == "6")
+    assert (group.label, group.scores, group.lengths, group.truncated) == ("", [1.0] * 3, [20] * 3, [False] * 3)
+    assert generator.planner.sampler.acceptance_rate(4) < 1
+
+
+def test_groups_without_rewards_are_dropped_before_a_filter_sees_them(make_generator, file):
+    failed = lambda prompt, size: [(20, 1.0, None, "no reward" if prompt == 0 else None)] * size  # noqa: E731
+    generator = filtered(make_generator, f"{file(FILTERS)}:Short", failed, reward__max_failure_share=1.0)
+    generator.generate_samples()
+    assert generator.metrics["dynamic_filtering/dropped_reward_missing"] == 1
+    assert "0" not in {group.prompt for group in generator.planner.sampler.filter._own.seen}
+
+
+@pytest.mark.parametrize("name", ["Short", "Twice"])
+def test_the_state_of_a_filter_is_saved_if_it_has_one(make_generator, file, monkeypatch, name):
+    warnings = []
+    monkeypatch.setattr(rollout.logger, "warning", warnings.append)
+    word = f"{file(FILTERS)}:{name}"
+    generator = filtered(make_generator, word)
+    metrics_of(generator, 3)
+    saved = through_a_checkpoint(generator.state_dict())
+    resumed = filtered(make_generator, word)
+    resumed.load_state_dict(saved)
+    kept = {"state": {"count": generator.planner.sampler.filter._own.count}} if name == "Twice" else {}
+    assert saved["samples_generator"]["sampler"]["filter"] == {"policy": f"sizes.py:{name}", **kept} and not warnings
+    if name == "Twice":
+        assert resumed.planner.sampler.filter._own.count == kept["state"]["count"] > 0
+    other = filtered(make_generator, None)
+    other.load_state_dict(saved)
+    (line,) = warnings
+    assert f"was saved with --algo.dynamic_filtering_policy sizes.py:{name}, and this run has none" in line
+
+
+@pytest.mark.parametrize("value", ["True", "False", "0", "''", "['a']"])
+def test_a_filter_that_gives_no_reason_ends_the_run_in_one_line(make_generator, file, value):
+    word = f"{file(FILTERS.replace('VALUE', value))}:Wrong"
+    with pytest.raises(PolicyError) as ended:
+        filtered(make_generator, word).generate_samples()
+    assert str(ended.value).startswith(f"policy {word} gives {value} in admit: use None to keep a group, or a text")
+    assert "\n" not in str(ended.value)
+
+
+def test_a_filter_that_keeps_a_state_can_load_it(file):
+    text = "class Half:\n    def admit(self, group): ...\n    def state_dict(self): return {}\n"
+    flags = {"algo.dynamic_filtering_enable": True, "algo.dynamic_filtering_range": (0, 1)}
+    with pytest.raises(PolicyError, match=r"Half has no method load_state_dict\(state\): add it"):
+        build_sampler(arguments_with(flags | {"algo.dynamic_filtering_policy": f"{file(text)}:Half"}))
+
+
+def test_without_policies_a_checkpoint_has_no_more_than_before(make_generator):
+    generator = make_generator(40, respond, True)
+    generator.generate_samples()
+    state = json.loads(json.dumps(generator.state_dict(), default=lambda value: value.tolist()))["samples_generator"]
+    assert not {"policy", "state"} & state["controller"].keys() and "filter" not in state["sampler"]
