@@ -12,6 +12,7 @@ import numpy as np
 from lib.given import json_of, reading
 from lib.paths import output_folder
 from lib.run_logs.read import read
+from lib.run_report import waiting
 from lib.run_report.measured import Arm, Measured, measure
 from lib.run_report.write import plain, write_report
 from lib.tables import reader_may_leave
@@ -85,10 +86,13 @@ def main() -> None:
             figures = plain(summary(run, heldout))
     except ValueError as error:
         sys.exit(visible(f"eval/report.py: {error}"))
-    write_report([Arm(Path(arguments.run).resolve().name, [run])], arguments.output)
+    arm = Arm(Path(arguments.run).resolve().name, [run])
+    write_report([arm], arguments.output)
     (arguments.output / "report.json").write_text(json.dumps(figures, indent=2) + "\n")
     with reader_may_leave():
         print_table(figures, heldout)
+        for line in waiting.lines([arm]):
+            print(visible(line))
         print(arguments.output / "report.html")
 
 

@@ -250,7 +250,7 @@ def _add_files(group: argparse._ArgumentGroup) -> None:
         TRACE,
         default=None,
         metavar="FILE",
-        help="write a CSV row per rollout (tokens, seconds, correct, ...) for eval/advise.py and eval/simulate.py",
+        help="write a CSV row per rollout (tokens, seconds, correct, ...) for eval/simulate.py",
     )
     group.add_argument(
         LENGTH_HISTORY,

@@ -97,21 +97,6 @@ def train_command(tree: str, task: Path, output: Path, flags: list[str], *, eage
     return ["bash", script, tree, task, output, *flags, *(["--vllm.enforce_eager"] if eager else [])]
 
 
-def train_once(tree: str, task: Path, output: Path, flags: list[str]) -> None:
-    """Train to the end of the data with the OpenRLHF of build/TREE, unless a run with these flags is finished.
-
-    Raises:
-        ValueError: the run failed.
-    """
-
-    def train() -> None:
-        code = run_logged(train_command(tree, task, output, flags), output / "train.log")
-        if code:
-            raise ValueError(f"a run failed with exit code {code}, see {output / 'train.log'}")
-
-    once(output, [tree, str(task.resolve()), *flags, state_of(tree, task)], train)
-
-
 def run_logged(command: list, log: Path, **environment: str) -> int:
     """Run a command with all its output in `log`; its exit code.
 

@@ -1,4 +1,7 @@
-"""Makes the results of a study again: `python eval/studies NAME`, with its flags. A study is a folder here with a run.py."""
+"""Makes the results of a study again: `python eval/studies NAME`, with its flags. A study is a folder here with a run.py.
+
+The code of others is in an earlier commit, which a study's name says.
+"""
 
 import ast
 import importlib
@@ -7,6 +10,9 @@ from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parent
 sys.path[0] = str(FOLDER.parent)  # where lib and studies are
+COMMIT = "9a1459f"  # the last one with the code of
+FROZEN = ["defaults", "dynamic_sampling", "floor", "grader", "group_sizes", "health", "overhead", "placement"]
+FROZEN += ["predict", "published", "rewards", "simulate", "token_weights"]
 
 
 def main() -> None:
@@ -18,7 +24,10 @@ def main() -> None:
             print(
                 f"  {each:18} {ast.get_docstring(ast.parse((FOLDER / each / 'run.py').read_text())).splitlines()[0]}"
             )
+        print(f"\nIn commit {COMMIT}: {', '.join(FROZEN)}.")
         return
+    if name in FROZEN:
+        sys.exit(f"eval/studies {name}: its results are kept, and its code is older: git checkout {COMMIT} runs it")
     if name not in names:
         sys.exit(f"eval/studies: {name or 'no name'} is not a study: give one of {', '.join(names)}")
     sys.argv[0] = f"eval/studies {name}"

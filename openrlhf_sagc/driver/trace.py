@@ -1,4 +1,4 @@
-"""The trace of a run: a row a rollout, in a CSV file that eval/simulate.py and eval/advise.py read."""
+"""The trace of a run: a row a rollout, in a CSV file that eval/simulate.py and eval/compare.py read."""
 
 import fcntl
 import hashlib

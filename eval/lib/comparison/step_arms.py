@@ -1,15 +1,15 @@
-"""The arms of the study step_time, which the study predict simulates, and the prompts that their runs need."""
+"""The arms of the study step_time, and the prompts that their runs need."""
 
 import itertools
 from pathlib import Path
 
 from lib.comparison.arms import SAMPLES
-from lib.comparison.group_size_runs import WARM_UP
 
 # The parts of a faster step: flags of --train with what they are on and off.
 SWITCHES = {"old_log_probs": ("auto", "forward"), "micro_batches": ("length", "shuffled"), "stream": ("auto", "off")}
 UNPATCHED, ALL_ON, ALL_OFF = "unpatched", "all on", "all off"
 ARMS = [UNPATCHED, ALL_ON, *(f"without {name}" for name in SWITCHES), ALL_OFF]
+WARM_UP = 5  # first steps, which are left out
 ARM = ["algorithm", "size", "arm"]  # columns of steps.csv that name one
 GROUPS_MADE = {"grpo": 1, "dapo": 1.5}  # for one that is trained: dynamic sampling drops groups
 

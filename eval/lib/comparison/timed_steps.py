@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import pandas as pd
-from lib.comparison.group_size_runs import WARM_UP
 from lib.comparison.logs import PHASES
+from lib.comparison.step_arms import WARM_UP
 from lib.run_logs.read import read_run
 from lib.turns import paused_seconds, without_pauses
 

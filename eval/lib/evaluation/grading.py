@@ -1,6 +1,6 @@
 """Grading of responses: final answers compared by math-verify, or an OpenRLHF reward file, in processes that can be killed.
 
-math-verify knows more equal forms than OpenRLHF's `openrlhf.utils.math_utils.grade_answer`; eval/studies grader measures
+math-verify knows more equal forms than OpenRLHF's `openrlhf.utils.math_utils.grade_answer`; eval/studies/grader has
 both.
 """
 

@@ -25,6 +25,7 @@ FIRST_OF = {  # column -> tags, of which the first that is logged counts
     "long_round": ["tail_batching/long_round"],
     "idle_tail": ["rollout/idle_tail_seconds"],
     "idle_fraction": ["rollout/idle_fraction"],
+    "queue": ["rollout/queue_seconds"],
     "straggler_rate": ["sagc/straggler_rate"],
     "virtual_queue": ["sagc/virtual_queue"],
     "pass_rate": ["dynamic_filtering_pass_rate"],

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 from lib.paths import write_whole
-from lib.run_report import differences, health, heldout, learning, plots, render, seconds, traces
+from lib.run_report import differences, health, heldout, learning, plots, render, seconds, traces, waiting
 from lib.run_report.content import Section, Table
 from lib.run_report.measured import Arm
 from lib.run_report.statistics import ends_of
@@ -73,7 +73,7 @@ def _of_algorithm(
         rows = heldout.summaries(arms, settings)
         base = next(arm for arm in arms if arm.name == rows[0]["best_fixed"])
         verdicts += heldout.verdict(rows, settings["target"])
-    verdicts = seconds.verdicts(base, [arm for arm in arms if arm is not base]) + verdicts
+    verdicts = seconds.verdicts(base, [arm for arm in arms if arm is not base]) + verdicts + waiting.lines(arms)
     by_name = {figure.name: figure._replace(name=prefix + figure.name) for figure in plots.figures(arms)}
     of_seconds, learned, lengths = (
         seconds.section(arms, base),

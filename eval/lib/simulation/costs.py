@@ -49,7 +49,7 @@ class CostModel:
 
     @classmethod
     def load(cls, path: Path) -> "CostModel":
-        """Read a JSON object with these fields; what it says besides (OTHERS) is for readers and advise.py.
+        """Read a JSON object with these fields; what it says besides (OTHERS) is for readers.
 
         Raises:
             ValueError: it is no such file; the message is one line and begins with the path.

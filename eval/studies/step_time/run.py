@@ -21,8 +21,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from lib.comparison.arms import ALGORITHMS, MICRO_BATCH_SIZE, SAMPLES, SHAPES, flags_of, shape_in_words
-from lib.comparison.group_size_runs import WARM_UP
-from lib.comparison.step_arms import ALL_ON, ARM, ARMS, UNPATCHED, check_prompts, prompts_of, values_of
+from lib.comparison.step_arms import ALL_ON, ARM, ARMS, UNPATCHED, WARM_UP, check_prompts, prompts_of, values_of
 from lib.comparison.tasks import task_of
 from lib.comparison.timed_steps import read_steps
 from lib.machine import data_type, processor_name, usable_cores

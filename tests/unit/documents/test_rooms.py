@@ -75,7 +75,6 @@ EVAL = {
     "evaluation": set(),
     "benchmarks": set(),
     "gpu_checks": {"benchmarks", "run_logs"},
-    "advice": {"simulation", "run_logs"},
 }
 
 
@@ -127,7 +126,7 @@ def test_decisions_import_records_and_what_they_may():
 def test_commands_and_studies_import_lib_alone_and_its_rooms_what_they_may():
     graph = arrows(ROOT / "eval", "")
     commands = {module for module in graph if "." not in module} - {"lib"}
-    assert commands == {"advise", "compare", "evaluate", "on_gpu", "report", "simulate", "train_kept"}
+    assert commands == {"compare", "evaluate", "on_gpu", "report", "simulate", "train_kept"}
     for module, targets in graph.items():
         head, _, rest = module.partition(".")
         room = rest.partition(".")[0]

@@ -24,8 +24,8 @@ def study(monkeypatch, tmp_path):
     runner = import_module("studies.__main__")
 
     def run(name, *words):
-        output = [] if name == "predict" else ["--output", tmp_path / "out"]
-        monkeypatch.setattr(sys, "argv", ["eval/studies", name, *map(str, [*words, *output])])
+        words = [*words, "--output", tmp_path / "out"]
+        monkeypatch.setattr(sys, "argv", ["eval/studies", name, *map(str, words)])
         runner.main()
         return tmp_path / "out"
 

@@ -1,6 +1,5 @@
 """Benchmarks of per-token advantages: nothing is timed whose result is another."""
 
-import pandas as pd
 import pytest
 import torch
 
@@ -13,39 +12,6 @@ def gpu():
     from lib.benchmarks import gpu
 
     return gpu
-
-
-def test_figures_are_measured_and_kept(run_in_tree, tmp_path):
-    code = f"""
-import sys
-from pathlib import Path
-sys.path.insert(0, "eval")
-from studies.overhead.advantages import write
-write(Path({str(tmp_path)!r}), *{SMALL})
-"""
-    assert "GPU: not measured" in run_in_tree("cpu-base", "-c", code, env={"CUDA_VISIBLE_DEVICES": ""})
-    times = pd.read_csv(tmp_path / "cpu.csv")
-    assert times.path.tolist() == 2 * ["OpenRLHF", "closed form"]
-    assert times.kl.tolist() == 2 * [False] + 2 * [True]
-    assert (times.seconds > 0).all() and times.same_bits.all() and (times.max_difference == 0).all()
-    sent = pd.read_csv(tmp_path / "bytes.csv").set_index("sent").bytes_per_token
-    # OpenRLHF sends three int64 and four float32 tensors; here a token and two log-probabilities have 4 bytes each, and the
-    # KL has 4; pickle adds some for each field.
-    assert sent["OpenRLHF"] - sent["a reward a sample"] == pytest.approx(28, abs=1)
-    assert sent["a reward a sample, and the KL"] - sent["a reward a sample"] == pytest.approx(4, abs=0.5)
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["bytes.csv", "cpu.csv"]
-
-
-@pytest.mark.parametrize("error", [2e-5, float("nan")])
-def test_no_speed_up_is_reported_for_another_result(error, tmp_path, monkeypatch, capsys):
-    from studies.overhead import advantages
-
-    right = advantages.rollout_advantages
-    monkeypatch.setattr(advantages, "rollout_advantages", lambda *inputs: right(*inputs) + error)
-    with pytest.raises(SystemExit, match="parity is red: no speed-up is reported"):  # a message: exit code 1
-        advantages.write(tmp_path, *SMALL)
-    shown = capsys.readouterr().out
-    assert "closed form" in shown and "ratio" not in shown and not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(

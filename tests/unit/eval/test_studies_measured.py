@@ -5,110 +5,14 @@ import json
 from importlib import import_module
 
 import lib.runs
-import numpy as np
 import pandas as pd
 import pytest
 from comparison_runs import scalars, write_run
 from cpu_stack import ROOT
 from lib.comparison.arms import shape_flags
-from lib.comparison.group_size_runs import WARM_UP
-from lib.comparison.step_arms import ARMS, SWITCHES
-from lib.paths import STUDIES
-from lib.simulation.costs import CostModel
-from lib.simulation.lengths import Trace
+from lib.comparison.step_arms import ARMS, SWITCHES, WARM_UP
 
 # --- on the CPU stack, whose runs are replaced ------------------------------------------------------------------------
-
-
-def timed_log(costs, source, hold, size, steps):
-    """What TensorBoard would hold of steps that cost this, their groups drawn from `source`."""
-    module = import_module("studies.simulate.run")
-    generator = np.random.default_rng(size)
-    groups = module.SAMPLES // size if hold == "samples" else module.PROMPTS
-    drawn = [source.draw_rollouts(source.draw_prompts(groups, generator), size, generator)[0] for _ in range(steps)]
-    log = pd.DataFrame({"rollout/num_samples": [tokens.size for tokens in drawn]})
-    log["rollout/response_length_max"] = [tokens.max() for tokens in drawn]
-    log["response_length"] = [tokens.mean() for tokens in drawn]
-    log["total_length"] = log["response_length"] + 8
-    tokens = log["response_length"] * log["rollout/num_samples"]
-    every, longest = log["total_length"] * log["rollout/num_samples"], log["rollout/response_length_max"]
-    log["timing/generation"] = costs.generation_base + costs.decode_base * longest + costs.decode_per_request * tokens
-    log["timing/generation"] += costs.prefill_per_token * (every - tokens)
-    log["timing/make_experience"] = costs.experience_base + costs.experience_per_token * every
-    log["timing/ppo_train"] = costs.train_base + costs.train_per_token * every
-    log["timing/broadcast"] = costs.sync
-    return log.assign(**{"timing/step_total": log[list(module.PARTS.values())].sum(axis=1)})
-
-
-def test_calibration_finds_the_costs_behind_logs_and_predicts_a_size_left_out(study, small, task, tmp_path):
-    module = import_module("studies.simulate.run")
-    per = {
-        "decode_per_request": 3e-5,
-        "experience_per_token": 2e-5,
-        "train_per_token": 7e-5,
-        "prefill_per_token": 1e-4,
-    }
-    base = {"decode_base": 2e-3, "generation_base": 0.1, "experience_base": 0.03, "train_base": 0.02, "sync": 0.13}
-    costs, source = CostModel(**per, **base, **module.GIVEN), Trace(STUDIES / "simulate/countdown.csv")
-
-    def run(task, output, flags):
-        hold, size = output.name.split("-fixed-")
-        return timed_log(costs, source, hold, int(size), 300)
-
-    small("simulate.run", run=run, ROUNDS=1, SIMULATED_STEPS=300)
-    out = study("simulate", "--task", task, "--engine", tmp_path / "engine.json")
-    table = pd.read_csv(out / "calibration.csv")
-    assert table["error_percent"].abs().max() < 5 and len(table) == 8
-    assert vars(CostModel.load(tmp_path / "engine.json")) == pytest.approx(vars(costs), rel=1e-6)
-    assert json.loads((tmp_path / "engine.json").read_text())["calibration"].endswith("out/calibration.csv")
-    with pytest.raises(SystemExit, match="^eval/studies simulate: --engine .*: it is a folder: give a file$"):
-        study("simulate", "--task", task, "--engine", tmp_path)
-
-
-def test_a_policy_is_compared_with_the_fixed_sizes_that_meet_its_limit(study, small, task):
-    effective = iter([10.0, 20.0, 40.0, 30.0, 36.0, 18.0, 22.0])
-    rates = iter([0.1, 0.15, 0.3, 0.5, 0.5, 0.2, 0.2])
-
-    def run(task, output, flags):
-        steps = {name: 8.0 for name in module.COLUMNS} | {"sagc/straggler_rate": next(rates)}
-        return pd.DataFrame([steps | {"timing/step_total": 7.0 / next(effective)}] * 2)
-
-    module = small("group_sizes.run", REPETITIONS=1, run=run)
-    out = study("group_sizes", "--task", task)
-    table = pd.read_csv(out / "table.csv")
-    assert table["policy"].tolist()[4:] == ["throughput, limit 0.95", "throughput, limit 0.2", "size, limit 0.2"]
-    assert table["share of the best"].tolist() == pytest.approx([0.25, 0.5, 1, 0.75, 0.9, 0.9, 1.1], abs=1e-3)
-    none = module.with_shares(table.assign(**{"straggler rate": 0.5}))["share of the best"]
-    assert none.tolist()[5:] == pytest.approx([1.8, 2.2], abs=1e-2)  # the smallest size stands in
-
-
-def test_groups_with_a_signal_are_counted_in_the_rewards_log(study, small, task):
-    def once(output, made_with, train):
-        output.mkdir(parents=True, exist_ok=True)
-        train()
-        return 0, 60
-
-    def run_logged(command, log, REWARD_LOG):
-        assert len((log.parent / "prompts.jsonl").read_text().splitlines()) == module.PROMPTS
-        patched = command[2] == "cpu-patched"
-        scores = {"a": [0.0, 1.0] * 4, "b": [1.0] * 8} if patched else {"a": [0.0, 1.0] * 4, "b": [0.5] * 8}
-        lines = [f"{prompt} {score} 5 1.0\n" for prompt, group in scores.items() for score in group]
-        (log.parent / "rewards.log").write_text("".join(lines))
-        log.write_text("Global step 1: done")
-        return 0
-
-    def read_run(folder):
-        samples = 8 if "patched" in folder.parts[-3].removeprefix("mixed-un") and "un" not in folder.parts[-3] else 16
-        return pd.DataFrame({"rollout/num_samples": [samples], "timing/generation": [1.0]})
-
-    module = small(
-        "dynamic_sampling.run", once=once, run_logged=run_logged, read_run=read_run, DATA={"mixed": ["hard"]}
-    )
-    small("dynamic_sampling.run", RUNS=task.parent / "runs")
-    out = study("dynamic_sampling", "--task", task)
-    table = pd.read_csv(out / "table.csv").set_index("OpenRLHF")
-    assert table.loc["unpatched", "with a signal"] == 0.5 and table.loc["patched", "with a signal"] == 1
-    assert table["samples scored"].tolist() == [16] * 3 and (out / "dynamic_sampling.png").stat().st_size > 10_000
 
 
 PAUSES = {"unpatched": 0.25, "all on": 0.125, "all off": 0.0}  # in the first step that counts

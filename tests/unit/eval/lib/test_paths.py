@@ -90,15 +90,14 @@ def test_files_have_the_permissions_that_the_umask_leaves(tmp_path):
     assert stat.S_IMODE((tmp_path / "private.json").stat().st_mode) == 0o600
 
 
-@pytest.mark.parametrize("script", ["simulate", "advise"])
-def test_no_output_takes_the_place_of_an_input(script, monkeypatch, tmp_path):
+def test_no_output_takes_the_place_of_an_input(monkeypatch, tmp_path):
     trace, link = tmp_path / "t.csv", tmp_path / "link.csv"
     trace.write_text("prompt_id,sample_id,tokens\n")
     link.symlink_to(trace)
     for paths in (["--json", str(trace)], ["--json", str(link)]):
-        monkeypatch.setattr(sys, "argv", [f"{script}.py", "--trace", str(trace), *paths])
+        monkeypatch.setattr(sys, "argv", ["simulate.py", "--trace", str(trace), *paths])
         with pytest.raises(SystemExit, match=f"--json {paths[1]}: it is the file of --trace too: give another one"):
-            importlib.import_module(script).main()
+            importlib.import_module("simulate").main()
     assert trace.read_text() == "prompt_id,sample_id,tokens\n"
 
 

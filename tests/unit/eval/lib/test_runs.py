@@ -1,43 +1,19 @@
 """A finished run of an evaluation is used again only for what it was made with."""
 
-import json
-import subprocess
-from pathlib import Path
-from types import SimpleNamespace
-
-import pandas as pd
 import pytest
 from lib import runs
-from lib.comparison import group_size_runs
 from lib.turns import opened_log
-from studies.dynamic_sampling import run as dynamic_sampling
 
 
-@pytest.fixture
-def trained(monkeypatch):
-    """The tasks of the training runs that were started."""
+def test_a_run_is_used_again_for_what_it_was_made_with_only(tmp_path, capsys):
+    """What is made is kept; another task's data, in what it was made with, has it made again."""
     tasks = []
-
-    def run(command, **_):
-        tasks.append(Path(command[3]).name)
-        return SimpleNamespace(returncode=0)
-
-    monkeypatch.setattr(subprocess, "run", run)
-    return tasks
-
-
-@pytest.mark.parametrize("evaluation", ["group_sizes", "dynamic_sampling"])
-def test_runs_of_another_task_are_not_taken_for_done(evaluation, trained, monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr(group_size_runs, "read_run", lambda folder: pd.DataFrame())
     for name in "ab":
         (tmp_path / name / "data").mkdir(parents=True)
-        (tmp_path / name / "data/train.jsonl").write_text(json.dumps({"prompt": "p", "label": "1"}) + "\n")
+        (tmp_path / name / "data/train.jsonl").write_text(name)
     for name in "aabb":
-        if evaluation == "group_sizes":
-            group_size_runs.run(tmp_path / name, tmp_path / "out", ["--flag"])
-        else:
-            dynamic_sampling.run(tmp_path / name, tmp_path / "out", "real", "patched")
-    assert trained == ["a", "b"]
+        runs.once(tmp_path / "out", runs.state_of("cpu-patched", tmp_path / name), lambda: tasks.append(name))
+    assert tasks == ["a", "b"]
     assert (
         capsys.readouterr().err == f"{tmp_path / 'out'} was made with another package, task or flags: it runs again\n"
     )

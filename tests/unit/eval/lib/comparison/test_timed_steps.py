@@ -1,6 +1,6 @@
 import pytest
 from comparison_runs import scalars, write_run
-from lib.comparison.group_size_runs import WARM_UP
+from lib.comparison.step_arms import WARM_UP
 from lib.comparison.timed_steps import read_steps
 
 PHASES = 1.0 + 2.0 + 0.5  # seconds, as `scalars` has them, without generation
