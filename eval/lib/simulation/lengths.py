@@ -3,7 +3,6 @@
 import csv
 import math
 from array import array
-from copy import copy
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,8 +28,7 @@ class Trace:
             is not known. Other columns are ignored.
 
     Attributes:
-        samples_per_prompt, mean_tokens, right_by_prompt: [P] of each prompt's rollouts, the last None if not known.
-        marks: what else the file says, of the whole trace.
+        samples_per_prompt, mean_tokens: [P] of each prompt's rollouts.
 
     Raises:
         ValueError: the file is no such trace; the message begins with the path and the line's number.
@@ -45,23 +43,6 @@ class Trace:
         self.samples_per_prompt = np.bincount(rows.prompts_N)
         self._starts = np.cumsum(self.samples_per_prompt) - self.samples_per_prompt
         self.mean_tokens = np.add.reduceat(self._tokens, self._starts) / self.samples_per_prompt
-        self.right_by_prompt = (
-            None if self._correct is None else np.add.reduceat(self._correct, self._starts, dtype=int)
-        )
-        self.marks = rows.marks
-
-    @property
-    def tokens_by_prompt(self) -> list[np.ndarray]:
-        """Response tokens of each prompt's rollouts."""
-        return [self._tokens[start : start + count] for start, count in zip(self._starts, self.samples_per_prompt)]
-
-    def resampled(self, generator: np.random.Generator) -> "Trace":
-        """A trace of as many prompts, drawn with replacement, each with all its rollouts."""
-        drawn, trace = generator.integers(len(self._starts), size=len(self._starts)), copy(self)
-        for name in ("_starts", "samples_per_prompt", "mean_tokens"):
-            setattr(trace, name, getattr(self, name)[drawn])
-        trace.right_by_prompt = None if self.right_by_prompt is None else self.right_by_prompt[drawn]
-        return trace
 
     def draw_prompts(self, count: int, generator: np.random.Generator) -> list[int]:
         """`count` prompts, for `draw_rollouts`."""
@@ -148,24 +129,12 @@ def capped_mean(logs_B: np.ndarray, within: float, cap: int) -> np.ndarray:
     return np.exp(logs_B + within**2 / 2) * ndtr(far_B - within) + cap * ndtr(-far_B)
 
 
-class Marks(NamedTuple):
-    """What a trace's other columns say: shares of rollouts that were `truncated` (None if not told) and `stopped`.
-
-    `drift` is the median length in the last third of the run's steps over that in the first; None without steps.
-    """
-
-    truncated: float | None
-    stopped: float
-    drift: float | None
-
-
 class Rows(NamedTuple):
     """A trace file's rows but the stopped ones: number of the prompt, tokens, and whether it is correct if known."""
 
     prompts_N: np.ndarray
     tokens_N: np.ndarray
     correct_N: np.ndarray | None
-    marks: Marks
 
 
 def read_trace(path: Path) -> Rows:
@@ -185,28 +154,26 @@ def read_trace(path: Path) -> Rows:
 
 
 def _read_rows(path: Path, reader) -> Rows:
-    prompts, tokens, correct, steps = array("q"), array("q"), bytearray(), array("q")
+    prompts, tokens, correct = array("q"), array("q"), bytearray()
     numbers: dict[str, int] = {}  # of prompts that have rollouts
     first_lines: dict[tuple[str, str], int] = {}
-    seen, cut, told, has_steps = 0, 0, 0, True
     try:
         columns = _columns(next(reader, []))
         fields, has_correct = len(columns), None
-        places = [columns.get(name) for name in (*REQUIRED, "correct", "truncated", "stopped", "step")]
+        places = [columns.get(name) for name in (*REQUIRED, "correct", "truncated", "stopped")]
         for row in reader:
             if not row:
                 continue
             if len(row) != fields:
                 raise ValueError(f"not {fields} fields as in line 1")
             words = ["" if place is None else row[place].strip() for place in places]
-            prompt, sample, length, right, truncated, stopped, step = words
+            prompt, sample, length, right, truncated, stopped = words
             line = first_lines.setdefault((prompt, sample), reader.line_num)
             if line != reader.line_num:
                 raise ValueError(f"prompt_id {prompt}, sample_id {sample} are those of line {line}")
             for name, word in (("correct", right), ("truncated", truncated), ("stopped", stopped)):
                 if word not in FLAGS:
                     raise ValueError(f"{name} must be 0 or 1, got {word}")
-            seen += 1
             if stopped == "1":
                 continue
             if has_correct is None:
@@ -216,21 +183,13 @@ def _read_rows(path: Path, reader) -> Rows:
             tokens.append(_tokens(length))
             prompts.append(numbers.setdefault(prompt, len(numbers)))
             correct.append(right == "1")
-            cut, told = cut + (truncated == "1"), told + bool(truncated)
-            try:
-                steps.append(int(step))
-            except (ValueError, OverflowError):
-                has_steps = False
     except (ValueError, csv.Error) as error:
         if isinstance(error, UnicodeDecodeError):
             raise
         raise ValueError(f"{path} line {max(reader.line_num, 1)}: {error}") from None
     if not tokens:
         raise ValueError(f"{path} line {reader.line_num + 1}: no rollouts below the header")
-    tokens_N = np.array(tokens)
-    drift = _drift(np.array(steps), tokens_N) if has_steps else None
-    marks = Marks(cut / told if told else None, 1 - len(tokens) / seen, drift)
-    return Rows(np.array(prompts), tokens_N, np.frombuffer(correct, bool) if has_correct else None, marks)
+    return Rows(np.array(prompts), np.array(tokens), np.frombuffer(correct, bool) if has_correct else None)
 
 
 def _columns(header: list[str]) -> dict[str, int]:
@@ -241,12 +200,6 @@ def _columns(header: list[str]) -> dict[str, int]:
     if len(set(header)) < len(header):
         raise ValueError(f"a column has the name of another one: {', '.join(header)}")
     return {name: place for place, name in enumerate(header)}
-
-
-def _drift(steps_N: np.ndarray, tokens_N: np.ndarray) -> float | None:
-    first, last = np.quantile(steps_N, [1 / 3, 2 / 3])
-    before, after = tokens_N[steps_N <= first], tokens_N[steps_N >= last]
-    return float(np.median(after) / max(np.median(before), 1)) if last > first else None
 
 
 def _tokens(word: str) -> int:

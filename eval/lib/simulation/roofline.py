@@ -20,13 +20,6 @@ class Card(NamedTuple):
 
 
 H100 = Card(3.35e12, 989e12, 80)
-CARDS = {
-    "H100": H100,
-    "H800": H100,  # it differs in its links
-    "H200": Card(4.8e12, 989e12, 141),
-    "H20": Card(4.0e12, 148e12, 96),
-    "GB200": Card(8.0e12, 2500e12, 186),
-}
 
 
 def roofline(

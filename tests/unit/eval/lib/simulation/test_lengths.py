@@ -73,22 +73,6 @@ def test_stopped_rollouts_of_a_runs_trace_are_left_out(tmp_path):
     assert set(trace.draw_rollouts([0], 2, generator)[0].ravel().tolist()) == {5, 7}
 
 
-def test_a_resampled_trace_has_as_many_prompts_with_all_their_rollouts(tmp_path):
-    path = tmp_path / "trace.csv"
-    lines = [f"{prompt},{i},{10 * prompt + i},{i % 2}" for prompt in range(20) for i in range(prompt % 3 + 1)]
-    path.write_text("prompt_id,sample_id,tokens,correct\n" + "\n".join(lines))
-    trace, generator = Trace(path), np.random.default_rng(0)
-    groups = [tuple(tokens) for tokens in trace.tokens_by_prompt]
-    assert groups[4:6] == [(40, 41), (50, 51, 52)] and trace.right_by_prompt.tolist()[3:6] == [0, 1, 1]
-    drawn = trace.resampled(generator)
-    again = [tuple(tokens) for tokens in drawn.tokens_by_prompt]
-    assert len(again) == 20 and set(again) < set(groups)
-    assert drawn.right_by_prompt.tolist() == [trace.right_by_prompt[groups.index(group)] for group in again]
-    assert [tuple(tokens) for tokens in trace.tokens_by_prompt] == groups  # as it was
-    tokens_BG, _ = drawn.draw_rollouts([0] * 50, 1, generator)
-    assert set(tokens_BG.ravel().tolist()) == set(again[0])
-
-
 def test_lognormal_lengths_have_their_moments_and_cap():
     source, generator = (
         LogNormal.parse("lognormal:median=500,between=0.6,within=0.3,cap=100000"),
