@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 from lib.given import text_lines
-from lib.run_logs.starts import COLUMNS, EVAL, TRAIN, Start
+from lib.run_logs.starts import COLUMNS, EVAL, TRAIN, Start, numbered
 
 PHASES = {
     "timing/generation": "generation",
@@ -79,9 +79,9 @@ def read_console(path: Path) -> list[Start]:
         if line.prefix == TRAIN:
             start, last = start + (line.step <= last), line.step
         rows += [(start, line.step, line.prefix + tag, value, at) for tag, value in line.metrics.items()]
-    groups = [group[COLUMNS] for _, group in pd.DataFrame(rows, columns=["start", *COLUMNS]).groupby("start")]
-    names = [f"{path.name} start {number + 1}" if len(groups) > 1 else path.name for number in range(len(groups))]
-    return [Start(name, group) for name, group in zip(names, groups)]
+    return numbered(
+        path.name, [group for _, group in pd.DataFrame(rows, columns=["start", *COLUMNS]).groupby("start")]
+    )
 
 
 def _without_steps(path: Path) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from lib.given import LONGEST, text_lines, text_of
-from lib.run_logs.starts import COLUMNS, EVAL, TRAIN, Start
+from lib.run_logs.starts import EVAL, TRAIN, Start, numbered
 
 HISTORY = "the run's history, as pandas writes it: wandb.Api().run(...).scan_history() as CSV or JSON"
 AXES = {TRAIN: "train/global_step", EVAL: "eval/global_step"}
@@ -18,6 +18,7 @@ OF_TENSORBOARD = "is a chart of TensorBoard, which does not say its tag: give th
 LONG = ["step", "tag", "value"]  # a row a scalar, as readers of event files give them
 RUN_COLUMNS = ("run_id", "run_name", "dir_name", "run")  # of tables that have several runs
 BIN_ENDS = ("__MIN", "__MAX")
+NO_NUMBERS = ["nan", "infinity", "-infinity", "inf", "-inf"]
 MOST_STEPS = 1e9
 SPACE = re.compile(r"\s*")
 TAG = re.compile(r"(.*) - ((?:train|eval)/\S+)")
@@ -55,7 +56,7 @@ def read_json(path: Path) -> dict[str, list[Start]]:
         raise ValueError(f"{path} is no history: export {HISTORY}")
     if len(frame) == 1 and "_wandb" in frame:
         raise ValueError(f"{path} has one value a run: export {HISTORY}")
-    return _histories(path, frame, cut)
+    return {name: _starts(path, rows, cut) for name, rows in _by_run(frame)}
 
 
 def _json_values(path: Path, text: str) -> tuple[list, bool]:
@@ -116,7 +117,7 @@ def read_csv(path: Path) -> dict[str, list[Start]]:
         TAG.fullmatch(str(column)) is None and str(column).startswith(TRAIN) and column != AXES[TRAIN]
         for column in frame
     ):
-        return _histories(path, frame, cut=False)
+        return {name: _starts(path, rows) for name, rows in _by_run(frame)}
     return _charts(path, frame)
 
 
@@ -124,10 +125,6 @@ def _by_run(frame: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
     """The rows of each run, by its name; the name is empty where there is only one."""
     column = next((name for name in RUN_COLUMNS if name in frame and frame[name].astype(str).nunique() > 1), None)
     return [("", frame)] if column is None else [*frame.groupby(frame[column].astype(str), sort=False)]
-
-
-def _histories(path: Path, frame: pd.DataFrame, cut: bool) -> dict[str, list[Start]]:
-    return {name: _starts(path, rows, cut) for name, rows in _by_run(frame)}
 
 
 def _long(path: Path, frame: pd.DataFrame) -> Start:
@@ -158,57 +155,32 @@ def _step_numbers(column: pd.Series) -> pd.Series:
     return numbers.where(numbers.between(0, MOST_STEPS))
 
 
-def _starts(path: Path, frame: pd.DataFrame, cut: bool) -> list[Start]:
+def _rows(cells: pd.Series, step: pd.Series, tag: str, clock: pd.Series | float = np.nan) -> pd.DataFrame:
+    """The rows of one metric: where it has a cell, and where the step has a number."""
+    given = cells.notna() & (cells.astype(str) != "") & ~cells.map(lambda cell: isinstance(cell, (dict, list)))
+    rows = pd.DataFrame({"step": step, "tag": tag, "value": _numbers(cells.where(given)), "wall_time": clock})
+    return rows[given & step.notna()].astype({"step": int})
+
+
+def _starts(path: Path, frame: pd.DataFrame, cut: bool = False) -> list[Start]:
     """The starts of a history. Rows of tables are in it, and rows of evaluations between those of training."""
     if AXES[TRAIN] not in frame:
         raise ValueError(f"{path} has no column {AXES[TRAIN]}: export {HISTORY}")
-    clock = _numbers(frame["_timestamp"]) if "_timestamp" in frame else pd.Series(np.nan, frame.index)
-    step = _step_numbers(frame[AXES[TRAIN]])
+    clock = _numbers(frame["_timestamp"]) if "_timestamp" in frame else np.nan
     # Rows are in their order: where the number of steps does not grow, a resumed run goes on.
-    of_training = step.dropna()
+    of_training = _step_numbers(frame[AXES[TRAIN]]).dropna()
     number = (of_training.diff() <= 0).cumsum().reindex(frame.index).ffill().fillna(0)
     pieces = []
     for prefix, axis in AXES.items():
-        at = _step_numbers(frame[axis]) if axis in frame else pd.Series(np.nan, frame.index)
-        for tag in [name for name in frame if str(name).startswith(prefix) and name != axis]:
-            given = (
-                frame[tag].notna()
-                & (frame[tag].astype(str) != "")
-                & at.notna()
-                & ~frame[tag].map(lambda cell: isinstance(cell, (dict, list)))
-            )
-            values = frame.loc[given, tag]
-            numbers = _numbers(values)
-            if (
-                len(numbers)
-                and (
-                    numbers.notna()
-                    | values.astype(str).str.lower().isin(["nan", "infinity", "-infinity", "inf", "-inf"])
-                ).all()
-            ):
-                pieces.append(
-                    pd.DataFrame(
-                        {
-                            "step": at[given].astype(int),
-                            "tag": tag,
-                            "value": numbers,
-                            "wall_time": clock[given],
-                            "number": number[given],
-                        }
-                    )
-                )
+        for tag in [name for name in frame if axis in frame and str(name).startswith(prefix) and name != axis]:
+            rows = _rows(frame[tag], _step_numbers(frame[axis]), tag, clock)
+            words = frame.loc[rows.index, tag].astype(str).str.lower()
+            if len(rows) and (rows["value"].notna() | words.isin(NO_NUMBERS)).all():
+                pieces.append(rows)
     if not pieces:
         raise ValueError(f"no training steps in {path}: did the run reach its first step?")
     table = pd.concat(pieces).sort_index(kind="stable")
-    groups = [rows for _, rows in table.groupby("number")]
-    return [
-        Start(
-            f"{path.name} start {at + 1}" if len(groups) > 1 else path.name,
-            rows[COLUMNS],
-            cut and at + 1 == len(groups),
-        )
-        for at, rows in enumerate(groups)
-    ]
+    return numbered(path.name, [rows for _, rows in table.groupby(number[table.index].to_numpy())], cut)
 
 
 def _charts(path: Path, frame: pd.DataFrame) -> dict[str, list[Start]]:
@@ -229,13 +201,5 @@ def _charts(path: Path, frame: pd.DataFrame) -> dict[str, list[Start]]:
         ]
         if len(ends) == 2 and ((ends[0] < values) & (values < ends[1])).any():
             raise ValueError(f"{path}: its values are means of several steps: export {HISTORY}")
-        at = _step_numbers(frame[titles[0]])
-        given = (frame[title].astype(str) != "") & at.notna()
-        rows = {
-            "step": at[given].astype(int),
-            "tag": match[2],
-            "value": values[given],
-            "wall_time": np.nan,
-        }
-        runs.setdefault(match[1], []).append(pd.DataFrame(rows))
-    return {name: [Start(path.name, pd.concat(pieces)[COLUMNS])] for name, pieces in runs.items()}
+        runs.setdefault(match[1], []).append(_rows(frame[title], _step_numbers(frame[titles[0]]), match[2]))
+    return {name: [Start(path.name, pd.concat(pieces))] for name, pieces in runs.items()}

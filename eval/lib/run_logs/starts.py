@@ -23,6 +23,7 @@ OF_THE_ACTOR = {
     "ppo_clip_ratio",
     "entropy_loss",
 }
+OF_THE_ACTOR = {TRAIN + name for name in OF_THE_ACTOR}
 OTHERS = {
     "verl": ("timing_s/", "actor/", "critic/score", "critic/rewards"),
     "TRL": ("train/completions/", "train/frac_reward_zero_std", "train/step_time"),
@@ -43,6 +44,20 @@ class Start(NamedTuple):
     cut: bool = False
     folder: str = ""
     fault: str = ""
+
+    @property
+    def train(self) -> pd.DataFrame:
+        """The rows of training."""
+        return self.table[self.table["tag"].str.startswith(TRAIN)]
+
+
+def numbered(name: str, tables: list[pd.DataFrame], cut: bool = False) -> list[Start]:
+    """A start for each table, with its number where there are several; whether the last one is cut."""
+    last = len(tables) - 1
+    return [
+        Start(f"{name} start {at + 1}" if last else name, table[COLUMNS], cut and at == last)
+        for at, table in enumerate(tables)
+    ]
 
 
 class Run(NamedTuple):
@@ -74,10 +89,10 @@ def refuse_others(source: str, tags: set[str]) -> None:
     Raises:
         ValueError: they are.
     """
+    if any(tag.startswith("train/timing/") for tag in tags):
+        return
     for framework, beginnings in OTHERS.items():
-        if any(tag.startswith(beginnings) for tag in tags) and not any(
-            tag.startswith("train/timing/") for tag in tags
-        ):
+        if any(tag.startswith(beginnings) for tag in tags):
             raise ValueError(
                 f"{source} is a log of {framework}, whose steps and seconds differ: give a run of OpenRLHF"
             )
@@ -91,42 +106,39 @@ def one_run(source: str, starts: list[Start]) -> Run:
     """
     refuse_others(source, {tag for start in starts for tag in start.table["tag"].unique()})
     faults = [start.fault for start in starts if start.fault]
-    starts = [start for start in starts if start.table["tag"].str.startswith(TRAIN).any()]
+    starts = sorted((start for start in starts if len(start.train)), key=lambda start: start.table["wall_time"].min())
     if not starts:
         raise ValueError(next(iter(faults), f"no training steps in {source}: did the run reach its first step?"))
-    starts = sorted(starts, key=lambda start: start.table["wall_time"].min())
     notes = [LEFT_OUT + fault for fault in faults]
     for earlier, later in zip(starts, starts[1:]):
         _refuse_another(source, earlier, later)
     steps, evaluations = [], []
     for number, start in enumerate(starts):
-        table, ends = start.table, min((_first(later) for later in starts[number + 1 :]), default=np.inf)
-        if number + 1 == len(starts):
-            table, said = _whole(start)
-            notes += said
+        ends = min((_first(later) for later in starts[number + 1 :]), default=np.inf)
+        table, said = _whole(start) if number + 1 == len(starts) else (start.table, [])
         wide = {prefix: _wide(table[table["step"] < ends], prefix) for prefix in (TRAIN, EVAL)}
-        notes += _clock(wide[TRAIN], start.name)
-        lost = start.table.loc[start.table["tag"].str.startswith(TRAIN) & (start.table["step"] >= ends), "step"]
+        notes += said + _clock(wide[TRAIN], start.name)
         if ends < np.inf:
+            logged = start.train["step"]
             notes.append(
-                f"{start.name} ends at step {_last(start)}, a later start begins at {ends}: "
-                f"{lost.nunique()} steps are left out"
+                f"{start.name} ends at step {logged.max()}, a later start begins at {ends}: "
+                f"{logged[logged >= ends].nunique()} steps are left out"
             )
         if len(wide[TRAIN]):
             steps.append(wide[TRAIN].assign(first=lambda frame: np.arange(len(frame)) == 0))
         evaluations.append(wide[EVAL])
     joined = pd.concat(steps).sort_index()
     gaps = np.diff(joined.index)
-    every = int(np.median(gaps)) if len(gaps) else 1
+    every = max(int(np.median(gaps)), 1) if len(gaps) else 1
     if every > 1:
         notes.append(
             f"every figure is of one step in {every}, as the log has them (--logger.logging_steps, or a sampled export)"
         )
-    elif len(gaps) and (missing := int((gaps - 1).sum())):
+    elif missing := int((gaps - 1).sum()):
         notes.append(
             f"{missing} steps are missing in the log; an export by an API samples rows: W&B's scan_history has all"
         )
-    return Run(source, joined, pd.concat(evaluations).sort_index(), max(every, 1), tuple(notes))
+    return Run(source, joined, pd.concat(evaluations).sort_index(), every, tuple(notes))
 
 
 def _refuse_another(source: str, earlier: Start, later: Start) -> None:
@@ -140,8 +152,8 @@ def _refuse_another(source: str, earlier: Start, later: Start) -> None:
             f"{source} has two runs that wrote at the same time, {earlier.name} and {later.name}: "
             "give each as its own NAME=FILE"
         )
-    mine, others = _always(earlier), _always(later)
-    differ = sorted((mine - _ever(later)) | (others - _ever(earlier)))
+    ever = {*earlier.train["tag"]}, {*later.train["tag"]}
+    differ = sorted(tag.removeprefix(TRAIN) for tag in (_always(earlier) - ever[1]) | (_always(later) - ever[0]))
     if differ:
         shown = ", ".join(differ[:3]) + (f" and {len(differ) - 3} more" if len(differ) > 3 else "")
         raise ValueError(
@@ -156,36 +168,27 @@ def _refuse_another(source: str, earlier: Start, later: Start) -> None:
 
 
 def _first(start: Start) -> int:
-    return int(start.table.loc[start.table["tag"].str.startswith(TRAIN), "step"].min())
+    return int(start.train["step"].min())
 
 
-def _last(start: Start) -> int:
-    return int(start.table.loc[start.table["tag"].str.startswith(TRAIN), "step"].max())
-
-
-def _ever(start: Start) -> set[str]:
-    """The metrics of training in a start, without those that begin late."""
-    tags = start.table["tag"]
-    return {*tags[tags.str.startswith(TRAIN)].str.removeprefix(TRAIN).unique()}
+def _in_every_step(train: pd.DataFrame) -> set[str]:
+    """Tags that every step of the rows has."""
+    counts = train.groupby("tag")["step"].nunique()
+    return {*counts[counts == train["step"].nunique()].index}
 
 
 def _always(start: Start) -> set[str]:
-    """Metrics that every whole step of a start has."""
+    """Tags of training that every whole step of a start has, without those that begin late."""
     table = _whole(start)[0]
-    train = table[table["tag"].str.startswith(TRAIN)]
-    counts = train.groupby("tag")["step"].nunique()
-    return {*counts[counts == train["step"].nunique()].index.str.removeprefix(TRAIN)} - OF_THE_ACTOR
+    return _in_every_step(table[table["tag"].str.startswith(TRAIN)]) - OF_THE_ACTOR
 
 
 def _whole(start: Start) -> tuple[pd.DataFrame, list[str]]:
     """The table without a last step that lacks metrics which all before have; what is to be said of it."""
-    train = start.table[start.table["tag"].str.startswith(TRAIN)]
-    last = train["step"].max()
-    before, at_last = train[train["step"] < last], {*train.loc[train["step"] == last, "tag"]}
-    counts = before.groupby("tag")["step"].nunique()
-    partial = bool({*counts[counts == before["step"].nunique()].index} - at_last)
+    last = start.train["step"].max()
+    before, at_last = start.train[start.train["step"] < last], start.train[start.train["step"] == last]
     said = [f"{start.name} is still being written, or was cut: it ends in the middle of an entry"] if start.cut else []
-    if not partial:
+    if _in_every_step(before) <= {*at_last["tag"]}:
         return start.table, said
     said = said or [f"{start.name} is still being written"]
     said[0] += f"; step {last} is not whole and is left out"
