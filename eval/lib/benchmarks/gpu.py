@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pandas as pd
 import torch
-from lib.benchmarks.batches import KL_COEF, PROMPT, draw_batch, openrlhf_path
 from lib.benchmarks.reference import reference_group_advantages
 
 from openrlhf_sagc.advantages.kernel import BLOCK_T, fused_group_advantages
 
+PROMPT = 256  # tokens, an eighth of a row where rows are short
+KL_COEF = 0.05
 SHAPES = [(16, 512), (16, 8192), (256, 2048), (1024, 8192), (4096, 8192), (8192, 16384)]
 GROUP_SIZES = (4, 8, 16, 32)
 LOOP_ELEMENTS = 256 * 2048  # OpenRLHF's loop launches three kernels a token: it is timed up to this size
@@ -115,16 +116,36 @@ def parity(rows: int, tokens: int, variant: Variant, device: str = "cuda") -> fl
     return torch.maximum(worst, (stds - expected_stds).abs().max() / 1e-6).item()
 
 
+def loop_batch(rows: int, tokens: int) -> dict[str, torch.Tensor]:
+    """Inputs of OpenRLHF's loop: responses that end anywhere in the last half of the tokens; masks as OpenRLHF has them.
+
+    Returns:
+        advantages [rows] float32; mask [rows, tokens] int64; kl [rows, tokens] float32.
+    """
+    generator = torch.Generator().manual_seed(0)
+    ends = torch.randint(tokens // 2, tokens + 1, (rows, 1), generator=generator)
+    positions = torch.arange(tokens)
+    mask = ((positions >= min(PROMPT, tokens // 8)) & (positions < ends)).long()
+    kl = 0.01 * torch.randn(rows, tokens, generator=generator) * mask
+    batch = {"advantages": torch.randn(rows, generator=generator), "mask": mask, "kl": kl}
+    return {name: tensor.to("cuda") for name, tensor in batch.items()}
+
+
 def time_loop(rows: int, tokens: int, kl_coef: float) -> float:
     """Milliseconds of OpenRLHF's path for all rows, from samples' advantages on: one micro-batch times their number."""
+    from openrlhf.models.utils import compute_reward
     from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
 
-    path = openrlhf_path(RemoteExperienceMaker.get_cumulative_returns)
-    batch = draw_batch(LOOP_ROWS, tokens, torch.Generator().manual_seed(0), "cuda")
-    path(batch, kl_coef)
+    batch = loop_batch(LOOP_ROWS, tokens)
+
+    def path() -> None:  # to the advantages of tokens, which are the returns and a copy of them
+        reward = compute_reward(batch["advantages"], kl_coef, batch["kl"], action_mask=batch["mask"])
+        RemoteExperienceMaker.get_cumulative_returns(None, reward, batch["mask"], 1.0).clone()
+
+    path()
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     start.record()
-    path(batch, kl_coef)
+    path()
     end.record()
     torch.cuda.synchronize()
     return start.elapsed_time(end) * rows / LOOP_ROWS
