@@ -8,22 +8,9 @@ from lib.run_report.measured import Arm
 from openrlhf_sagc.redaction import HIDDEN, command_line
 
 # Flags of the scheduler, of the faster step and of places on disk: what one compares, or what changes no result.
-SCHEDULER = (
-    *(
-        "rollout.sagc.",
-        "rollout.tail_batching.",
-        "rollout.length_aware_dispatch",
-        "rollout.trace",
-        "algo.dynamic_filtering_",
-    ),
-    *(
-        "train.stream",
-        "train.old_log_probs",
-        "train.micro_batches",
-        "reward.timeout",
-        "reward.retries",
-        "reward.max_failure",
-    ),
+SCHEDULER = tuple(
+    "rollout.sagc. rollout.tail_batching. rollout.length_aware_dispatch rollout.trace algo.dynamic_filtering_ "
+    "train.stream train.old_log_probs train.micro_batches reward.timeout reward.retries reward.max_failure".split()
 )
 PLACES = ("ckpt.", "logger.")
 NONE = "–"  # a command that lacks the flag, as one without this package does: no other setting

@@ -36,26 +36,18 @@ def _lengths(arm: Arm) -> dict[str, str]:
         "samples a step": ends_of(arm, "samples", 0),
         "kept of the groups, %": ends_of(arm, "pass_rate", 0),
         "group size": ends_of(arm, "group_size", 1),
-        "straggler rate, as logged": (
-            ends_of(arm, "straggler_rate", 3) if known(arm, "straggler_rate") else "not known"
-        ),
+        "straggler rate, as logged": ends_of(arm, "straggler_rate", 3, none="not known"),
     }
 
 
-def ends_of(arm: Arm, column: str, digits: int = 4) -> str:
-    """ "first → last", means over the runs of an arm; a dash where it is not logged."""
+def ends_of(arm: Arm, column: str, digits: int = 4, none: str = "–") -> str:
+    """ "first → last", means over the runs of an arm; `none` where it is not logged."""
     if not known(arm, column):
-        return "–"
+        return none
     columns = [run.steps[column] for run in arm.runs if column in run.steps and run.steps[column].notna().any()]
-    first, last = (np.mean([end(column.dropna()).mean() for column in columns]) for end in (_head, _tail))
+    known_of = [column.dropna() for column in columns]
+    first = np.mean([column.head(ENDS).mean() for column in known_of])
+    last = np.mean([column.tail(ENDS).mean() for column in known_of])
     finite, count = sum(int(column.notna().sum()) for column in columns), sum(map(len, columns))
     text = f"{number(first, digits)} → {number(last, digits)}"
     return text if finite == count else f"{text} ({finite} of {count} finite)"
-
-
-def _head(column):
-    return column.head(ENDS)
-
-
-def _tail(column):
-    return column.tail(ENDS)

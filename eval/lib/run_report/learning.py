@@ -87,13 +87,11 @@ def _reward_at(curves: list[Curve], end: float, rewards: pd.Series) -> dict[str,
 
 def _over_seeds(values: pd.Series) -> dict[str, float | None]:
     """Mean with the interval of Student's t; one seed has none."""
-    half = t.ppf((1 + LEVEL) / 2, len(values) - 1) * values.sem() if len(values) > 1 else None
     value = float(values.mean())
-    return {
-        "value": value,
-        "low": None if half is None else value - half,
-        "high": None if half is None else value + half,
-    }
+    if len(values) < 2:
+        return {"value": value, "low": None, "high": None}
+    half = t.ppf((1 + LEVEL) / 2, len(values) - 1) * values.sem()
+    return {"value": value, "low": value - half, "high": value + half}
 
 
 def difference(mine: pd.Series, other: pd.Series) -> dict[str, float | None]:
@@ -163,10 +161,8 @@ def section(arms: list[Arm], seconds: float | None = None) -> Section:
     ]
     names = [arm.name for arm in arms]
     if rows:
-        where = (
-            "the end that all runs reach" if seconds is None else "the end that all runs reach, or the seconds given"
-        )
-        blocks += [f"Rewards at equal steps, seconds and rollouts, at {where}:"]
+        given = "" if seconds is None else ", or the seconds given"
+        blocks += [f"Rewards at equal steps, seconds and rollouts, at the end that all runs reach{given}:"]
         blocks.append(Table(["at equal", "at", *names], rows, "l" + "r" * (1 + len(names))))
         if len(arms) > 1:
             blocks.append(_who_wins(arms, found))
@@ -188,14 +184,10 @@ def section(arms: list[Arm], seconds: float | None = None) -> Section:
 
 def _differences(arms: list[Arm], found: dict[str, Equal]) -> Table:
     """A row for each two arms."""
-    rows = [
-        [
-            mine.name,
-            other.name,
-            *(with_interval(difference(one.of_seeds[n], one.of_seeds[m]), 3) for one in found.values()),
-        ]
-        for (m, other), (n, mine) in combinations(enumerate(arms), 2)
-    ]
+    rows = []
+    for (m, other), (n, mine) in combinations(enumerate(arms), 2):
+        cells = [with_interval(difference(one.of_seeds[n], one.of_seeds[m]), 3) for one in found.values()]
+        rows.append([mine.name, other.name, *cells])
     return Table(["arm", "minus", *(f"at equal {AXES[axis]}" for axis in found)], rows, "ll" + "r" * len(found))
 
 

@@ -3,6 +3,7 @@
 import io
 import itertools
 import re
+from collections.abc import Callable
 
 import matplotlib
 import numpy as np
@@ -47,13 +48,21 @@ def name_of(arm: Arm) -> str:
     return arm.name if len(arm.name) <= LONGEST_NAME else f"{arm.name[:LONGEST_NAME]}…"
 
 
-def colours(arms: list[Arm]) -> dict[str, str]:
-    return {arm.name: colour for arm, colour in zip(arms, itertools.cycle(COLOURS))}
-
-
 def thinned(column: np.ndarray) -> np.ndarray:
     """Numbers of the points that are drawn."""
     return np.unique(np.linspace(0, len(column) - 1, min(len(column), MOST_POINTS)).astype(int))
+
+
+def _lines(arms: list[Arm], draw: Callable[[Measured, Callable[..., None]], None]) -> None:
+    """Have `draw` draw each run, by a function that takes an axis, x and y, and knows the colour and name of the arm."""
+    for arm, colour in zip(arms, itertools.cycle(COLOURS)):
+        for number, run in enumerate(arm.runs):
+
+            def line(axis, x, y, *style, label=None if number else name_of(arm), colour=colour, **more):
+                at = thinned(x)
+                axis.plot(np.asarray(x)[at], np.asarray(y)[at], *style, color=colour, label=label, **more)
+
+            draw(run, line)
 
 
 def _axes(panels: int, height: float = 3.4):
@@ -64,15 +73,12 @@ def _axes(panels: int, height: float = 3.4):
     return figure, axes[0]
 
 
-def _label(axis, x: str, y: str) -> None:
+def _label(axis, x: str, y: str, legend: bool = False) -> None:
     axis.set_xlabel(x)
     axis.set_ylabel(y)
     if x == "step":
         axis.xaxis.get_major_locator().set_params(integer=True)
-
-
-def _legend(axis) -> None:
-    for text in axis.legend(fontsize="small").get_texts():
+    for text in axis.legend(fontsize="small").get_texts() if legend else []:
         text.set_parse_math(False)
 
 
@@ -98,51 +104,37 @@ def over_steps(arms: list[Arm]) -> Figure:
     figure, (each, total) = _axes(2)
     longest = max(run.steps["spent"].iloc[-1] for arm in arms for run in arm.runs)
     unit, seconds = ("hours", 3600) if longest > 7200 else ("minutes", 60)
-    for arm in arms:
-        for number, run in enumerate(arm.runs):
-            later, label = run.later, name_of(arm) if not number else None
-            at = thinned(later.index)
-            each.plot(
-                later.index[at],
-                later["seconds"].iloc[at],
-                ".",
-                ms=4,
-                alpha=0.6,
-                color=colours(arms)[arm.name],
-                label=label,
-            )
-            at = thinned(run.steps.index)
-            total.plot(run.steps.index[at], run.steps["spent"].iloc[at] / seconds, color=colours(arms)[arm.name])
+
+    def draw(run, line):
+        line(each, run.later.index, run.later["seconds"], ".", ms=4, alpha=0.6)
+        line(total, run.steps.index, run.steps["spent"] / seconds)
+
+    _lines(arms, draw)
     each.set_ylim(bottom=0)
-    _label(each, "step", "seconds")
+    _label(each, "step", "seconds", legend=True)
     _label(total, "step", f"training {unit} so far")
-    _legend(each)
     return svg("steps", "Seconds of every step, without those that warm up, and all of training so far", figure)
 
 
 def rewards(arms: list[Arm]) -> Figure | None:
     """Reward over steps, training seconds and rollouts: a line a run."""
-    evaluated = are_evaluated(arms)
+    evaluated, runs = are_evaluated(arms), [run for arm in arms for run in arm.runs]
     titles = {"step": "step", "spent": "training seconds", "rollouts": "rollouts made"}
-    panels = [
-        axis for axis in titles if any(len(curve(run, axis, evaluated).at) > 1 for arm in arms for run in arm.runs)
-    ]
+    panels = [name for name in titles if any(len(curve(run, name, evaluated).at) > 1 for run in runs)]
     if not panels:
         return None
     figure, axes = _axes(len(panels))
+
+    def draw(run, line):
+        for axis, name in zip(axes, panels):
+            one = curve(run, name, evaluated)
+            line(axis, one.at, one.reward, alpha=0.8, marker="o" if evaluated else None, ms=3)
+
+    _lines(arms, draw)
     for axis, name in zip(axes, panels):
-        for arm in arms:
-            for number, run in enumerate(arm.runs):
-                one = curve(run, name, evaluated)
-                at = thinned(one.at) if len(one.at) else []
-                style = dict(color=colours(arms)[arm.name], alpha=0.8, marker="o" if evaluated else None, ms=3)
-                axis.plot(one.at[at], one.reward[at], label=name_of(arm) if not number else None, **style)
-        _label(axis, titles[name], "held-out reward" if evaluated else "training reward")
-    _legend(axes[0])
-    what = (
-        "Rewards of evaluations" if evaluated else "Training rewards, means of 10 steps, of the groups that were kept"
-    )
-    return svg("rewards", f"{what}: a line a run", figure)
+        _label(axis, titles[name], "held-out reward" if evaluated else "training reward", legend=axis is axes[0])
+    training = "Training rewards, means of 10 steps, of the groups that were kept"
+    return svg("rewards", f"{'Rewards of evaluations' if evaluated else training}: a line a run", figure)
 
 
 def lengths(arms: list[Arm]) -> Figure | None:
@@ -150,35 +142,29 @@ def lengths(arms: list[Arm]) -> Figure | None:
     if not any(run.steps["length"].notna().any() for arm in arms for run in arm.runs):
         return None
     figure, (axis,) = _axes(1)
-    for arm in arms:
-        for number, run in enumerate(arm.runs):
-            at = thinned(run.steps.index)
-            line = run.steps["length"].rolling(5, 1).mean().iloc[at]
-            axis.plot(
-                run.steps.index[at], line, color=colours(arms)[arm.name], label=name_of(arm) if not number else None
-            )
+    _lines(arms, lambda run, line: line(axis, run.steps.index, run.steps["length"].rolling(5, 1).mean()))
     axis.set_ylim(bottom=0)
-    _label(axis, "step", "tokens of a trained response")
-    _legend(axis)
+    _label(axis, "step", "tokens of a trained response", legend=True)
     return svg("lengths", "Mean trained response, means of 5 steps", figure)
 
 
 def control(arms: list[Arm]) -> Figure | None:
     """Group size, straggler rate so far and virtual queue over steps, of the arms that log them."""
     panels = {"group_size": "group size", "straggler_rate": "straggler rate so far", "virtual_queue": "virtual queue"}
-    controlled = [arm for arm in arms if any(run.steps["virtual_queue"].notna().any() for run in arm.runs)]
+    controlled = {arm.name for arm in arms if any(run.steps["virtual_queue"].notna().any() for run in arm.runs)}
     if not controlled:
         return None
     figure, axes = _axes(len(panels))
-    for arm in controlled:
-        for run in arm.runs:
-            at = thinned(run.steps.index)
-            for axis, name in zip(axes, panels):
-                line = run.steps[name].expanding().mean() if name == "straggler_rate" else run.steps[name]
-                axis.plot(run.steps.index[at], line.iloc[at], color=colours(arms)[arm.name], drawstyle="steps-mid")
-            limit = run.kept.get("flags", {}).get("rollout.sagc.max_straggler_rate")
-            if isinstance(limit, float):
-                axes[1].axhline(limit, color="black", linestyle="--", linewidth=1)
+
+    def draw(run, line):
+        for axis, name in zip(axes, panels):
+            values = run.steps[name].expanding().mean() if name == "straggler_rate" else run.steps[name]
+            line(axis, run.steps.index, values, drawstyle="steps-mid")
+        limit = run.kept.get("flags", {}).get("rollout.sagc.max_straggler_rate")
+        if isinstance(limit, float):
+            axes[1].axhline(limit, color="black", linestyle="--", linewidth=1)
+
+    _lines([arm if arm.name in controlled else arm._replace(runs=[]) for arm in arms], draw)
     for axis, name in zip(axes, panels.values()):
         _label(axis, "step", name)
     return svg("control", "What group control did; the dashed line is its limit", figure)

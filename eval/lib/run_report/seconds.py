@@ -12,11 +12,6 @@ SAME_SAMPLES = 0.01  # share by which samples of a step may differ between arms 
 AN_HOUR = {"samples": "samples", "tokens": "response tokens", "groups": "groups kept"}
 
 
-def steps_behind(arm: Arm) -> int:
-    """Steps behind the warm-up, of all runs."""
-    return sum(len(run.later) for run in arm.runs)
-
-
 def times_faster(base: Arm, mine: Arm, per_sample: bool = False) -> dict[str, float | None]:
     """How many times as fast a step of `mine` is, by mean seconds: over seeds that both have, with one alone over
     steps.
@@ -53,26 +48,18 @@ def known(arm: Arm, column: str) -> bool:
 
 def verdicts(base: Arm, others: list[Arm]) -> list[str]:
     """A sentence for each arm against the base."""
-    found = []
-    for mine in others:
-        if {run.asynchronous for arm in (base, mine) for run in arm.runs} == {True, False}:
-            found.append(
-                f"{mine.name} against {base.name}: one is asynchronous and one is not, so their steps are no like "
-                "things."
-            )
-            continue
-        per_sample = differ_in_samples(base, mine)
-        steps = min(steps_behind(base), steps_behind(mine))
-        found.append(
-            verdict(
-                mine.name,
-                base.name,
-                times_faster(base, mine, per_sample),
-                steps,
-                "a sample" if per_sample else "a step",
-            )
+    return [_verdict(base, mine) for mine in others]
+
+
+def _verdict(base: Arm, mine: Arm) -> str:
+    if len({run.asynchronous for arm in (base, mine) for run in arm.runs}) > 1:
+        return (
+            f"{mine.name} against {base.name}: one is asynchronous and one is not, so their steps are no like things."
         )
-    return found
+    per_sample = differ_in_samples(base, mine)
+    steps = min(sum(len(run.later) for run in arm.runs) for arm in (base, mine))
+    found = times_faster(base, mine, per_sample)
+    return verdict(mine.name, base.name, found, steps, "a sample" if per_sample else "a step")
 
 
 def section(arms: list[Arm], base: Arm) -> Section:

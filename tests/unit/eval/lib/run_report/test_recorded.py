@@ -3,9 +3,7 @@
 import pandas as pd
 import pytest
 from lib.paths import STUDIES
-from lib.run_report.content import Table
 from lib.run_report.heldout import summaries
-from lib.run_report.learning import section
 from lib.run_report.recorded import FILES, is_recorded, read_recorded
 from lib.run_report.seconds import times_faster
 from lib.run_report.statistics import with_ends
@@ -37,25 +35,3 @@ def test_rollouts_are_all_that_finished_where_the_file_has_them(tmp_path):
     steps = pd.read_csv(tmp_path / "steps.csv")
     steps.assign(rollouts=steps["groups"] * 9).to_csv(tmp_path / "steps.csv", index=False)
     assert read_recorded(tmp_path)[0][0].runs[0].steps["made"].tolist() == (older["groups"] * 9).tolist()
-
-
-@pytest.mark.parametrize("file", sorted(STUDIES.rglob("evaluations.csv")), ids=lambda file: file.parent.name)
-def test_evaluations_of_all_arms_stand_at_the_same_steps(file):
-    run = [name for name in pd.read_csv(file) if name in ("algorithm", "policy", "shape", "arm", "seed")]
-    runs = pd.read_csv(file).groupby(run)["step"]
-    assert runs.apply(lambda steps: tuple(steps[:3])).nunique() == 1  # a run is evaluated twice at least
-    seconds = pd.read_csv(file.parent / "steps.csv").set_index([*run, "step"])["seconds"]
-    evaluations = pd.read_csv(file).query("step > 0").set_index(seconds.index.names)["seconds"]
-    assert evaluations.equals(seconds.loc[evaluations.index])
-
-
-@pytest.mark.parametrize("seconds", [None, 73.0])
-def test_what_equal_seconds_say_is_the_reports(seconds):
-    arms, _ = read_recorded(STUDIES / "equal_seconds")
-    text = (STUDIES / "equal_seconds/README.md").read_text().replace("−", "-").replace("**", "")
-    tables = [block for block in section(arms, seconds).blocks if isinstance(block, Table)][:2]
-    rewards, differences = tables
-    rows = [" | ".join(row[1:]) for row in rewards.rows if seconds is None]
-    columns = [[row[2:][column] for row in differences.rows] for column in range(3)]
-    rows += [" | ".join((rewards.rows[n][1], *columns[n])) for n in range(3)]
-    assert not [row for row in rows if f" | {row} |" not in text]
