@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 from lib.paths import ROOT, STUDIES, output_folder, set_aside, write_whole
 
-# Those that write into a folder; predict writes beside what it reads.
+# Those that write into a folder.
 COMMANDS = ["compare", "report", *(f"studies.{file.parent.name}.run" for file in sorted(STUDIES.glob("*/run.py")))]
-COMMANDS.remove("studies.predict.run")
 
 
 @pytest.mark.parametrize("below", ["", "/below"])
