@@ -8,7 +8,7 @@ SLOTS = (
     "{}: a rollout waits {:.1f} s for a slot of its engine, {:.0%} of a step's generation. More slots shorten that, if "
     "memory holds them: --vllm.engine_args '{{\"max_num_seqs\": 512}}'."
 )
-TAIL = (
+LAST_ROLLOUTS = (
     "{}: engines wait {:.1f} s for a step's last rollouts, {:.0%} of it. --rollout.tail_batching.enable shortens that."
 )
 
@@ -23,7 +23,7 @@ def lines(arms: list[Arm]) -> list[str]:
         if mean["queue"] >= LEAST * mean["generation"]:
             found.append(SLOTS.format(arm.name, mean["queue"], mean["queue"] / mean["generation"]))
         if mean["idle_tail"] >= LEAST * mean["seconds"] and not _is_batched(arm):
-            found.append(TAIL.format(arm.name, mean["idle_tail"], mean["idle_tail"] / mean["seconds"]))
+            found.append(LAST_ROLLOUTS.format(arm.name, mean["idle_tail"], mean["idle_tail"] / mean["seconds"]))
     return found
 
 
