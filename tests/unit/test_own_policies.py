@@ -149,6 +149,20 @@ def test_a_run_goes_by_it_and_goes_on_as_if_it_had_not_been_interrupted(make_gen
         assert set(before + steps[0]) == {"Bandit": {2, 4}, "Capped": {4}, "Fixed": {8}}[name]
 
 
+def test_a_saved_state_stays_as_it_is_while_the_run_goes_on(file):
+    """A checkpoint is written while the next step runs."""
+    policy = policy_of(f"{file()}:Bandit")
+    given = {"running": [[False] * 4], "forecasts": None, "frame_ends": True}
+    policy.observe([[1, 2, 3, 4]], **given)
+    saved = policy.state_dict()
+    before = [float(value) for value in saved["state"]["count"]]
+    policy.observe([[1, 2, 3, 4]], **given)
+    assert [float(value) for value in saved["state"]["count"]] == before
+    policy.load_state_dict(saved)
+    policy.observe([[1, 2, 3, 4]], **given)
+    assert [float(value) for value in saved["state"]["count"]] == before
+
+
 def test_it_is_read_once_a_step(make_generator, file):
     generator = make_generator(400, respond, group_sizes=[2, 4, 8], policy=f"{file()}:Restless")
     sizes, metrics = metrics_of(generator, 6)
@@ -178,8 +192,8 @@ def test_its_metrics_are_logged_beside_the_straggler_rate(make_generator, file, 
     generator.generate_samples()
     assert generator.metrics["sagc/straggler_rate"] == 1.0 == generator.metrics["sagc/straggler_rate_mean"]
     assert generator.metrics["sagc/best"] > 0 and "sagc/virtual_queue" not in generator.metrics
-    for _ in range(40):
-        generator.generate_samples()
+    long = lambda prompt, size: [(60, float(place % 2)) for place in range(size)]  # noqa: E731
+    make_generator(40, long, policy=f"{file()}:Bandit").generate_samples()
     assert not warnings  # of a limit that it does not know
 
 
@@ -296,7 +310,9 @@ def test_the_command_refuses_it_before_ray_starts(run_trainer, file, flag):
 # --- checkpoints of other policies ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("before, now", [(None, "Fixed"), ("Bandit", "Fixed"), ("Bandit", None), ("Fixed", "Fixed")])
+@pytest.mark.parametrize(
+    "before, now", [(None, "Fixed"), ("Bandit", "Fixed"), ("Bandit", None), ("Fixed", "Bandit"), ("Fixed", "Fixed")]
+)
 def test_a_checkpoint_of_another_policy_goes_on_and_a_line_says_so(make_generator, file, monkeypatch, before, now):
     warnings = []
     monkeypatch.setattr(rollout.logger, "warning", warnings.append)
