@@ -10,7 +10,7 @@ import operator
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import numpy as np
@@ -132,7 +132,9 @@ class OwnSizePolicy(_Own):
         with self._named("fails in group_size"):
             given = self._own.group_size
         sizes = self._watch.group_sizes
-        size = operator.index(given) if hasattr(given, "__index__") and not isinstance(given, bool) else None
+        size = None
+        with suppress(TypeError):  # of an array or a tensor that is no single whole number
+            size = None if isinstance(given, bool) else operator.index(given)
         self._expect(size in sizes, f"gives group_size {short(repr(given), 80)}: use an int, one of {list(sizes)}")
         self.group_size = int(given)
 
@@ -182,7 +184,10 @@ class OwnFilter(_Own):
 
 def _taken(function: Any, named: dict[str, Any]) -> dict[str, Any]:
     """Those of the named arguments that the function names; all of them if it takes any."""
-    parameters = inspect.signature(function).parameters.values() if named else ()
+    try:
+        parameters = [*inspect.signature(function).parameters.values()] if named else []
+    except ValueError:  # a builtin has no signature
+        return {}
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
         return named
     return {parameter.name: named[parameter.name] for parameter in parameters if parameter.name in named}

@@ -30,7 +30,8 @@ def shortfall(step: Step, settings: Settings, failures: RewardFailures) -> str:
         few = f"step {step.number + 1} has {samples} samples with a reward, and training takes {needed} at least"
         return f"{few}: repair the reward, {failures.first}"
     keep = "" if algo.dynamic_filtering_at_cap == "keep" else ", or --algo.dynamic_filtering_at_cap keep"
-    advice = f"use a larger number, prompts that are solved sometimes{keep}"
+    own = algo.dynamic_filtering_policy
+    advice = f"use a larger number, prompts that {f'{own} keeps' if own else 'are solved sometimes'}{keep}"
     if step.dropped["reward_missing"] * 2 > step.dropped.total():
         advice = f"repair the reward, {failures.first}"
     most = f"--algo.dynamic_filtering_max_gen_batches {algo.dynamic_filtering_max_gen_batches}"

@@ -144,7 +144,7 @@ def control_warnings(sagc: Settings, metrics: dict[str, float], longest: int) ->
         longest: tokens that a response may have.
     """
     warnings = {}
-    if not metrics.get("sagc/feasible", 1.0):
+    if "sagc/hazard" in metrics and not metrics.get("sagc/feasible", 1.0):
         warnings["infeasible"] = (
             f"{PREFIX}max_straggler_rate {sagc.max_straggler_rate} is out of reach: even groups of "
             f"{min(sagc.group_sizes)} exceed it (hazard {metrics['sagc/hazard']:.3f}); raise the limit or {PREFIX}straggler_ratio"

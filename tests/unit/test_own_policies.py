@@ -9,7 +9,7 @@ from fake_engines import ONE_SIZE, on_close, prompts_of
 from flags import arguments_with
 
 import openrlhf_sagc.driver.rollout as rollout
-from openrlhf_sagc.own_policies import PolicyError
+from openrlhf_sagc.own_policies import WATCHED, OwnFilter, PolicyError
 from openrlhf_sagc.policies import build_controller, build_sampler
 
 SIZES = '''
@@ -246,10 +246,11 @@ REFUSED = {
     "a size that is a method": (source({"group_size(self)": "return 8", "__init__(self, group_sizes)": ""}), None),
     **{
         f"size {size}": (
-            source({"__init__(self, group_sizes)": f"self.group_size = {size}"}),
+            source({"__init__(self, group_sizes)": f"self.group_size = {size}"})
+            + "\nfrom numpy import array\nfrom torch import tensor",
             f"gives group_size {size}: use an int, one of [4, 8, 16, 32]",
         )
-        for size in ("5", "8.0", "True", "None", "'8'")
+        for size in ("5", "8.0", "True", "None", "'8'", "tensor(8.)", "array([8])")
     },
 }
 REFUSED["async"] = (
@@ -282,8 +283,11 @@ def test_a_class_that_does_not_fit_is_one_line(file, case):
         ({"metrics(self)": "return [1]"}, "gives metrics [1], which is no dictionary of numbers: AttributeError"),
         ({"metrics(self)": "return {'a': 'b'}"}, "gives metrics {'a': 'b'}, which is no dictionary of numbers"),
         (
-            {"state_dict(self)": "return {'me': self}"},
-            "has a Mine in its state_dict: a checkpoint holds numbers, texts",
+            {
+                "state_dict(self)": "return {'me': getattr(self, 'seen', 0)}",
+                "observe(self, groups)": "self.seen = {1}",
+            },
+            "has a set in its state_dict: a checkpoint holds numbers, texts",
         ),
     ],
 )
@@ -294,6 +298,19 @@ def test_a_mistake_in_a_step_ends_the_run_in_one_line(make_generator, file, chan
         generator.generate_samples()
         generator.state_dict()
     assert str(ended.value).startswith(f"policy {word} {line}") and "\n" not in str(ended.value)
+
+
+def test_methods_that_are_builtins_are_called(file):
+    builtins = {"metrics(self)": "", "state_dict(self)": "", "load_state_dict(self, state)": ""}
+    text = (
+        source(builtins, "class Mine(dict):")
+        + "    metrics, state_dict, load_state_dict = dict, dict.copy, dict.update\n"
+    )
+    policy = policy_of(f"{file(text)}:Mine")
+    policy.load_state_dict({**policy.state_dict(), "state": {"seen": 1}})
+    assert policy.state_dict()["state"] == {"seen": 1} and policy.metrics().keys() == set(WATCHED)
+    empty = file("class Mine(dict):\n    def admit(self, group): ...")  # whose signature nobody knows
+    assert OwnFilter(f"{empty}:Mine", {"tolerance": 0.0}).admit(None) is None
 
 
 @pytest.mark.parametrize("flag", ["rollout.sagc", "algo.dynamic_filtering"])

@@ -29,6 +29,8 @@ def test_the_advice_follows_what_most_groups_were_dropped_for(at_cap, dropped, a
     reasons = ", ".join(f"{count} {reason.replace('_', ' ')}" for reason, count in dropped.items())
     gave = f"{len(accepted)} of the 4 groups of step 1 (dropped: {reasons}): "
     assert shortfall(step, settings, FAILURES) == CAP + gave + advice
+    settings.algo.dynamic_filtering_policy = "own.py:Short"
+    assert shortfall(step, settings, FAILURES).endswith(advice.replace("are solved sometimes", "own.py:Short keeps"))
     accepted += [SimpleNamespace(samples=[None] * 4)] * 2
     step.num_groups = 4 if at_cap == "keep" else len(accepted)
     assert shortfall(step, settings, FAILURES) == ""
@@ -47,6 +49,7 @@ def settings_with(at_cap):
         algo=SimpleNamespace(
             dynamic_filtering_at_cap=at_cap,
             dynamic_filtering_max_gen_batches=10,
+            dynamic_filtering_policy=None,
             kl=SimpleNamespace(init_coef=0),
         ),
         actor=SimpleNamespace(num_nodes=1, num_gpus_per_node=8),

@@ -155,7 +155,7 @@ def test_seconds_leave_out_the_wait_for_a_slot():
     costs = CostModel(1.0, 0.0, 0.0, 0.0, 1, 1000, 1, *[0.0] * 6)
     seen = []
     controller = StragglerAwareGroupController([4])
-    controller.observe = lambda groups, *_: seen.append(groups)
+    controller.observe = lambda groups, **_: seen.append(groups)
     source = Prompts(lambda prompt, size: [(10, 0.0)] * 4)
     run = simulated(source, controller, DynamicSampler(tolerance=None), costs, samples=4, signal="seconds")
     step = run.step()
