@@ -296,11 +296,6 @@ def checked_settings(args: SimpleNamespace) -> Settings:
     from openrlhf_sagc.policies import build_batcher, build_controller, build_sampler
 
     check_drafts(args.rollout.drafts, args.vllm.engine_args)
-    sagc, algo = args.rollout.sagc, args.algo
-    own = {PREFIX: (sagc.policy, sagc.enable), FILTER: (algo.dynamic_filtering_policy, algo.dynamic_filtering_enable)}
-    for prefix, (policy, enabled) in own.items():
-        if policy is not None and not enabled:
-            raise refusal(f"{prefix}policy {policy} is used with {prefix}enable alone: add that, or drop it")
     off, args = off_command(args), settled(args)
     check_late_flags(args)
     check_group(args, off)

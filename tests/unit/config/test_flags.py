@@ -60,7 +60,7 @@ def test_our_flags_have_abbreviations_too_where_openrlhf_has_none():
     )
     assert lines_of("--rollout.sagc.") == [
         "ambiguous option: --rollout.sagc. could match --rollout.sagc.enable, --rollout.sagc.group_sizes, "
-        "--rollout.sagc.straggler_ratio, --rollout.sagc.max_straggler_rate and 5 more"
+        "--rollout.sagc.policy, --rollout.sagc.straggler_ratio and 6 more"
     ]
 
 
