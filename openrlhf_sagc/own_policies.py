@@ -25,6 +25,7 @@ STATE = {"state_dict": (), "load_state_dict": ("state",)}
 SIZE_VERBS = {"observe": ("groups",), "metrics": (), **STATE}
 OBSERVED = dict.fromkeys(("running", "forecasts", "frame_ends"))  # what `observe` may take besides, by name
 WATCHED = ("straggler_rate", "straggler_rate_mean")
+LONGEST_REASON = 60  # characters of what becomes a metric's name
 
 
 class PolicyError(ValueError):
@@ -177,8 +178,9 @@ class OwnFilter(_Own):
     def admit(self, group: Candidate) -> str | None:
         """Why the group is dropped, None if it is kept."""
         reason = self._call("admit", group)
-        fits = reason is None or isinstance(reason, str) and reason
-        self._expect(fits, f"gives {short(repr(reason), 80)} in admit: use None to keep a group, or a text to drop it")
+        fits = reason is None or isinstance(reason, str) and 0 < len(reason) <= LONGEST_REASON and reason.isprintable()
+        use = f"use None to keep a group, or a text of at most {LONGEST_REASON} characters to drop it"
+        self._expect(fits, f"gives {short(repr(reason), 80)} in admit: {use}")
         return reason
 
 
