@@ -3,6 +3,8 @@
 import asyncio
 import random
 import threading
+from contextlib import nullcontext
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,8 +16,25 @@ import openrlhf_sagc.engine.rewards as rewards
 from openrlhf_sagc.advantages import ESTIMATORS, group_advantages
 from openrlhf_sagc.decisions.records import ROLLOUT, Collect, Dispatch, Ended, Prompt, Share
 from openrlhf_sagc.engine.answers import LARGEST
+from openrlhf_sagc.engine.running_rollouts import current_rollout
 
 pytestmark = pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
+
+
+def test_a_reward_that_fails_after_its_rollout_is_over_says_nothing_of_it():
+    def fails(queries, prompts, labels):
+        raise ValueError
+
+    counts = {"waits_for_its_reward": nullcontext, "refused": 0, "retried": 0}
+    over = [SimpleNamespace(closed=closed, failure="it took too long", **counts) for closed in (True, False)]
+
+    async def fetch(rollout):
+        current_rollout.set(rollout)
+        await rewards.Rewards(SimpleNamespace(reward_func=fails), 30.0, 0, random.Random(0)).fetch(["q"], ["p"], ["l"])
+
+    for rollout in over:
+        run(fetch(rollout))
+    assert over[0].failure == "it took too long" and "ValueError" in over[1].failure
 
 
 @pytest.mark.parametrize("is_bare", [False, True])
