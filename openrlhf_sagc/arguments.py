@@ -31,7 +31,9 @@ from openrlhf_sagc.config.refusal import (
     FILTER,
     LENGTH_AWARE,
     LENGTH_HISTORY,
+    MAX_AGE,
     OFF,
+    POOL,
     PREFIX,
     RESUME_DATA,
     REWARD,
@@ -43,7 +45,7 @@ from openrlhf_sagc.config.refusal import (
 )
 from openrlhf_sagc.config.reward_addresses import check_addresses
 from openrlhf_sagc.config.savings import LOG_PROBS, MICRO_BATCHES, STREAM
-from openrlhf_sagc.config.settings import METHODS, Settings, settled
+from openrlhf_sagc.config.settings import METHODS, NotGiven, Settings, settled
 from openrlhf_sagc.config.start_line import describe, warn_of_no_checkpoint
 from openrlhf_sagc.decisions.objectives import OBJECTIVES
 
@@ -56,9 +58,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_sampling(parser.add_argument_group("dynamic sampling and rewards (openrlhf_sagc)"))
     _add_training(parser.add_argument_group("training step (openrlhf_sagc)"))
     _add_files(parser.add_argument_group("files (openrlhf_sagc)"))
+    parser.set_defaults(**{"rollout.pool": None})  # prompts in flight over steps: no flag, see `validated`
     for action in parser._actions:
         if action.dest == "algo.advantage.estimator":
             action.choices = [*dict.fromkeys([*(action.choices or ()), *ESTIMATORS])]
+        if action.dest == "algo.advantage.is_correction_level":
+            action.type, action.default = None, NotGiven(action.default)  # a type would make it a plain string
+        if POOL.endswith(action.dest):
+            action.help = "with --train.partial_rollout_enable: prompts in flight, which run on over steps (a pool)"
 
 
 def _add_control(group: argparse._ArgumentGroup) -> None:
@@ -162,6 +169,12 @@ def _add_tail_batching(group: argparse._ArgumentGroup) -> None:
 
 
 def _add_sampling(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        MAX_AGE,
+        type=int,
+        default=4,
+        help="updates between the weights that begin a group of a pool and the update that trains it, at most; steps wait",
+    )
     group.add_argument(
         DRAFTS,
         choices=("off", "siblings"),
@@ -332,7 +345,7 @@ def off_command(args: SimpleNamespace) -> str:
     add_arguments(parser)
     if args.algo.advantage.estimator in OWN:
         return ""
-    defaults = vars(parser.parse_args([])).items()
+    defaults = [(name, default) for name, default in vars(parser.parse_args([])).items() if name != "rollout.pool"]
     given = [f"--{name}" for name, default in defaults if operator.attrgetter(name)(args) != default]
     if given:
         return f", or start {OFF} without {' '.join(given)}, which runs the rest as it is"

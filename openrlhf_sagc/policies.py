@@ -11,6 +11,7 @@ from openrlhf_sagc.decisions.controller import StragglerAwareGroupController
 from openrlhf_sagc.decisions.dynamic_sampling import DynamicSampler
 from openrlhf_sagc.decisions.length_prediction import LengthPredictor
 from openrlhf_sagc.decisions.planner import Batcher, SizePolicy, StepPlanner
+from openrlhf_sagc.decisions.pool import Pool
 from openrlhf_sagc.decisions.sorted_steps import MOST_RATIO, SortedSteps
 from openrlhf_sagc.decisions.step_model import StepModel
 from openrlhf_sagc.decisions.tail_batching import NoTailBatching, TailBatcher
@@ -117,4 +118,5 @@ def build_planner(args: Settings, num_engines: int) -> StepPlanner:
         step_model=build_step_model(args, num_engines),
         group_sizes=sorted(set(rollout.sagc.group_sizes)),
         token_weights=build_token_weights(args),
+        pool=Pool(rollout.pool, rollout.max_age, args.train.num_episodes) if rollout.pool else None,
     )

@@ -16,6 +16,8 @@ from openrlhf_sagc.config.refusal import (
     FILTER,
     LENGTH_AWARE,
     LENGTH_HISTORY,
+    MAX_AGE,
+    POOL,
     PREFIX,
     REWARD,
     ROLLOUTS_FROM,
@@ -39,12 +41,7 @@ def check_modes(args: Settings, off: str) -> None:
     )
     _check_surplus(args)
     _check_tail_batching(args)
-    over_sampling, batch_size = args.rollout.vllm_generate_batch_size, args.rollout.batch_size
-    refuse(
-        over_sampling != batch_size,
-        f"the scheduler does not work with --rollout.vllm_generate_batch_size {over_sampling}, as it requests what a step needs "
-        f"(--rollout.batch_size {batch_size}) by itself: drop it{off}",
-    )
+    _check_pool(args, off)
     _check_critic(args, off)
     _check_adapters(args)
 
@@ -82,6 +79,38 @@ def _check_surplus(args: Settings) -> None:
         args.rollout.tail_batching.enable,
         f"{FILTER}surplus keep does not work with {TAIL}enable, which rolls out again what a step does not need: use "
         f"{FILTER}surplus discard",
+    )
+
+
+def _check_pool(args: Settings, off: str) -> None:
+    """Prompts that stay in flight over steps, in an asynchronous run."""
+    rollout, queue, sagc = args.rollout, args.train.async_queue_size, args.rollout.sagc
+    prompts, batch, oldest = rollout.vllm_generate_batch_size, rollout.batch_size, rollout.max_age
+    refuse(
+        prompts < batch,
+        f"{POOL} {prompts} leaves a step of --rollout.batch_size {batch} too few prompts in flight: use {batch} or more, or drop it",
+    )
+    refuse(
+        prompts != batch and not rollout.pool,
+        f"{POOL} {prompts} keeps prompts in flight while the weights change, which needs --train.async_enable "
+        f"--train.partial_rollout_enable: drop it, or add them{off}",
+    )
+    if not rollout.pool:
+        return
+    refuse(
+        oldest < queue,
+        f"{MAX_AGE} {oldest} does not work with --train.async_queue_size {queue}, as the samples of a step wait for so many "
+        f"updates: use {MAX_AGE} {queue} or more",
+    )
+    refuse(
+        prompts > (oldest + 1) * batch,
+        f"{POOL} {prompts} is more than steps of {batch} prompts train before groups are older than {MAX_AGE} {oldest}: use at "
+        f"most {(oldest + 1) * batch}, or {MAX_AGE} {math.ceil(prompts / batch) - 1}",
+    )
+    refuse(
+        len(set(sagc.group_sizes)) > 1 and (sagc.hold, sagc.objective) != ("prompts", "size"),
+        f"{POOL} {prompts} has groups of several sizes in a step, which waits for no slow one: with {PREFIX}enable it needs "
+        f"{PREFIX}hold prompts and {PREFIX}objective size",
     )
 
 
@@ -129,7 +158,7 @@ def flags_for_groups(args: Settings) -> str:
         changes = {"rollout.n_samples_per_prompt": size, **new_sizes}
         missing += batch_flags(args, changes, prompts)
     if missing and has_scheduler:
-        if rollout.vllm_generate_batch_size not in (None, rollout.batch_size):
+        if rollout.vllm_generate_batch_size not in (None, rollout.batch_size) and not getattr(rollout, "pool", None):
             dropped.append(f"--rollout.vllm_generate_batch_size {rollout.vllm_generate_batch_size}")
         if freezing >= 0:
             dropped.append(f"--critic.freezing_steps {freezing}")

@@ -13,6 +13,10 @@ METHODS = ("auto", "sort", "stop")  # of tail batching
 SIBLINGS = {"method": "custom_class", "model": "openrlhf_sagc.engine.drafts.Drafts", "num_speculative_tokens": 8}
 
 
+class NotGiven(str):
+    """A flag's default, which another flag may change."""
+
+
 class Secret(str):
     """A flag's value, whole wherever it is used, of which printed arguments have what may be shown."""
 

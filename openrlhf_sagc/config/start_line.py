@@ -2,7 +2,7 @@
 
 from openrlhf_sagc.advantages.estimators import estimator_named
 from openrlhf_sagc.config.layout import samples_per_step
-from openrlhf_sagc.config.refusal import TAIL
+from openrlhf_sagc.config.refusal import MAX_AGE, TAIL
 from openrlhf_sagc.config.savings import describe_savings
 from openrlhf_sagc.config.settings import Settings, prompt_ratio
 
@@ -36,6 +36,8 @@ def describe(args: Settings) -> str:
         )
     if args.algo.dynamic_filtering_policy:
         parts.append(f"{args.algo.dynamic_filtering_policy} says which groups are trained")
+    if args.rollout.pool:
+        parts.append(_pool(args))
     if tail.enable:
         parts.append(_tail_batching(args))
     if tail.enable and len(sizes) > 1 and tail.response_ratio > 1:
@@ -76,6 +78,17 @@ def warn_of_no_checkpoint(args: Settings, prompts: int) -> None:
             f"{args.train.num_episodes} episode(s) make {steps} at most: no checkpoint is saved before the end; use "
             f"--ckpt.save_steps {max(steps // 2, 1)} or less"
         )
+
+
+def _pool(args: Settings) -> str:
+    level = args.algo.advantage.is_correction_level
+    corrected = (
+        "tokens of older weights count as if they were new" if level == "off" else "importance correction is on"
+    )
+    return (
+        f"{args.rollout.pool} prompts stay in flight over steps, and no group is trained more than {args.rollout.max_age} "
+        f"updates late ({MAX_AGE}); {corrected} (--algo.advantage.is_correction_level {level})"
+    )
 
 
 def _tail_batching(args: Settings) -> str:

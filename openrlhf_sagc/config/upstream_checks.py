@@ -12,7 +12,7 @@ from openrlhf_sagc.config.engine_args import check_engine_args
 from openrlhf_sagc.config.late_flags import DIVISORS, NO_REWARD, no_reward, refuse_values
 from openrlhf_sagc.config.layout import data_parallel_actors, samples_per_step
 from openrlhf_sagc.config.refusal import refusal, words
-from openrlhf_sagc.config.settings import Settings
+from openrlhf_sagc.config.settings import NotGiven, Settings
 
 # Old names that OpenRLHF's messages still have, and the flags of today.
 TODAY = {
@@ -113,7 +113,7 @@ LINES: dict[str, Callable[[Settings], str]] = {
     ),
     r"vllm_generate_batch_size > ": lambda args: (
         f"--rollout.vllm_generate_batch_size {args.rollout.vllm_generate_batch_size} above --rollout.batch_size "
-        f"{args.rollout.batch_size} needs --train.async_enable: drop it"
+        f"{args.rollout.batch_size} needs --train.async_enable --train.partial_rollout_enable: drop it, or add them"
     ),
     r"reward_clip_range\[0\] must be less": _of_range,
     r"must be specified when using dynamic filtering": _of_filter,
@@ -129,7 +129,8 @@ def validated(validate_args: Callable, parsed: argparse.Namespace) -> SimpleName
         parsed: what its parser gives.
 
     Returns:
-        The arguments that it returns. `data.dropped_template` is a --data.input_template that it does not use, and
+        The arguments that it returns. `rollout.pool` is --rollout.vllm_generate_batch_size where it was given for a pool, whose
+        run corrects by importance if no flag says how. `data.dropped_template` is a --data.input_template that it does not use, and
         `ds.attn_implementation` a kernel where flash-attn is not installed.
 
     Raises:
@@ -137,6 +138,11 @@ def validated(validate_args: Callable, parsed: argparse.Namespace) -> SimpleName
     """
     from openrlhf.utils.config import hierarchize
 
+    pool = (
+        getattr(parsed, "train.partial_rollout_enable") and getattr(parsed, "rollout.vllm_generate_batch_size") or None
+    )
+    if pool and isinstance(getattr(parsed, "algo.advantage.is_correction_level"), NotGiven):
+        setattr(parsed, "algo.advantage.is_correction_level", "token")
     corrects = getattr(parsed, "algo.advantage.is_correction_level", "off") != "off"
     check_engine_args(getattr(parsed, "vllm.engine_args"), corrects)
     given = getattr(parsed, "data.input_template")
@@ -145,6 +151,7 @@ def validated(validate_args: Callable, parsed: argparse.Namespace) -> SimpleName
         _refuse_unequal_gpus(args)
     except (AssertionError, AttributeError, ImportError, TypeError, ZeroDivisionError) as error:
         raise _explained(error, Settings.of(hierarchize(parsed))) from error
+    args.rollout.pool = pool
     args.data.dropped_template = given if args.data.input_template is None else None
     name_kernel(args)
     return args

@@ -1,4 +1,4 @@
-"""Where the engines have little or nothing to do in a step: its idle tail, and its waits for rewards."""
+"""Where the engines have little or nothing to do: a step's idle tail, its waits for rewards, and how long engines stand idle."""
 
 from collections.abc import Sequence
 
@@ -33,3 +33,18 @@ def idle_seconds(
     idle_M = (running_M < running_M.max() / 2) & ~rewards_M
     idle_M[: running_M.argmax()] = False
     return float(seconds_M[idle_M].sum()), float(seconds_M[rewards_M].sum())
+
+
+def wait_share(running: Sequence[tuple[int, float, float]], began: float, now: float, num_engines: int) -> float:
+    """Share of the engines' time from `began` to `now` in which nothing runs on them.
+
+    Args:
+        running: of each rollout its engine, and when it ran, in seconds on one clock.
+        num_engines: engines.
+    """
+    busy, until = 0.0, [began] * num_engines
+    for engine, start, end in sorted(running, key=lambda ran: ran[1]):
+        start, end = max(start, until[engine]), min(end, now)
+        if end > start:
+            busy, until[engine] = busy + end - start, end
+    return 1 - busy / max(num_engines * (now - began), 1e-9)

@@ -17,6 +17,7 @@ class InFlight:
         unobserved: members of every group that is back and that the controller has not seen yet.
         loads: of each engine, by the rollouts that run there, see `Group`.
         dispatched: groups of the run so far; the next one's number.
+        weights: the policy's updates that the engines have, as far as is known.
     """
 
     running: dict[int, GroupParts] = field(default_factory=dict)
@@ -24,6 +25,7 @@ class InFlight:
     unobserved: list[list[Rollout]] = field(default_factory=list)
     loads: Counter[int] = field(default_factory=Counter)
     dispatched: int = 0
+    weights: int = 0
 
     def __bool__(self) -> bool:
         """Whether any group is in flight."""
@@ -44,7 +46,7 @@ class InFlight:
         return {
             "dispatched": self.dispatched,
             "accepted": [
-                [group.number, group.step, list(group.prompt), group.size, list(group.samples)]
+                [group.number, group.step, list(group.prompt), group.size, group.weights, list(group.samples)]
                 for group in self.accepted
             ],
             "unobserved": [[list(rollout) for rollout in lengths] for lengths in self.unobserved],
@@ -55,8 +57,8 @@ class InFlight:
         self.running, self.loads = {}, Counter()
         self.dispatched = state["dispatched"]
         self.accepted = [
-            Group(number, step, Prompt(*prompt), size, size, samples=samples)
-            for number, step, prompt, *sizes, samples in state["accepted"]
-            for size in sizes or [len(samples)]  # which it has from format 7 on
+            Group(number, step, Prompt(*prompt), size, size, samples=samples, weights=weights)
+            for number, step, prompt, *others, samples in state["accepted"]
+            for size, weights in [(*others, *(len(samples), step)[len(others) :])]  # from formats 7 and 9 on
         ]
         self.unobserved = [[Rollout(*rollout) for rollout in lengths] for lengths in state["unobserved"]]

@@ -8,6 +8,7 @@ from openrlhf_sagc.decisions.dynamic_sampling import DynamicSampler
 from openrlhf_sagc.decisions.in_flight import InFlight
 from openrlhf_sagc.decisions.length_prediction import LengthPredictor
 from openrlhf_sagc.decisions.objectives import Forecast
+from openrlhf_sagc.decisions.pool import Pool
 from openrlhf_sagc.decisions.prompt_queue import PromptQueue
 from openrlhf_sagc.decisions.records import HALF_A_STEP, Outlook, Part, Prompt, Rollout, Round
 from openrlhf_sagc.decisions.step import Step
@@ -74,6 +75,7 @@ class StepPlanner:
         whole_groups: whether all rollouts of a group go to one engine, with a predictor too.
         step_model: expects a step's seconds at each of `group_sizes`, for the objective throughput.
         token_weights: says what a step counts as; None for a loss that is not a mean over tokens.
+        pool: keeps prompts in flight over steps, in an asynchronous run.
 
     `flight` is what is in flight, `steps` the number of steps that are closed.
     """
@@ -94,6 +96,7 @@ class StepPlanner:
         step_model: StepModel | None = None,
         group_sizes: Sequence[int] = (),
         token_weights: TokenWeights | None = None,
+        pool: Pool | None = None,
     ) -> None:
         self.controller = controller
         self.sampler = sampler
@@ -101,6 +104,7 @@ class StepPlanner:
         self.predictor = predictor
         self.step_model, self._group_sizes = step_model, group_sizes
         self.token_weights = token_weights
+        self.pool = pool
         self._hold, self._samples, self._prompts = hold, samples, prompts
         self._signal = signal
         self.num_engines = num_engines
@@ -138,10 +142,11 @@ class StepPlanner:
             part=self._part(queue, round, num_groups / rate),
             acceptance_rate=rate,
             rate_groups=self.sampler.groups_known(size),
-            max_dispatched=self.sampler.max_gen_batches * num_groups,
+            max_dispatched=self.sampler.max_gen_batches * num_groups + (self.pool.prompts if self.pool else 0),
             flight=self.flight,
             queue=queue,
             policies=self,
+            pool=self.pool,
         )
 
     def _part(self, queue: PromptQueue, round: Round, needed: float) -> Part | None:

@@ -61,6 +61,15 @@ class PromptQueue:
             return len(self)
         return len(self) + self._source.size - (self._taken if self._is_drawing else 0)
 
+    def left_until(self, episode: int) -> float:
+        """Prompts that are still to be drawn up to the end of this episode, those that were put back included."""
+        waiting = sum(prompt.episode <= episode for prompt in [*self._put_back, *self.frame.prompts])
+        if self._drawn_episode > episode:
+            return waiting
+        left = self._source.size - self._taken if self._is_drawing else 0
+        later = episode - self._drawn_episode
+        return waiting + left + (later * self._source.size if later else 0)
+
     def draw(self, count: int, *, max_put_back: int, next_episode_allowed: bool) -> list[Prompt]:
         """`count` prompts.
 
@@ -140,6 +149,10 @@ class PromptQueue:
         for prompt in prompts:
             if not prompt.must_finish:
                 self.put_back(prompt)
+
+    def end(self) -> None:
+        """The run's last prompts are used, which else a draw of another one would find."""
+        self._is_drawing = False
 
     def close_episode(self, in_flight: list[Prompt]) -> bool:
         """Whether the trainer's episode is over; if so, the next one begins.

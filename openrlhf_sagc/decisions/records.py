@@ -119,7 +119,7 @@ class Group(NamedTuple):
     `rollouts` are dispatched, and `size` of them are the group's members. `engines` has the engine of each rollout.
     `load` is what each rollout adds to its engine's: the tokens that are expected of it, or 1 where nothing is expected.
     It `began` so many seconds after its step, as far as the rollouts of others had told. `samples` are there once the group is
-    accepted: those of its members that have a reward.
+    accepted: those of its members that have a reward. `weights` counts the policy's updates before its dispatch.
     """
 
     number: int
@@ -131,6 +131,7 @@ class Group(NamedTuple):
     load: int = 1
     began: float = 0.0
     samples: Sequence[Any] = ()
+    weights: int = 0
 
 
 class Share(NamedTuple):

@@ -24,6 +24,7 @@ from openrlhf_sagc.decisions.group_parts import GroupParts, needless
 from openrlhf_sagc.decisions.in_flight import InFlight
 from openrlhf_sagc.decisions.length_prediction import LengthPredictor, balance, place_whole
 from openrlhf_sagc.decisions.places import Places
+from openrlhf_sagc.decisions.pool import Pool
 from openrlhf_sagc.decisions.prompt_queue import PromptQueue
 from openrlhf_sagc.decisions.records import ROLLOUT, Back, Ended, Fate, Group, Part, Prompt, Rollout, Round
 from openrlhf_sagc.decisions.token_weights import PlainSteps, Trained
@@ -76,6 +77,7 @@ class Step:
         lengths: members of every group that came back, once it has ended.
         trained, unused: its groups, once it is closed.
         plain: what the actors weigh it by, once it is closed; None for a plain step.
+        pool: of prompts that stay in flight over steps, if any.
         elapsed, generated: seconds from its first dispatch to the last end of a rollout so far, and of its generation.
         ran: groups that came back, stopped ones too, with all their rollouts.
     """
@@ -100,6 +102,7 @@ class Step:
     unused: list[Group] = field(default_factory=list)
     plain: PlainSteps | None = None
     part: Part | None = None
+    pool: Pool | None = None
     elapsed: float = 0.0
     generated: float = 0.0
     ran: list[tuple[Group, list[Rollout]]] = field(default_factory=list)
@@ -126,11 +129,14 @@ class Step:
         """Whether the step has to wait for a running group.
 
         A step that has its groups still waits for prompts that must finish, or the slowest would be put off again and
-        again. It also waits for groups of the step before, or they would be trained more than one update late.
+        again. It also waits for groups of the step before, or they would be trained more than one update late. With a pool
+        it waits for those that would become too old instead.
         """
         running = self.flight.running
         if len(self.flight.accepted) < self.num_groups:
             return bool(running)
+        if self.pool:
+            return self.pool.waits(self.flight, self.queue, self.number, self.num_groups)
         if self._places.must_finish_running:
             return True
         return bool(running) and next(iter(running.values())).group.step < self.number
@@ -154,8 +160,12 @@ class Step:
         None until they are one in SHARE of those that run: a call to an engine costs the same for one group and for many.
         """
         accepted, running, wanted = len(self.flight.accepted), len(self.flight.running), 0
-        if accepted < self.num_groups:
-            asked = groups_to_ask(self.num_groups - accepted, self.rate())
+        asked = groups_to_ask(self.num_groups - accepted, self.rate()) if accepted < self.num_groups else 0
+        if self.pool:
+            wanted = running + self.pool.room(
+                self.flight, self.queue, self.number, self.num_groups, asked if self.has_groups else 0
+            )
+        elif asked:
             wanted = max(math.ceil(self.round.prompt_ratio * asked - 1e-9) - self._needless, asked)
         missing = max(min(wanted - running, self.max_dispatched - self.dispatched), 0)
         return missing if missing * SHARE >= running else 0
@@ -182,8 +192,8 @@ class Step:
             part = None if self.dispatched else self.part
             waits = self.round.prompt_ratio == 1
             return self.queue.draw_part(count, part, must_finish=waits, next_episode_allowed=self.has_groups)
-        most = 0
-        if self.round.long:
+        most = count if self.pool else 0
+        if self.round.long and not self.pool:
             needed = int((self.num_groups - len(self.flight.accepted)) / self.acceptance_rate + 1e-9)
             most = max(needed - self._places.must_finish_running, 0)
         return self.queue.draw(count, max_put_back=most, next_episode_allowed=self.has_groups)
@@ -205,7 +215,9 @@ class Step:
         numbers = range(self.flight.dispatched, self.flight.dispatched + len(prompts))
         self.flight.dispatched = numbers.stop
         sizes, rollouts, began = repeat(self.group_size), repeat(self.round.rollouts), repeat(self.elapsed)
-        return list(map(Group, numbers, repeat(self.number), prompts, sizes, rollouts, engines, loads, began))
+        samples, weights = repeat(()), repeat(self.flight.weights)
+        steps = repeat(self.number)
+        return list(map(Group, numbers, steps, prompts, sizes, rollouts, engines, loads, began, samples, weights))
 
     def _run(self, group: Group) -> None:
         """The group runs from now on."""
@@ -314,17 +326,21 @@ class Step:
         Committed ones are trained, then those whose prompts must finish, then the others by their numbers.
 
         Args:
-            keep: accepted groups of this very step that it does not need stay for the next one.
+            keep: accepted groups of this very step that it does not need stay for the next one; with a pool all do.
             tokens_of: a trained group's, over which its loss is a mean.
         """
-        committed = self._places.taken
-        groups = sorted(
-            self.flight.accepted,
-            key=lambda group: (group.number not in committed, not group.prompt.must_finish, group.number),
+        pool, committed = self.pool, self._places.taken
+        groups = (
+            pool.order(self.flight.accepted)
+            if pool
+            else sorted(
+                self.flight.accepted,
+                key=lambda group: (group.number not in committed, not group.prompt.must_finish, group.number),
+            )
         )
         self.trained, surplus = groups[: self.num_groups], groups[self.num_groups :]
-        self.flight.accepted = [group for group in surplus if keep and group.step == self.number]
-        self.unused = [group for group in surplus if not keep or group.step < self.number]
+        self.flight.accepted = [group for group in surplus if pool or keep and group.step == self.number]
+        self.unused = [] if pool else [group for group in surplus if not keep or group.step < self.number]
         self.queue.put_back_unused([group.prompt for group in self.unused])
         self.plain = self.policies.weigh(
             self, [Trained(tokens_of(group), len(group.samples)) for group in self.trained]

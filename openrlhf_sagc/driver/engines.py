@@ -17,7 +17,7 @@ from openrlhf.utils.logging_utils import init_logger
 
 from openrlhf_sagc.config.settings import Settings
 from openrlhf_sagc.decisions.group_parts import GroupParts
-from openrlhf_sagc.decisions.idle_tail import idle_seconds
+from openrlhf_sagc.decisions.idle_tail import idle_seconds, wait_share
 from openrlhf_sagc.decisions.records import ROLLOUT, Collect, CountDrafts, Dispatch, Ended, Group, Share
 from openrlhf_sagc.driver.earlier_responses import EarlierResponses
 from openrlhf_sagc.engine.engine_core import end_with_the_core
@@ -69,6 +69,9 @@ class Engines:
         self._began = 0.0  # seconds on the clock at `resume`
         self._spans: list[tuple[float, float]] = []  # when the rollouts ran that ended since then
         self._rewarded: list[tuple[float, float]] = []  # and when they waited for their rewards
+        # Since `wait_share` was asked: engine, begin and end of each rollout.
+        self._ran: list[tuple[int, float, float]] = []
+        self._asked_at = time.perf_counter()
         self._generate_kwargs: dict[str, Any] | None = None  # from which `_sampling` follow
         self._sampling: dict[str, Any] = {}
         self._is_paused = False
@@ -182,6 +185,13 @@ class Engines:
         still = [(sent[parts.group.number], now) for parts in running for _ in parts.left_on]
         return *idle_seconds([*self._spans, *still], self._rewarded, self._began, now), now - self._began
 
+    def wait_share(self, running: Collection[GroupParts]) -> float:
+        """Share of the engines' time since it was last asked in which nothing ran on them; these groups run on."""
+        now, began = time.perf_counter(), self._asked_at
+        still = [(engine, self._sent[parts.group.number], now) for parts in running for engine in parts.left_on]
+        ran, self._ran, self._asked_at = [*self._ran, *still], [], now
+        return wait_share(ran, began, now, len(self._engines))
+
     def draft_counts(self) -> Counter[str]:
         """Of all engines together, see `Drafts.counts`; of an engine's workers all have memory, and the first one's drafts count."""
         refs = [engine.generate_responses.remote(CountDrafts(), None, None, 0) for engine in self._engines]
@@ -266,6 +276,7 @@ class Engines:
                     del self._late[number]
             generated = self._sent[number] + response[ROLLOUT].generated
             self._spans.append((generated - response[ROLLOUT].running_seconds, generated))
+            self._ran.append((engine, *self._spans[-1]))
             self._rewarded.append((generated, generated + response[ROLLOUT].reward_seconds))
         return ended
 

@@ -12,6 +12,7 @@ from openrlhf_sagc.driver.prompt_excerpt import excerpt
 from openrlhf_sagc.driver.reward_failures import RewardFailures
 from openrlhf_sagc.driver.step_seconds import REWARD_WAIT
 
+MUCH_FASTER = 0.9  # share of a step's seconds that another split must stay below to be named
 MUCH = 0.2  # of a step's generation, from which on a run is told that it waits for rewards
 
 
@@ -94,3 +95,26 @@ def equal_rewards_warning(rewards: Sequence[float]) -> str:
         "answer is another than the reward looks for; (3) the model does not answer in that format, or responses end before "
         "their answer (rollout/truncated_rate; --rollout.max_new_tokens)"
     )
+
+
+def who_waits(engines: float, actors: float, settings: Settings) -> str:
+    """Which side of an asynchronous run waits, and the split of its GPUs with which both would wait as long.
+
+    Args:
+        engines, actors: shares of the time in which they had nothing to do.
+        settings: of the run.
+    """
+    vllm, actor = settings.vllm, settings.actor
+    rolling, training = vllm.num_engines * vllm.tensor_parallel_size, actor.num_nodes * actor.num_gpus_per_node
+    said = f"the engines waited for {100 * engines:.0f} % of the time, the actors for {100 * actors:.0f} %"
+
+    def seconds(gpus: int) -> float:
+        """Of a step, over those it takes now, with so many GPUs for the engines."""
+        return max((1 - engines) * rolling / gpus, (1 - actors) * training / (rolling + training - gpus))
+
+    step = vllm.tensor_parallel_size
+    best = min(range(step, rolling + training, step), key=seconds, default=rolling)
+    if best == rolling or seconds(best) > MUCH_FASTER * seconds(rolling):
+        return f"{said}: no other split of the {rolling + training} GPUs is expected to be much faster"
+    share = 100 * seconds(best) / seconds(rolling)
+    return f"{said}: with {best} GPUs for engines and {rolling + training - best} for actors a step may take {share:.0f} % as long"

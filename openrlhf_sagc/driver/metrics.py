@@ -4,6 +4,8 @@ import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 
+import numpy as np
+
 from openrlhf_sagc.config.refusal import PREFIX
 from openrlhf_sagc.config.settings import Settings
 from openrlhf_sagc.decisions.dynamic_sampling import REASONS
@@ -36,15 +38,14 @@ def wasted_tokens(step: Step) -> int:
     return step.unused_tokens + sum(map(loss_tokens, step.unused))
 
 
-def sampling_metrics(step: Step, ages: Sequence[int]) -> dict[str, float]:
-    """Scalars of what a step dispatched and what became of it: `dynamic_filtering/*`.
+def sampling_metrics(step: Step) -> dict[str, float]:
+    """Scalars of what a step dispatched and what became of it: `dynamic_filtering/*` and `rollout/age_*`, in updates.
 
     Args:
         step: that is closed; its flight is what the next step begins with.
-        ages: of the trained groups, in weight syncs.
     """
     trained, unused, flight = step.trained, step.unused, step.flight
-    dropped = step.dropped
+    dropped, ages = step.dropped, [step.number - group.weights for group in trained]
     counts = {
         "dispatched": step.dispatched,
         "gen_batches": step.dispatched / step.num_groups,
@@ -57,18 +58,13 @@ def sampling_metrics(step: Step, ages: Sequence[int]) -> dict[str, float]:
         "kept": len(flight.accepted),
         "kept_running": len(flight.running),
         "queued_prompts": len(step.queue),
-        "age_mean": statistics.fmean(ages),
-        "age_max": max(ages),
         "missing": step.num_groups - len(trained),
         "given_up": len(step.given_up),
     }
-    return {f"dynamic_filtering/{name}": float(count) for name, count in counts.items()}
-
-
-def aged(metrics: dict[str, float], syncs: int) -> dict[str, float]:
-    """The metrics of a step that was trained so many weight syncs after its end."""
-    names = ("dynamic_filtering/age_mean", "dynamic_filtering/age_max")
-    return metrics | {name: metrics[name] + syncs for name in names if name in metrics}
+    age = {"mean": statistics.fmean(ages), "p99": float(np.percentile(ages, 99)), "max": float(max(ages))}
+    return {f"dynamic_filtering/{name}": float(count) for name, count in counts.items()} | {
+        f"rollout/age_{name}": updates for name, updates in age.items()
+    }
 
 
 def rollout_metrics(groups: Sequence[Sequence[Rollout]], longest: int) -> dict[str, float]:

@@ -30,7 +30,7 @@ from openrlhf_sagc.driver.prompts import DataloaderPrompts
 from openrlhf_sagc.driver.reward_failures import RewardFailures
 from openrlhf_sagc.driver.samples import Sample, loss_tokens, sample_of
 from openrlhf_sagc.driver.saved_state import FORMAT, check_saved_state, others_of_ones_own, resumed_state
-from openrlhf_sagc.driver.step_seconds import StepClock
+from openrlhf_sagc.driver.step_seconds import ENGINES_WAIT, StepClock
 from openrlhf_sagc.driver.streaming import StepSamples, Stream
 from openrlhf_sagc.driver.trace import RunTrace
 from openrlhf_sagc.engine.answers import LEFT_OUT
@@ -66,10 +66,7 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
         self.trace = RunTrace(self.settings.rollout.trace, logger.warning)
         self.clock = StepClock()
         self.metrics: dict[str, float] = {}
-        # Syncs so far, which the trainer counts; None where a step's groups are all of its own weights.
-        self.weights: int | None = 0 if self.settings.train.async_enable else None
-        self._weights_at: dict[int, int] = {}  # by step, at its beginning
-        self._keep_surplus = self.settings.algo.dynamic_filtering_surplus == "keep"
+        self._keep_surplus = self.settings.algo.dynamic_filtering_surplus == "keep" or self.planner.pool is not None
         self._prompts_of_run = len(self.prompts_dataloader) * self.settings.train.num_episodes
         self._prompts_consumed = 0
         self._drafts: Counter[str] = Counter()  # so far, see `Drafts.counts`
@@ -89,6 +86,8 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
         """
         if (seconds := self.clock.step_over()) is not None:
             self.planner.timed(seconds)
+        if not self.settings.train.async_enable:  # else the trainer counts them
+            self.flight.weights = self.planner.steps
         step = self.planner.begin(self.queue)
         if step.round.why:
             logger.info(f"from step {step.number + 1} on {step.round.why}")
@@ -96,8 +95,6 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
         if not groups and not self.flight:
             return [], None, 0, self.queue.close_episode([])
         self.clock.begin()
-        if self.weights is not None:
-            self._weights_at[step.number] = self.weights
         progress = min(self._prompts_consumed / self._prompts_of_run, 1.0)
         self._roll_out(step, groups, progress, **generate_kwargs)
         if why := messages.shortfall(step, self.settings, self.failures):
@@ -111,6 +108,10 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
         pass_rate = step.pass_rate if self.settings.algo.dynamic_filtering_enable else None
         if folder := self.settings.train.rollouts_to:
             keep_step(folder, step.number + 1, samples, pass_rate)
+        if (pool := self.planner.pool) and pool.is_over(self.flight, self.queue):
+            stop(step, self.engines, self)  # what filled the last step up
+            self.flight.accepted = []
+            self.queue.end()
         exhausted = self.queue.close_episode(self.flight.prompts)
         return samples, pass_rate, consumed, exhausted
 
@@ -141,7 +142,7 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
         share = stream.share if stream else StepShare(progress, sum(group.size for group in step.trained), lost=lost)
         share.plain = step.plain  # which the actors get with the last samples
         samples = stamped(stream.rest(step.trained) if stream else step.trained, share)
-        return StepSamples(samples, self.metrics, stream, self.weights)
+        return StepSamples(samples, self.metrics, stream)
 
     def evaluate(self, **generate_kwargs) -> dict[str, float]:
         """The metrics of an evaluation, see `evaluation_metrics`.
@@ -292,7 +293,7 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
         self.metrics = {
             **logs,
             **metrics.control_metrics(self.planner, step),
-            **metrics.sampling_metrics(step, self._ages(step)),
+            **metrics.sampling_metrics(step),
             **metrics.rollout_metrics(step.lengths, longest),
             **self.failures.metrics(step.samples_rolled_out, [sample.response_length for sample in samples]),
             **metrics.wait_metrics(
@@ -301,6 +302,8 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
             **(self.stream.metrics() if self.stream else {}),
             **self._draft_metrics(step),
         }
+        if self.settings.train.async_enable:
+            self.metrics[ENGINES_WAIT] = self.engines.wait_share(self.flight.running.values())
         if self.settings.rollout.sagc.enable:
             warnings |= metrics.control_warnings(self.settings.rollout.sagc, self.metrics, longest)
         warnings |= messages.reward_wait_warning(step.number, generation, self.metrics)
@@ -325,12 +328,6 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
         if kind not in self._warned:
             logger.warning(warning)
         self._warned.add(kind)
-
-    def _ages(self, step: Step) -> list[int]:
-        """Weight syncs from the dispatch of each group to the end of the step; groups of before a resume count from there."""
-        if self.weights is None:
-            return [step.number - group.step for group in step.trained]
-        return [self.weights - self._weights_at.get(group.step, 0) for group in step.trained]
 
     def _warn_of_equal_rewards(self) -> None:
         """Once, after the first step: a reward that says the same of every response is mostly a mistake."""

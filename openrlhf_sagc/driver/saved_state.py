@@ -10,11 +10,11 @@ from openrlhf_sagc.own_policies import name_of
 from openrlhf_sagc.run.data import is_described, other_data, refusal_of
 
 # Add 1 whenever the entries of a `state_dict` of the scheduler or its parts change, or those of a record in it.
-FORMAT = 8
+FORMAT = 9
 # 3 has neither the digest of the trace nor `data`, and neither 3 nor 4 a frame of prompts; groups that these keep are rolled
 # out again. None of them has the forecasts of tail batching, which begin anew. Before 7 waits for rewards are unknown, before 8
-# what was expected of the last groups. A policy of one's own adds its part to that of the controller or the sampler.
-LOADED = (3, 4, 5, 6, 7, FORMAT)
+# what was expected of the last groups, before 9 the weights of kept groups. A policy of one's own adds its part to that of the controller or the sampler.
+LOADED = (3, 4, 5, 6, 7, 8, FORMAT)
 
 
 def check_saved_state(state: dict, path: str) -> None:

@@ -8,6 +8,10 @@ from openrlhf_sagc.training.streamed_training import OPTIMIZER_SECONDS
 
 IDLE_TAIL = "rollout/idle_tail_seconds"
 REWARD_WAIT = "rollout/reward_wait_seconds"
+ENGINES_WAIT = (
+    "rollout/engines_wait_share"  # of an asynchronous run: of the time between two steps, without any rollout
+)
+ACTORS_WAIT = "rollout/actors_wait_share"  # the same without samples to train
 OTHER = "timing/other"  # of OpenRLHF's training step: what its own timings leave out
 
 

@@ -108,16 +108,9 @@ class Stream:
 class StepSamples(list[GroupSample]):
     """The samples of a step that are still to be trained, with the scalars that its log is to have.
 
-    `stream` has sent the others to the actors; None if there are none. In an asynchronous run `weights` counts the weight
-    syncs before the end of their step, at which the ages in `metrics` are taken; otherwise it is None.
+    `stream` has sent the others to the actors; None if there are none.
     """
 
-    def __init__(
-        self,
-        samples: Iterable[GroupSample],
-        metrics: dict[str, float],
-        stream: Stream | None = None,
-        weights: int | None = None,
-    ):
+    def __init__(self, samples: Iterable[GroupSample], metrics: dict[str, float], stream: Stream | None = None):
         super().__init__(samples)
-        self.metrics, self.stream, self.weights = metrics, stream, weights
+        self.metrics, self.stream = metrics, stream

@@ -1,6 +1,7 @@
 """OpenRLHF's trainers with the samples generator and the experience maker of this package."""
 
 import gc
+import statistics
 import time
 from contextlib import suppress
 from queue import Empty
@@ -17,10 +18,10 @@ from openrlhf_sagc.config.settings import Settings
 from openrlhf_sagc.driver.checkpointing import Checkpointing
 from openrlhf_sagc.driver.experience import GroupExperienceMaker
 from openrlhf_sagc.driver.kept_steps import KeptRollouts
-from openrlhf_sagc.driver.metrics import aged
+from openrlhf_sagc.driver.messages import who_waits
 from openrlhf_sagc.driver.prompts import in_order
 from openrlhf_sagc.driver.rollout import StragglerAwareSamplesGenerator
-from openrlhf_sagc.driver.step_seconds import OTHER
+from openrlhf_sagc.driver.step_seconds import ACTORS_WAIT, ENGINES_WAIT, OTHER
 from openrlhf_sagc.driver.streaming import StepSamples, Stream
 from openrlhf_sagc.run.wishes import GivenUp, wishes
 from openrlhf_sagc.training.average import save_average
@@ -28,6 +29,7 @@ from openrlhf_sagc.training.weight_sync import broadcast_merged
 
 logger = init_logger(__name__)
 
+STEPS_OF_WAITS = 20  # after which a line says which side of an asynchronous run waits
 YOUNG_OBJECTS = 100_000  # that are made before Python looks for garbage among them; its default is 700
 
 
@@ -105,7 +107,6 @@ def collect_less_garbage() -> None:
 class GroupTraining(Checkpointing):
     """What trains: groups may have any size, and the log has the scheduler's scalars."""
 
-    syncs = 0  # of the weights, in an asynchronous run
     actor_model_group: Any
 
     def __init__(self, *args, **kwargs):
@@ -132,7 +133,6 @@ class GroupTraining(Checkpointing):
         started = time.perf_counter()
         self._streamed = step.stream.made if step.stream else []
         waited = step.stream.join() if step.stream else 0.0
-        behind = 0 if step.weights is None else self.syncs - step.weights
         with self.trains():
             status, global_step = super().train_step(step, global_step)
         if step.stream:
@@ -140,7 +140,7 @@ class GroupTraining(Checkpointing):
         timed = sum(seconds for name, seconds in status.items() if name.startswith("timing/"))
         status[OTHER] = max(time.perf_counter() - started - timed, 0.0)  # OpenRLHF adds it to timing/step_total
         # In this order: no log of a reward's takes the place of OpenRLHF's.
-        return {**aged(step.metrics, behind), **status}, global_step
+        return {**step.metrics, **status}, global_step
 
     def _compute_rollout_stats(self, experiences: list[Experience]) -> dict[str, float]:
         """OpenRLHF's scalars, of the samples too that were trained before."""
@@ -183,12 +183,18 @@ class _Interruptible:
 
     def __init__(self, queue) -> None:
         self._queue, self.put = queue, queue.put
+        self._got = time.perf_counter()
+        self.wait_share = 0.0  # of the last `get`, of the time since the one before
 
     def get(self, block: bool = True) -> Any:
+        asked = time.perf_counter()
         while True:
             wishes().look()
             with suppress(Empty):
-                return self._queue.get(block, timeout=1.0)
+                entry = self._queue.get(block, timeout=1.0)
+                before, self._got = self._got, time.perf_counter()
+                self.wait_share = (self._got - asked) / max(self._got - before, 1e-9)
+                return entry
 
 
 class GroupTrainer(GroupSampling, GroupTraining, PPOTrainer):
@@ -223,6 +229,8 @@ class GroupGenerator(GroupSampling, GenerateSamplesActor):
     def fit(self, *args, **kwargs) -> None:
         """OpenRLHF's, which ends early where the command wishes the end."""
         self.rollout_slots = _Interruptible(self.rollout_slots)
+        # Behind the sync of a resumed run.
+        self.samples_generator.flight.weights = self.samples_generator.planner.steps
         with suppress(GivenUp):
             super().fit(*args, **kwargs)
 
@@ -232,7 +240,7 @@ class GroupGenerator(GroupSampling, GenerateSamplesActor):
 
     def note_sync(self) -> None:
         """The engines have other weights from now on."""
-        self.samples_generator.weights += 1
+        self.samples_generator.flight.weights += 1
 
     def evaluate(self) -> dict[str, float]:
         """OpenRLHF's, with the scheduler's metrics, which the trainer logs; its fit waits meanwhile. None where it is given up."""
@@ -246,14 +254,12 @@ class GroupGenerator(GroupSampling, GenerateSamplesActor):
 
 
 class _CountedSyncs(BasePPOTrainer):
-    """Counts weight syncs here and where it is rolled out; behind `TrainingActor`, whose lock keeps rollouts out meanwhile."""
+    """Counts weight syncs where it is rolled out; behind `TrainingActor`, whose lock keeps rollouts out meanwhile."""
 
     generator_actor: Any
-    syncs: int
 
     def broadcast_to_vllm(self) -> None:
         super().broadcast_to_vllm()
-        self.syncs += 1
         ray.get(self.generator_actor.note_sync.remote())
 
 
@@ -264,7 +270,17 @@ class GroupTrainingActor(GroupTraining, TrainingActor, _CountedSyncs):
 
     def fit(self, *args, **kwargs) -> None:
         self.rollout_queue = _Interruptible(self.rollout_queue)
+        self._waits: list[tuple[float, float]] = []  # of engines and actors, since a line said which of them wait
         super().fit(*args, **kwargs)
+
+    def train_step(self, step: StepSamples, global_step: int) -> tuple[dict, int]:
+        step.metrics[ACTORS_WAIT] = self.rollout_queue.wait_share
+        self._waits.append((step.metrics[ENGINES_WAIT], step.metrics[ACTORS_WAIT]))
+        if len(self._waits) == STEPS_OF_WAITS:
+            engines, actors = map(statistics.fmean, zip(*self._waits))
+            logger.info(who_waits(engines, actors, self.settings))
+            self._waits = []
+        return super().train_step(step, global_step)
 
     def _complete(self, step: int, client_states: dict[str, Any] | None) -> None:
         """The scheduler's state did not come with the samples where nobody knew that the step would be saved."""

@@ -124,7 +124,7 @@ def _needed(conversion: Conversion, defaults: dict[str, object]) -> Iterator[str
         ("--rollout.vllm_generate_batch_size", value("--rollout.batch_size", str(defaults["--rollout.batch_size"]))),
         ("--critic.freezing_steps", "-1"),
     ):
-        if value(name, idle) != idle:
+        if value(name, idle) != idle and not ("vllm" in name and "--train.partial_rollout_enable" in given):  # a pool
             yield f"python -m openrlhf_sagc does not take {name} {value(name, idle)}: drop it, or start {OFF}"
     scores = given.keys() & {"--reward.remote_url", "--train.agent_func_path"}
     if "--algo.dynamic_filtering_enable" in given and not scores:

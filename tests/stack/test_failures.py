@@ -38,4 +38,4 @@ def test_failed_reward_ends_the_run_and_its_checkpoint_is_good(train, task, tmp_
     for steps in (failed.scalars, resumed):  # groups and rollouts were kept over an update, here with an evaluation
         assert (steps["dynamic_filtering/kept"] + steps["dynamic_filtering/kept_running"]).max() > 0
         assert steps["dynamic_filtering_pass_rate"].astype(float).between(0, 100, inclusive="right").all()
-    assert resumed["dynamic_filtering/age_max"].max() == 1
+    assert resumed["rollout/age_max"].max() == 1

@@ -70,6 +70,7 @@ def training_arguments(policy: Policy, arguments: argparse.Namespace) -> SimpleN
         LENGTH_AWARE: policy.lengths,
         FILTER + "enable": arguments.dynamic_sampling,
         FILTER + "range": ANY_MEAN,
+        "--rollout.pool": None,
         "--actor.loss_agg_mode": "token-mean",
         "--actor.policy_loss_type": "ppo",
         "--train.seed": getattr(arguments, "seed", 0),

@@ -12,6 +12,7 @@ HEADLINE, OTHERS, TUNING = range(5), range(3), range(100, 103)
 ASYNCHRONOUS = {"train.async_enable": None}
 DRAFTS = {"rollout.drafts": "siblings"}
 PARTIAL = {**ASYNCHRONOUS, "train.partial_rollout_enable": None}
+POOL = {**PARTIAL, "rollout.vllm_generate_batch_size": 32}  # twice the prompts of a step
 
 
 class Shape(NamedTuple):
@@ -31,6 +32,7 @@ SHAPES = {
     "two": TWO,
     "drafts": TWO,
     "countdown": TWO._replace(task=TASKS["countdown"]),
+    "pool": TWO,
     "four": Shape(gpus=4, base_ms=20, each_ms=0.03, sample_ms=2000 / 256, prompts=32, problems=640),
 }
 
@@ -92,7 +94,11 @@ DRAFTED = {name: ARMS[name]._replace(seeds=OTHERS) for name in ("plain", "auto")
 APART = {
     "auto, drafts, apart": Arm("fixed:8+tail", {**DRAFTS, **PLACED})
 }  # the rollouts of a group on several engines
-PLANS = {"two": ARMS, "four": SECOND, "drafts": DRAFTED | APART, "countdown": DRAFTED}
+POOLED = {"asynchronous": ARMS["asynchronous"]._replace(seeds=OTHERS)} | {
+    f"pool, {age}": Arm("fixed:8", {**POOL, "rollout.max_age": age}, split=(1, 1)) for age in (4, 8, 2, 1)
+}
+POOLED["auto"] = ARMS["auto"]._replace(seeds=OTHERS)
+PLANS = {"two": ARMS, "four": SECOND, "drafts": DRAFTED | APART, "countdown": DRAFTED, "pool": POOLED}
 
 
 def run_of(arm: Arm, shape: Shape, seed: int) -> tuple[str, list[str], dict[str, str]]:

@@ -34,6 +34,7 @@ from studies.paced.table import PLAIN, plot, table
 FOLDER = Path(__file__).parent
 RUNS = ROOT / "build/paced"
 KEY = ["shape", "arm", "seed"]
+AGES = ("age_mean", "age_max", "engines_wait_share", "actors_wait_share")  # empty where the run logs none
 POLL_SECONDS = 1.0
 
 
@@ -52,6 +53,8 @@ def read_run_of(folder: Path, task: Path, asynchronous: bool = False) -> tuple[p
     steps = steps.assign(
         step_seconds=took, seconds=took.cumsum() - took[0], late_share=late_share(folder / "pace.log")
     )
+    for name in AGES:
+        steps[name] = log.steps[f"rollout/{name}"].to_numpy() if f"rollout/{name}" in log.steps else np.nan
     return steps, pd.concat([pd.read_csv(task / "data/start.csv"), read_evaluations(folder, evaluated, steps)])
 
 

@@ -16,6 +16,7 @@ HEADINGS = {
     "four": "four GPUs",
     "drafts": "two GPUs, drafts, Route",
     "countdown": "two GPUs, drafts, Countdown",
+    "pool": "an engine and a trainer, a pool",
 }
 TITLES = [
     "arm",
@@ -31,6 +32,21 @@ TITLES = [
     "trained length / plain's",
     "in vain %",
     "sooner at the same reward",
+    "late iterations %",
+]
+POOL_TITLES = [
+    "arm",
+    "seeds",
+    "s a step",
+    "times as fast as asynchronous",
+    "later",
+    "reward - asynchronous's",
+    "trained length / asynchronous's",
+    "sooner at the same reward",
+    "age",
+    "oldest",
+    "engines wait %",
+    "actors wait %",
     "late iterations %",
 ]
 SEED_TITLES = [
@@ -57,7 +73,11 @@ def table(steps: pd.DataFrame, evaluations: pd.DataFrame) -> str:
     for shape, mine in steps.groupby("shape", sort=False):
         their_evaluations = evaluations[evaluations["shape"] == shape]
         for titles, rows in (
-            (TITLES, summaries(mine, their_evaluations)),
+            (
+                (POOL_TITLES, pools(mine, their_evaluations))
+                if shape == "pool"
+                else (TITLES, summaries(mine, their_evaluations))
+            ),
             (SEED_TITLES, by_seed(mine, their_evaluations)),
         ):
             text += f"\n{HEADINGS[shape]}\n\n" + markdown(titles, rows, alignment="l" + "r" * (len(titles) - 1))
@@ -66,10 +86,7 @@ def table(steps: pd.DataFrame, evaluations: pd.DataFrame) -> str:
 
 def summaries(steps: pd.DataFrame, evaluations: pd.DataFrame) -> list[list[str]]:
     """The rows of a shape's table."""
-    runs = pd.DataFrame(
-        [run_of(run) | {"arm": arm, "seed": seed} for (arm, seed), run in steps.groupby(["arm", "seed"], sort=False)]
-    )
-    wide = {name: runs.pivot(index="seed", columns="arm", values=name) for name in runs if name not in ("arm", "seed")}
+    runs, wide = runs_of(steps)
     rows = []
     for arm, mine in runs.groupby("arm", sort=False):
         means = [f"{mine[name].mean():.2f}" for name in ("all", "first", "later", "generation")]
@@ -77,14 +94,40 @@ def summaries(steps: pd.DataFrame, evaluations: pd.DataFrame) -> list[list[str]]
         own, plain = wide["length"].reindex(columns=[arm, PLAIN]).dropna().to_numpy().sum(axis=0)
         length = own / plain if plain else np.nan
         rows.append(
-            [arm, len(mine), *means, *ratios, difference(wide["reward"], arm), f"{length:.3f}"]
+            [arm, len(mine), *means, *ratios, difference(wide["reward"], arm, PLAIN), f"{length:.3f}"]
             + [
                 f"{100 * mine['in_vain'].mean():.1f}",
-                with_ends(sooner(evaluations, arm)),
+                with_ends(sooner(evaluations, arm, PLAIN)),
                 f"{100 * mine['late'].mean():.1f}",
             ]
         )
     return rows
+
+
+def pools(steps: pd.DataFrame, evaluations: pd.DataFrame) -> list[list[str]]:
+    """The rows of asynchronous training's table, beside OpenRLHF's."""
+    runs, wide = runs_of(steps)
+    rows = []
+    for arm, mine in runs.groupby("arm", sort=False):
+        own, theirs = wide["length"][[arm, ASYNCHRONOUS]].dropna().to_numpy().sum(axis=0)
+        words = [arm, str(len(mine)), f"{mine['all'].mean():.2f}"]
+        words += [with_ends(times_as_fast(wide[name], ASYNCHRONOUS, arm)) for name in ("all", "later")]
+        words += [difference(wide["reward"], arm, ASYNCHRONOUS), f"{own / theirs:.3f}"]
+        words += [with_ends(sooner(evaluations, arm, ASYNCHRONOUS))]
+        words += [f"{mine['age_mean'].mean():.2f}", f"{mine['age_max'].max():.0f}"]
+        words += [f"{100 * mine[name].mean():.0f}" for name in ("engines_wait_share", "actors_wait_share")]
+        rows.append([word.replace("nan", "–") for word in [*words, f"{100 * mine['late'].mean():.1f}"]])
+    return rows
+
+
+def runs_of(steps: pd.DataFrame) -> tuple[pd.DataFrame, dict[str, pd.DataFrame]]:
+    """What the tables have of each run, a row a run, and each of these by seed and arm."""
+    runs = pd.DataFrame(
+        [run_of(run) | {"arm": arm, "seed": seed} for (arm, seed), run in steps.groupby(["arm", "seed"], sort=False)]
+    )
+    return runs, {
+        name: runs.pivot(index="seed", columns="arm", values=name) for name in runs if name not in ("arm", "seed")
+    }
 
 
 def by_seed(steps: pd.DataFrame, evaluations: pd.DataFrame) -> list[list[str]]:
@@ -120,16 +163,18 @@ def run_of(run: pd.DataFrame) -> dict[str, float]:
         "in_vain": run["wasted_tokens"].sum() / tokens,
         "late": run["late_share"].iloc[0],
         "training": run["training"].mean(),
+        **run.reindex(columns=["age_mean", "engines_wait_share", "actors_wait_share"]).mean(),
+        "age_max": run["age_max"].max() if "age_max" in run else np.nan,
         **{f"{span} reward": part["reward"].mean() for span, part in (("first", first), ("later", later))},
         **{f"{span} length": part["trained_length"].mean() for span, part in (("first", first), ("later", later))},
     }
 
 
-def difference(wide: pd.DataFrame, arm: str) -> str:
-    """Mean over seeds of an arm minus plain, with Student's interval."""
-    if PLAIN not in wide or arm == PLAIN:
+def difference(wide: pd.DataFrame, arm: str, other: str) -> str:
+    """Mean over seeds of an arm minus another one, with Student's interval."""
+    if other not in wide or arm == other:
         return "–"
-    found = (wide[arm] - wide[PLAIN]).dropna()
+    found = (wide[arm] - wide[other]).dropna()
     if len(found) < 2:
         return f"{found.mean():.3f}"
     half = t.ppf((1 + LEVEL) / 2, len(found) - 1) * found.std() / np.sqrt(len(found))
@@ -144,15 +189,15 @@ def curves_of(evaluations: pd.DataFrame, arm: str, seconds: float) -> pd.DataFra
     return pd.DataFrame.from_dict(rows, orient="index", columns=times_T)
 
 
-def sooner(evaluations: pd.DataFrame, arm: str) -> dict[str, float | None] | None:
-    """How many times sooner an arm has the rewards up to the highest that both reach, as of `sooner_than`.
+def sooner(evaluations: pd.DataFrame, arm: str, other: str) -> dict[str, float | None] | None:
+    """How many times sooner an arm than the other has the rewards up to the highest that both reach, as of `sooner_than`.
 
     They reach it without any one seed too, so that there is an interval.
     """
-    if arm == PLAIN or PLAIN not in set(evaluations["arm"]):
+    if arm == other or other not in set(evaluations["arm"]):
         return None
-    seconds = evaluations.loc[evaluations["arm"].isin([arm, PLAIN]), "seconds"].max()
-    curves = [curves_of(evaluations, name, seconds) for name in (PLAIN, arm)]
+    seconds = evaluations.loc[evaluations["arm"].isin([arm, other]), "seconds"].max()
+    curves = [curves_of(evaluations, name, seconds) for name in (other, arm)]
     seeds = curves[0].index.intersection(curves[1].index)
     others = [seeds.drop(seed) for seed in seeds] if len(seeds) > 1 else [seeds]
     target = min(curve.loc[some].mean().max() for curve in curves for some in others) - 1e-6

@@ -57,7 +57,8 @@ CASES = {
     ),
     "over-sampling": (
         ["--rollout.vllm_generate_batch_size", "16"],
-        "--rollout.vllm_generate_batch_size 16 above --rollout.batch_size 8 needs --train.async_enable: drop it",
+        "--rollout.vllm_generate_batch_size 16 above --rollout.batch_size 8 needs --train.async_enable "
+        "--train.partial_rollout_enable: drop it, or add them",
         ["--rollout.vllm_generate_batch_size", "8"],
     ),
     "images and a critic": (

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openrlhf_sagc.decisions.idle_tail import idle_seconds
+from openrlhf_sagc.decisions.idle_tail import idle_seconds, wait_share
 
 
 def idle_tail(running, began, now):
@@ -62,3 +62,9 @@ def test_the_tail_is_the_count_of_small_steps(drawn):
     peak = max(counts)
     idle = sum(2 * count < peak for count in counts[counts.index(peak) :]) / 8 if peak else 0.0
     assert not peak or idle_tail(spans, 0.0, 100.0) == pytest.approx(idle, abs=1e-3)
+
+
+def test_engines_wait_where_nothing_runs_on_them():
+    running = [(0, -5.0, 4.0), (0, 2.0, 6.0), (0, 8.0, 20.0), (1, 0.0, 1.0)]
+    assert wait_share(running, 0.0, 10.0, 2) == pytest.approx(1 - (6 + 2 + 1) / 20)
+    assert wait_share([], 0.0, 10.0, 3) == 1.0

@@ -6,7 +6,13 @@ from types import SimpleNamespace
 import pytest
 
 from openrlhf_sagc.decisions.records import Group, Prompt
-from openrlhf_sagc.driver.messages import equal_rewards_warning, given_up_warning, shortfall, silence_warning
+from openrlhf_sagc.driver.messages import (
+    equal_rewards_warning,
+    given_up_warning,
+    shortfall,
+    silence_warning,
+    who_waits,
+)
 
 FAILURES = SimpleNamespace(first="--reward.remote_url reward.py failed first with E0")
 CAP = "--algo.dynamic_filtering_max_gen_batches 10 reached: 40 prompts of 4 samples gave "
@@ -68,6 +74,31 @@ def test_prompts_that_do_not_come_back_are_named():
     assert silence.endswith("the first prompt is 'seven'") and given_up_warning(second).endswith(
         "the prompt is 'nine'"
     )
+
+
+@pytest.mark.parametrize(
+    "engines, actors, line",
+    [
+        (0.0, 0.5, "with 5 GPUs for engines and 3 for actors a step may take 80 % as long"),
+        (0.6, 0.0, "with 2 GPUs for engines and 6 for actors a step may take 80 % as long"),
+        (0.05, 0.0, "no other split of the 8 GPUs is expected to be much faster"),
+    ],
+)
+def test_who_waits_is_said_with_a_split_that_waits_less(engines, actors, line):
+    gpus = SimpleNamespace(num_nodes=1, num_gpus_per_node=4)
+    settings = SimpleNamespace(vllm=SimpleNamespace(num_engines=4, tensor_parallel_size=1), actor=gpus)
+    said = who_waits(engines, actors, settings)
+    assert (
+        said.endswith(line) and f"for {100 * engines:.0f} % of the time, the actors for {100 * actors:.0f} %" in said
+    )
+
+
+def test_engines_of_several_gpus_are_split_as_a_whole():
+    settings = SimpleNamespace(
+        vllm=SimpleNamespace(num_engines=1, tensor_parallel_size=2),
+        actor=SimpleNamespace(num_nodes=1, num_gpus_per_node=2),
+    )
+    assert who_waits(0.0, 0.9, settings).endswith("no other split of the 4 GPUs is expected to be much faster")
 
 
 def test_equal_rewards_are_counted():

@@ -99,7 +99,7 @@ def test_surplus_that_finished_is_discarded_and_rolled_out_again(make_generator)
     counts = filtering(generator.metrics)
     assert (counts["discarded"], counts["aborted"], counts["kept"]) == (5, 0, 0)
     assert prompts_of(generator.generate_samples()[0]) == [4, 5, 6, 7]
-    assert filtering(generator.metrics)["age_max"] == 0
+    assert generator.metrics["rollout/age_max"] == 0
 
 
 def test_kept_surplus_is_trained_one_update_late_at_most(make_generator):
@@ -110,7 +110,7 @@ def test_kept_surplus_is_trained_one_update_late_at_most(make_generator):
     trained, ages, discarded = [], [], 0.0
     for _ in range(30):
         trained += prompts_of(generator.generate_samples()[0])
-        ages.append(filtering(generator.metrics)["age_max"])
+        ages.append(generator.metrics["rollout/age_max"])
         discarded += filtering(generator.metrics)["discarded"]
     assert set(ages) == {0, 1} and discarded
     assert len(set(trained)) == len(trained) == 120
@@ -121,14 +121,15 @@ def test_kept_surplus_serves_the_next_step_with_its_age(make_generator):
     generator = make_generator(40, of(lengths), filtering=True, algo__dynamic_filtering_surplus="keep", **ONE_SIZE)
     assert prompts_of(generator.generate_samples()[0]) == [0, 2, 4, 5]
     counts = filtering(generator.metrics)
-    assert (counts["kept_running"], counts["aborted"], counts["discarded"], counts["age_max"]) == (5, 0, 0, 0)
+    assert (counts["kept_running"], counts["aborted"], counts["discarded"]) == (5, 0, 0)
+    assert generator.metrics["rollout/age_max"] == 0
     assert generator.ray.calls == ["pause_generation"]
     state = json.loads(json.dumps(generator.state_dict()))
     second = generator.generate_samples()[0]
     assert generator.ray.calls[:2] == ["pause_generation", "resume_generation"]
     assert prompts_of(second) == [1, 3, 6, 7] and generator.ray.clock == 90
     assert filtering(generator.metrics)["discarded"] == 1
-    assert filtering(generator.metrics)["age_max"] == filtering(generator.metrics)["age_mean"] == 1
+    assert generator.metrics["rollout/age_max"] == generator.metrics["rollout/age_mean"] == 1
 
     resumed = make_generator(40, of(lengths), filtering=True, algo__dynamic_filtering_surplus="keep", **ONE_SIZE)
     resumed.load_state_dict(state)

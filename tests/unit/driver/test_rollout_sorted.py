@@ -84,10 +84,13 @@ def test_an_asynchronous_run_sorts_the_same_and_knows_the_age_of_each_group(make
     waits = make_generator(40, respond, **flags(**more))
     runs_on = make_generator(40, respond, **flags(**more, train__async_enable=True))
     for step in range(10):
-        runs_on.weights = step // 2
+        runs_on.flight.weights = step // 2
         samples = runs_on.generate_samples()[0]
         assert prompts_of(samples) == prompts_of(waits.generate_samples()[0])
-        assert samples.weights == step // 2 and runs_on.metrics["tail_batching/wasted_tokens"] == 0
+        assert (
+            runs_on.metrics["rollout/age_max"] == step - step // 2
+            and runs_on.metrics["tail_batching/wasted_tokens"] == 0
+        )
 
 
 def test_trajectories_of_an_agent_that_fails_are_sorted_and_lose_their_group_alone(make_generator, history):

@@ -168,11 +168,10 @@ def test_the_weights_of_adapters_are_sent_merged(start_run, make, monkeypatch, f
     assert called == [call]
 
 
-@pytest.mark.parametrize("cls", [GroupTrainer, GroupTrainingActor])
-def test_the_steps_metrics_are_logged_after_it_came_through_a_queue(cls, monkeypatch):
+def test_the_steps_metrics_are_logged_after_it_came_through_a_queue(monkeypatch):
     step = pickle.loads(pickle.dumps(StepSamples(["sample"], {"sagc/group_size": 8.0})))
     monkeypatch.setattr(BasePPOTrainer, "train_step", lambda self, samples, step: ({"samples": samples}, step + 1))
-    status, number = cls.__new__(cls).train_step(step, 3)
+    status, number = GroupTrainer.__new__(GroupTrainer).train_step(step, 3)
     assert (status["samples"], status["sagc/group_size"], number) == (["sample"], 8.0, 4)
 
 
@@ -224,6 +223,9 @@ def test_the_log_of_a_synchronous_step_has_parts_that_sum_to_its_seconds(start_r
         assert scalars["step_seconds/decoding"] == pytest.approx(scalars["timing/generation"] - 0.01)
 
 
+SHARES = ("rollout/engines_wait_share", "rollout/reward_wait_seconds")
+
+
 def test_an_asynchronous_step_has_the_generation_that_it_waited_for(start_run, make, logged):
     args = start_run("--rollout.sagc.enable", "--train.async_enable").args
     args.ckpt.save_steps = float("inf")  # as OpenRLHF's trainer of both has it
@@ -232,7 +234,7 @@ def test_an_asynchronous_step_has_the_generation_that_it_waited_for(start_run, m
     for _ in range(2):
         steps.put(
             (
-                StepSamples(["sample"], {"rollout/idle_tail_seconds": 0.01, "rollout/reward_wait_seconds": 0.0}),
+                StepSamples(["sample"], {**dict.fromkeys(SHARES, 0.0), "rollout/idle_tail_seconds": 0.01}),
                 {},
                 None,
                 5.0,
@@ -244,6 +246,7 @@ def test_an_asynchronous_step_has_the_generation_that_it_waited_for(start_run, m
         assert_parts_make_the_step(scalars)
         waited = scalars["step_seconds/decoding"] + scalars["step_seconds/idle_tail"]
         assert waited < 0.05 < scalars["timing/generation"] == 5.0
+        assert 0 <= scalars["rollout/actors_wait_share"] < 1
 
 
 @pytest.mark.parametrize("cls", [GroupTrainer, GroupTrainingActor])
@@ -267,7 +270,7 @@ def test_a_checkpoint_that_cannot_be_saved_is_one_line(cls, method, arguments, m
         getattr(trainer, method)(*arguments)
 
 
-def test_ages_of_an_asynchronous_run_count_the_syncs_from_dispatch_to_training(make_generator, monkeypatch):
+def test_ages_of_an_asynchronous_run_count_the_updates_from_dispatch_to_training(make_generator, monkeypatch):
     """Two steps are rolled out ahead of the first sync, as with a queue of two; each sync happens inside of its lock."""
     events = []
     generator = GroupGenerator.__new__(GroupGenerator)
@@ -284,7 +287,8 @@ def test_ages_of_an_asynchronous_run_count_the_syncs_from_dispatch_to_training(m
         acquire=SimpleNamespace(remote=lambda: events.append("locked")),
         release=SimpleNamespace(remote=lambda: events.append("free")),
     )
-    trainer._partial_rollout = False
+    trainer._partial_rollout, trainer._waits = False, []
+    trainer.rollout_queue = SimpleNamespace(wait_share=0.5)
     monkeypatch.setattr(trainers.ray, "get", lambda ref, timeout=None: ref)
     monkeypatch.setattr(BasePPOTrainer, "broadcast_to_vllm", lambda self: events.append("synced"))
 
@@ -295,7 +299,10 @@ def test_ages_of_an_asynchronous_run_count_the_syncs_from_dispatch_to_training(m
     monkeypatch.setattr(BasePPOTrainer, "train_step", train_step)
     trainer.broadcast_to_vllm()  # of a resume
     assert events == ["locked", "synced", "noted", "free"]
+    monkeypatch.setattr(ppo_trainer_async.GenerateSamplesActor, "fit", lambda self: None)
+    generator.rollout_slots = SimpleNamespace(put=None)
+    generator.fit()  # from now on the weights are those that it resumes with
     ahead = [pickle.loads(pickle.dumps(samples_generator.generate_samples()[0])) for _ in range(3)]
-    ages = [trainer.train_step(step, 0)[0]["dynamic_filtering/age_max"] for step in ahead]
-    ages.append(trainer.train_step(samples_generator.generate_samples()[0], 3)[0]["dynamic_filtering/age_mean"])
+    ages = [trainer.train_step(step, 0)[0]["rollout/age_max"] for step in ahead]
+    ages.append(trainer.train_step(samples_generator.generate_samples()[0], 3)[0]["rollout/age_mean"])
     assert ages == [0, 1, 2, 0]

@@ -131,7 +131,7 @@ AS_THEY_ARE = {
     ),
     "over-sampling": (
         ["--train.async_enable", "--rollout.vllm_generate_batch_size", "16"],
-        "does not work with --rollout.vllm_generate_batch_size 16, as it requests what a step needs",
+        "--rollout.vllm_generate_batch_size 16 keeps prompts in flight while the weights change, which needs --train.async",
     ),
     "frozen at first": (["--critic.freezing_steps", "5"], "group_norm has no critic: drop it, or start"),
     "rollouts of a part of a training batch": (["--train.batch_size", "128"], "use --train.batch_size 64, or start"),

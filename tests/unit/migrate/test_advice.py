@@ -119,6 +119,7 @@ def test_what_the_script_does_not_ask_for_is_not_spoken_of():
     asks = GROUPS + "--rollout.vllm_generate_batch_size "  # the default of --rollout.batch_size is 1024
     assert not [line for line in said(asks + "1024") if "vllm_generate" in line]
     assert [line for line in said(asks + "128") if "does not take --rollout.vllm_generate_batch_size 128" in line]
+    assert not [line for line in said(asks + "2048 --train.partial_rollout_enable") if "vllm_generate" in line]
 
 
 def test_a_variable_may_be_right():
