@@ -5,7 +5,8 @@ training, on a trace of rollout lengths or on a distribution:
 
     python eval/simulate.py --trace FILE --policies fixed:8,fixed:16,sagc,sagc+tail --json OUT
 
-A policy is `fixed:N`, `sagc` or FILE.py:Class, a class of one's own (docs/architecture.md). `+tail` behind it is tail batching, by the method that is measured best; `+tail:sort` and
+A policy is `fixed:N`, `sagc` or FILE.py:Class, a class of one's own (docs/architecture.md), or with --actor_gpus `pool:R`, a pool of R
+steps' prompts (docs/async.md). `+tail` behind it is tail batching, by the method that is measured best; `+tail:sort` and
 `+tail:stop` by this one, `+tail:R` by stop with a response_ratio of R. `+lengths` is placed rollouts, and `@samples` or
 `@prompts` is what a step keeps at every group size (else --hold). The same flags and seed give the same JSON. lib/simulation/lengths.py says how a trace is drawn from.
 """
@@ -76,7 +77,7 @@ def run(arguments: argparse.Namespace) -> tuple[pd.DataFrame, CostModel]:
     if wrong:
         less = f" less --actor_gpus {arguments.actor_gpus}" if arguments.actor_gpus else ""
         raise ValueError(f"--gpus {wrong[0]}{less} is not a multiple of the {costs.gpus_per_engine} GPUs of an engine")
-    policies = [parse_policy(word, ("fixed", "sagc", "own")) for word in arguments.policies.split(",")]
+    policies = [parse_policy(word, ("fixed", "sagc", "own", "pool")) for word in arguments.policies.split(",")]
     for policy in policies:
         check_policy(policy, arguments)
     source = Trace(arguments.trace) if arguments.trace else LogNormal.parse(arguments.lengths)

@@ -1,6 +1,7 @@
 """Policies as the commands name them.
 
-A policy is `fixed:N` or `sagc`, for simulate.py also `FILE.py:Class`, a class of one's own in the place of `sagc`, for
+A policy is `fixed:N` or `sagc`, for simulate.py also `FILE.py:Class`, a class of one's own in the place of `sagc`, and
+`pool:R`, an asynchronous run with a pool of R steps' prompts, for
 compare.py also `unpatched:N`. Behind all but the last, `+tail` adds tail batching, by the method that is measured best,
 `+tail:sort` and `+tail:stop` by this one, and `+tail:R` by `stop` with a response_ratio of R;
 `+lengths` adds placed rollouts. For compare.py, `+forward` keeps the forward pass for old log-probs, `+shuffled` shuffles
@@ -15,7 +16,7 @@ from typing import NamedTuple
 KINDS = ("unpatched", "fixed", "sagc")
 STEP = ("forward", "shuffled", "stream", "round", "filter")  # additions that change how a step is trained
 GRAMMAR = re.compile(
-    r"(?:(?P<kind>unpatched(?=:)|fixed(?=:)|sagc(?!:))(?::(?P<size>\d+))?|(?P<own>[^+@]+\.py:\w+))"
+    r"(?:(?P<kind>unpatched(?=:)|fixed(?=:)|pool(?=:)|sagc(?!:))(?::(?P<size>\d+))?|(?P<own>[^+@]+\.py:\w+))"
     r"(?P<additions>(?:\+(?:tail(?::(?:sort|stop|\d+(?:\.\d+)?))?|lengths|forward|shuffled|stream|round|filter))*)(?:@(?P<hold>samples|prompts))?"
 )
 
@@ -36,6 +37,7 @@ class Policy(NamedTuple):
     hold: str | None
     step: frozenset[str] = frozenset()
     own: str | None = None
+    pool: int | None = None
 
     @property
     def is_fixed_size(self) -> bool:
@@ -53,12 +55,19 @@ def parse_policy(word: str, kinds: tuple[str, ...] = KINDS) -> Policy:
     additions = found["additions"].split("+")[1:] if found else []
     names = [addition.partition(":")[0] for addition in additions]
     kind = (found["kind"] or "own") if found else ""
-    plain_only = kind == "unpatched" and {*names} - {"filter"}
+    plain_only = (
+        kind == "unpatched"
+        and {*names} - {"filter"}
+        or kind == "pool"
+        and ({*names} - {"lengths"} or found["size"] == "0")
+    )
     step = frozenset(names).intersection(STEP)
     unknown_step = step and "unpatched" not in kinds  # simulated steps have flags of their own
     if not found or kind not in kinds or plain_only or unknown_step or len(set(names)) < len(names):
-        form_of = {kind: {"sagc": "sagc", "own": "FILE.py:Class"}.get(kind, f"{kind}:N") for kind in kinds}
-        behind = " or ".join(form for kind, form in form_of.items() if kind != "unpatched")
+        form_of = {
+            kind: {"sagc": "sagc", "own": "FILE.py:Class", "pool": "pool:R"}.get(kind, f"{kind}:N") for kind in kinds
+        }
+        behind = " or ".join(form for kind, form in form_of.items() if kind not in ("unpatched", "pool"))
         additions = "+tail, +tail:sort, +tail:stop, +tail:RESPONSE_RATIO or +lengths"
         if "unpatched" in kinds:
             additions = (
@@ -73,5 +82,6 @@ def parse_policy(word: str, kinds: tuple[str, ...] = KINDS) -> Policy:
     tail = given if given in ("sort", "stop", None) else "stop" if given else "auto"
     ratio = float(given) if given and tail != given else None
     size = int(found["size"]) if found["size"] else None
+    pool, size = (size, None) if kind == "pool" else (None, size)
     name = word.partition("@")[0].rpartition("/")[2]
-    return Policy(name, kind, size, tail, ratio, "lengths" in names, found["hold"], step, found["own"])
+    return Policy(name, kind, size, tail, ratio, "lengths" in names, found["hold"], step, found["own"], pool)

@@ -115,7 +115,9 @@ def _log_probs(response: Mapping, who: str, num_tokens: int) -> np.ndarray:
     """A finite number for each token."""
     value = response.get("rollout_log_probs")
     if value is None:
-        raise Failure(f"{who} returned no rollout_log_probs, which the training needs")
+        raise Failure(
+            f"{who} returned no rollout_log_probs, which the training needs: return them, or give --algo.advantage.is_correction_level off"
+        )
     numbers = _as_list(value)
     if numbers is None or len(numbers) != num_tokens:
         raise Failure(f"{who} returned rollout_log_probs {short(value)} for {num_tokens} tokens")

@@ -79,6 +79,18 @@ class Cluster:
                 self._changed.add(index)
         return ended
 
+    def run_until(self, time: float) -> None:
+        """Move the clock on to this time; what ends before it comes with the next `ended`."""
+        self._schedule()
+        while self._events and self._events[0][0] <= time:
+            due, index = heapq.heappop(self._events)
+            if due == self._due[index]:
+                self.now = due
+                self._ended += self.engines[index].run_to_event()
+                self._changed.add(index)
+            self._schedule()
+        self.now = max(self.now, time)
+
     def stop(self) -> list[Request]:
         """Stop what runs; all of it and what was dropped, in the order of groups and places."""
         left, self._ended = self._ended, []

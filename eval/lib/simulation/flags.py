@@ -7,7 +7,7 @@ from typing import Any
 from lib.policies import Policy
 
 from openrlhf_sagc.arguments import add_arguments
-from openrlhf_sagc.config.refusal import FILTER, LENGTH_AWARE, PREFIX, TAIL
+from openrlhf_sagc.config.refusal import FILTER, LENGTH_AWARE, MAX_AGE, PREFIX, TAIL
 from openrlhf_sagc.policies import ANY_MEAN
 
 FILTER_FLAGS = ("max_gen_batches",)
@@ -26,6 +26,7 @@ def package_flags() -> dict[str, argparse.Action]:
     taken = {FILTER + name: name for name in FILTER_FLAGS}
     for prefix in (PREFIX, TAIL):
         taken |= {flag: flag.removeprefix(prefix) for flag in flags if flag.startswith(prefix)}
+    taken[MAX_AGE] = "max_age"
     return {name: flags[flag] for flag, name in taken.items() if name not in ("enable", "method", "policy")}
 
 
@@ -45,8 +46,9 @@ def default_arguments(**others: Any) -> argparse.Namespace:
 
 def sizes_of(policy: Policy, arguments: argparse.Namespace) -> tuple[list[int], int]:
     """The group sizes that the policy chooses from, and the size of the first step."""
-    if policy.size is not None:
-        return [policy.size], policy.size
+    if policy.size is not None or policy.pool:
+        size = policy.size or arguments.n_samples_per_prompt
+        return [size], size
     return arguments.group_sizes, arguments.n_samples_per_prompt
 
 
@@ -70,7 +72,8 @@ def training_arguments(policy: Policy, arguments: argparse.Namespace) -> SimpleN
         LENGTH_AWARE: policy.lengths,
         FILTER + "enable": arguments.dynamic_sampling,
         FILTER + "range": ANY_MEAN,
-        "--rollout.pool": None,
+        "--rollout.pool": policy.pool and policy.pool * prompts,
+        "--train.num_episodes": 10**9,
         "--actor.loss_agg_mode": "token-mean",
         "--actor.policy_loss_type": "ppo",
         "--train.seed": getattr(arguments, "seed", 0),

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pandas as pd
-from lib.policies import Policy, parse_policy
+from lib.policies import KINDS, Policy, parse_policy
 from lib.simulation.costs import CostModel
 from lib.simulation.flags import default_arguments, sizes_of, training_arguments
 from lib.simulation.lengths import LogNormal, Trace
@@ -80,6 +80,11 @@ def train(
             f"--micro_batches {work.micro_batches}: a step of {fewest} samples is too small for {work.actor_gpus or gpus} GPUs of "
             "actors: use packed, or fewer GPUs"
         )
+    if policy.pool and not work.actor_gpus:
+        raise ValueError(f"--policies {policy.name}: engines and actors need GPUs of their own: give --actor_gpus")
+    if policy.pool and policy.pool > arguments.max_age + 1:
+        most = f"use pool:{arguments.max_age + 1} or less, or --max_age {policy.pool - 1}"
+        raise ValueError(f"--policies {policy.name}: groups would be older than --max_age {arguments.max_age}: {most}")
     num_engines = (gpus - work.actor_gpus) // costs.gpus_per_engine
     with _named():
         planner = build_planner(training_arguments(policy, arguments), num_engines=num_engines)
@@ -98,7 +103,14 @@ def started(
 ) -> SimulatedTraining:
     """A study's run: `train` with training's defaults and 128 prompts x 8 samples, but for the settings."""
     usual = {"batch_size": 128, "n_samples_per_prompt": 8, "prompt_tokens": 256, "dynamic_sampling": False, "seed": 0}
-    return train(parse_policy(word), gpus, source, CostModel.load(engine), default_arguments(**usual | settings), work)
+    return train(
+        parse_policy(word, (*KINDS, "pool")),
+        gpus,
+        source,
+        CostModel.load(engine),
+        default_arguments(**usual | settings),
+        work,
+    )
 
 
 def simulate(

@@ -5,7 +5,8 @@ kept for the next step (dynamic_filtering_surplus), and a step that is not full 
 
 What runs when a step has its groups is stopped. Its prompts and those of surplus groups come again, in the next step or a
 long round, which then waits for them. All of a step is generated before it is trained, on the same GPUs, unless its work
-(work.py) says otherwise.
+(work.py) says otherwise. With a pool nothing is stopped, and steps are trained beside the rollouts of later ones, which a weight
+sync does not hold up here.
 """
 
 import math
@@ -137,6 +138,7 @@ class SimulatedTraining:
         self._judged_tokens: list[int] = []  # of the rollouts of its groups that were not stopped
         self._source = source
         self._ends: list[float] = []  # seconds at which the step's rollouts ended, stopped ones included
+        self._trainings: list[tuple[float, float]] = []  # with a pool, begin and end of each step's training
 
     def step(self) -> dict[str, float]:
         """One training step.
@@ -157,13 +159,17 @@ class SimulatedTraining:
             ValueError: a rollout does not fit an engine's KV cache, or a rank of the actors has no sample.
         """
         planner, cluster = self.planner, self.cluster
+        if self._trainings:  # a step waits until the one before is being trained
+            cluster.run_until(self._trainings[-1][0])
+            self._sync()
         start, preemptions, self._ends, self._dropped = cluster.now, cluster.preemptions, [], []
         self._judged_tokens = []
         step, groups = self._begun()
         if self.stream:
             self.stream.begin(step)
         roll_out(step, groups, self.engines, self)
-        stop(step, self.engines, self)
+        if not planner.pool:
+            stop(step, self.engines, self)
         step.end()
         if len(step.flight.accepted) < step.num_groups:
             raise RuntimeError(shortfall(step))
@@ -176,6 +182,8 @@ class SimulatedTraining:
         response_tokens = sum(sum(group.samples) for group in trained)
         rounds, wasted = planner.batcher.metrics(), step.unused_tokens
         parts, streamed = self._seconds(generation, trained)
+        if planner.pool:
+            parts["generation"] = self._trained(parts)
         planner.timed(sum(parts.values()))
         return {
             "seconds": sum(parts.values()),
@@ -184,7 +192,7 @@ class SimulatedTraining:
             "prompts": step.num_groups,
             "samples": samples,
             "dispatched": step.dispatched,
-            "idle_fraction": 1 - (np.mean(self._ends) - start) / generation,
+            "idle_fraction": 1 - (np.mean(self._ends) - start) / generation if generation else 0.0,
             "straggler_rate": planner.controller.metrics()["straggler_rate"],
             "tokens_max": max(
                 (rollout.tokens for group in step.lengths for rollout in group if rollout.finished), default=0
@@ -210,6 +218,16 @@ class SimulatedTraining:
             groups = step.dispatch()
         return step, groups
 
+    def _trained(self, parts: dict[str, float]) -> float:
+        """The step is trained beside the rollouts of later ones: seconds for which the actors have waited for it."""
+        free = self._trainings[-1][1] if self._trainings else 0.0
+        begin = max(self.cluster.now, free)
+        self._trainings.append((begin, begin + parts["experience"] + parts["train"] + parts["sync"]))
+        return begin - free
+
+    def _sync(self) -> None:
+        self.planner.flight.weights = sum(end <= self.cluster.now for _, end in self._trainings)
+
     def _expected_tokens(self, groups: list[Group]) -> float:
         """What all rollouts of their prompts would have on average."""
         expected_G = self._source.expected_tokens([group.prompt.label for group in groups])
@@ -234,7 +252,9 @@ class SimulatedTraining:
         return parts, streamed
 
     def look_on(self, step: Step) -> None:
-        """Let the actors train what the step trains for sure."""
+        """Let the actors train what the step trains for sure; a pool's engines get the weights of what is trained by now."""
+        if step.pool:
+            self._sync()
         if self.stream:
             self.stream.send(step.commit(), self.cluster.now)
 

@@ -1,8 +1,8 @@
 """Seconds a step of the arms with groups of 8, simulated with the pace as costs and the lengths of plain's runs.
 
 What the pace does not say is as in plain's runs of the seed: what vLLM takes between two iterations and a step's generation before
-the first, experience, weight sync. Asynchronous arms, other group sizes and OpenRLHF
-without this package's scheduler are not simulated.
+the first, experience, weight sync. A pool has the plain runs of the drafts' shape, which were made on its machine. OpenRLHF's asynchronous
+training, other group sizes and OpenRLHF without this package's scheduler are not simulated.
 """
 
 import json
@@ -13,11 +13,25 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from lib.simulation.runs import started
+from lib.simulation.work import Work
 from lib.tables import markdown
-from studies.paced.arms import ARMS, CONTROL, SHAPES, Arm
+from studies.paced.arms import CONTROL, PLANS, SHAPES, Arm
 from studies.paced.table import PLAIN
 
-PREDICTED = ("plain", "auto", "sort", "stop", "sort 1.02", "filter", "auto, filter")
+PREDICTED = (
+    "plain",
+    "auto",
+    "sort",
+    "stop",
+    "sort 1.02",
+    "filter",
+    "auto, filter",
+    "pool, 1",
+    "pool, 2",
+    "pool, 4",
+    "pool, 8",
+)
+PLAIN_OF = {"pool": "drafts"}  # the shape whose plain runs a shape has
 
 
 class Replayed:
@@ -93,27 +107,33 @@ def simulated(arm: Arm, groups: pd.DataFrame, costs: dict, shape: str, steps: in
     kind = SHAPES[shape]
     settings = {"batch_size": kind.prompts, "prompt_tokens": 6, "seed": seed, **CONTROL}
     settings |= {name.rpartition(".")[2]: value for name, value in arm.flags.items()}
-    policy = arm.policy.replace("+filter", "")
+    policy, trainers = arm.policy.replace("+filter", ""), 0
+    if arm.split:
+        trainers = arm.split[1]
+        policy = f"pool:{arm.flags['rollout.vllm_generate_batch_size'] // kind.prompts}"
+        costs = costs | {"train_base": costs["train_base"] * kind.gpus / trainers}
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "costs.json"
         file.write_text(json.dumps(costs))
         source = Replayed(groups, kind.problems)
         filters = policy != arm.policy
-        run = started(policy, kind.gpus, source, file, dynamic_sampling=filters, **settings)
+        work = Work(actor_gpus=trainers)
+        run = started(policy, kind.gpus, source, file, work, dynamic_sampling=filters, **settings)
         return float(np.mean([run.step()["seconds"] for _ in range(steps)][1:]))
 
 
 def predictions(steps: pd.DataFrame, groups: pd.DataFrame, shape: str = "two") -> str:
     """A Markdown table: measured and predicted seconds a step of each arm, over the seeds that it and plain have."""
-    steps, groups = steps[steps["shape"] == shape], groups[groups["shape"] == shape]
-    rows = []
-    for name in PREDICTED:
+    source = PLAIN_OF.get(shape, shape)
+    plains = steps[(steps["shape"] == source) & (steps["arm"] == PLAIN)]
+    steps, groups, rows = steps[steps["shape"] == shape], groups[groups["shape"] == source], []
+    for name in [name for name in PREDICTED if name in PLANS[shape]]:
         found = []
         for seed, mine in groups.groupby("seed"):
             run = steps[(steps["arm"] == name) & (steps["seed"] == seed)]
             if len(run):
-                plain = steps[(steps["arm"] == PLAIN) & (steps["seed"] == seed)]
-                seconds = simulated(ARMS[name], mine, costs_of(plain, shape), shape, len(run), seed)
+                plain = plains[plains["seed"] == seed]
+                seconds = simulated(PLANS[shape][name], mine, costs_of(plain, shape), shape, len(run), seed)
                 found.append([run["step_seconds"].iloc[1:].mean(), seconds])
         if found:
             measured, predicted = np.mean(found, axis=0)
