@@ -138,9 +138,8 @@ def validated(validate_args: Callable, parsed: argparse.Namespace) -> SimpleName
     """
     from openrlhf.utils.config import hierarchize
 
-    pool = (
-        getattr(parsed, "train.partial_rollout_enable") and getattr(parsed, "rollout.vllm_generate_batch_size") or None
-    )
+    partial = getattr(parsed, "train.partial_rollout_enable", False)
+    pool = partial and getattr(parsed, "rollout.vllm_generate_batch_size") or None
     if pool and isinstance(getattr(parsed, "algo.advantage.is_correction_level"), NotGiven):
         setattr(parsed, "algo.advantage.is_correction_level", "token")
     corrects = getattr(parsed, "algo.advantage.is_correction_level", "off") != "off"
@@ -151,7 +150,8 @@ def validated(validate_args: Callable, parsed: argparse.Namespace) -> SimpleName
         _refuse_unequal_gpus(args)
     except (AssertionError, AttributeError, ImportError, TypeError, ZeroDivisionError) as error:
         raise _explained(error, Settings.of(hierarchize(parsed))) from error
-    args.rollout.pool = pool
+    if pool:
+        args.rollout.pool = pool
     args.data.dropped_template = given if args.data.input_template is None else None
     name_kernel(args)
     return args

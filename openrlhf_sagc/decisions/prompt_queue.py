@@ -152,7 +152,7 @@ class PromptQueue:
 
     def end(self) -> None:
         """The run's last prompts are used, which else a draw of another one would find."""
-        self._is_drawing = False
+        self._is_drawing = self._is_drawing and self._taken < self._source.size
 
     def close_episode(self, in_flight: list[Prompt]) -> bool:
         """Whether the trainer's episode is over; if so, the next one begins.

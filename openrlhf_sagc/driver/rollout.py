@@ -109,9 +109,7 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
         if folder := self.settings.train.rollouts_to:
             keep_step(folder, step.number + 1, samples, pass_rate)
         if (pool := self.planner.pool) and pool.is_over(self.flight, self.queue):
-            stop(step, self.engines, self)  # what filled the last step up
-            self.flight.accepted = []
-            self.queue.end()
+            self._put_back_rest(step)
         exhausted = self.queue.close_episode(self.flight.prompts)
         return samples, pass_rate, consumed, exhausted
 
@@ -134,6 +132,15 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
         self.engines.pause()
         self.engines.sleep()
         self._warn_of_equal_rewards()
+
+    def _put_back_rest(self, step: Step) -> None:
+        """Stop what has filled the last step of the run up, and put back what is left of it: a longer run would train it."""
+        left = [group.prompt for group in self.flight.accepted]
+        for ended in self.engines.stop():
+            left += [back.group.prompt for back in step.receive(ended) if back.fate is None]
+        self.queue.put_back_unused(left)
+        self.flight.accepted = []
+        self.queue.end()
 
     def _samples_to_train(self, step: Step, progress: float) -> StepSamples:
         """The samples of a closed step that `stream` has not sent to the actors."""

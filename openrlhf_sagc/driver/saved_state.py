@@ -103,7 +103,7 @@ def _with_fitting_groups(state: dict[str, Any], args: Settings) -> dict[str, Any
 
     A run that keeps no surplus has groups of one size in a step, which streaming counts on.
     """
-    keeps = args.algo.dynamic_filtering_surplus == "keep"
+    keeps = args.algo.dynamic_filtering_surplus == "keep" or bool(args.rollout.pool)
     sizes = args.rollout.sagc.group_sizes if keeps else [state["controller"]["group_size"]]
     needs_log_probs = args.algo.advantage.is_correction_level != "off"
     kept, put_back = [], []

@@ -10,7 +10,7 @@ from random_runs import Source
 
 from openrlhf_sagc.decisions.controller import StragglerAwareGroupController
 from openrlhf_sagc.decisions.dynamic_sampling import DynamicSampler
-from openrlhf_sagc.decisions.loop import roll_out, stop
+from openrlhf_sagc.decisions.loop import roll_out
 from openrlhf_sagc.decisions.planner import StepPlanner
 from openrlhf_sagc.decisions.pool import Pool
 from openrlhf_sagc.decisions.prompt_queue import PromptQueue
@@ -107,7 +107,10 @@ class Run:
         begins = self.trainings[-1] if self.trainings else self.now
         self.trainings.append(max(begins, self.now) + self.train)
         if self.pool.is_over(planner.flight, self.queue):
-            stop(step, self, self)
+            left = [group.prompt for group in planner.flight.accepted]
+            for ended in self.stop():
+                left += [back.group.prompt for back in step.receive(ended) if back.fate is None]
+            self.queue.put_back_unused(left)
             planner.flight.accepted = []
             self.queue.end()
         self.queue.close_episode(planner.flight.prompts)

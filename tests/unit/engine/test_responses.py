@@ -147,7 +147,10 @@ def test_every_response_that_is_let_through_has_a_trained_token_and_the_length_t
         ("five.", "rollout_log_probs 'five.' for 5 tokens"),
         ([0.0] * 4 + [None], "rollout_log_probs with None among them"),
         ([0.0] * 4 + [float("nan")], "rollout_log_probs with nan among them"),
-        (None, "no rollout_log_probs, which the training needs"),
+        (
+            None,
+            "no rollout_log_probs, which the training needs: return them, or give --algo.advantage.is_correction_level off",
+        ),
     ],
 )
 def test_log_probabilities_are_checked_where_they_are_needed_and_dropped_elsewhere(values, line):

@@ -74,9 +74,12 @@ def test_a_policy_names_what_its_steps_keep(command):
     [
         (
             ["--policies", "fixed:x"],
-            "--policies fixed:x: use fixed:N or sagc or FILE.py:Class; behind fixed:N or sagc or FILE",
+            "--policies fixed:x: use fixed:N or sagc or FILE.py:Class or pool:R; behind fixed:N or sagc or FILE",
         ),
-        (["--policies", "unpatched:8"], "--policies unpatched:8: use fixed:N or sagc or FILE.py:Class; behind"),
+        (
+            ["--policies", "unpatched:8"],
+            "--policies unpatched:8: use fixed:N or sagc or FILE.py:Class or pool:R; behind",
+        ),
         (["--policies", "sagc@tokens"], "--policies sagc@tokens: use fixed:N or sagc"),
         (["--policies", "sagc:8"], "--policies sagc:8: use fixed:N or sagc"),
         (["--policies", "fixed:8,fixed:5"], "--policies fixed:5: a group size of 5 .* does not divide the 64 samples"),

@@ -13,6 +13,7 @@ from launched import GPUS, MODULES, SCRIPTS, SETTINGS, pairs
 from studies.recipes import run as recipes
 
 from openrlhf_sagc.arguments import add_arguments
+from openrlhf_sagc.config.refusal import POOL
 from openrlhf_sagc.driver.trainers import GroupTrainer, GroupTrainerAsync
 
 
@@ -184,7 +185,7 @@ def test_twin(flags_of, start_trainer, script, sagc):
     same = {"RUN_NAME": "run", "ATTENTION": "flash_attention_2"}  # which OpenRLHF as released cannot do without
     parser = argparse.ArgumentParser()
     add_arguments(parser)
-    package = {f"--{name}" for name in vars(parser.parse_args([]))}
+    package = {f"--{name}" for name in vars(parser.parse_args([]))} | {POOL}
     flags, twin = (pairs(flags_of(script, SAGC=value, **same)) for value in (sagc, "off"))
     assert twin == [pair for pair in flags if pair[0] not in package] and flags != twin
     twin = [pair for pair in twin if pair[0] != "--vllm.engine_args"]  # of a patch
