@@ -58,7 +58,7 @@ def test_a_step_ends_with_its_groups_and_vllm_forgets_the_rest(make_scheduler, e
     owed = {0, 1} - set(prompts)
     assert len(owed) <= 1 and lengths.count(SLOW) == 4 * (2 - len(owed))
     assert {scheduler.numbers.get(prompt.text) for prompt in scheduler.queue.waiting} >= owed
-    assert metrics["age_max"] == 0
+    assert scheduler.metrics["rollout/age_max"] == 0
 
 
 def test_kept_rollouts_go_on_in_the_next_step_with_their_age(make_scheduler, engine):
@@ -75,7 +75,7 @@ def test_kept_rollouts_go_on_in_the_next_step_with_their_age(make_scheduler, eng
     assert (unfinished(engine), of_vllm(engine, "generation_tokens")) == (running, decoded)  # while the weights change
     prompts, lengths, metrics, _ = take_step(scheduler)
     assert {0, 1} < set(prompts) <= {0, 1} | (SHORT - set(first)) and lengths.count(SLOW) == 8
-    assert metrics["age_max"] == metrics["discarded"] == 1  # the fifth would be two updates late
+    assert scheduler.metrics["rollout/age_max"] == metrics["discarded"] == 1  # the fifth would be two updates late
     scheduler.engines.resume()
     list(scheduler.engines.stop())
     assert unfinished(engine) == 0
