@@ -115,7 +115,9 @@ dapo=(
 sagc=()
 if [ "$module" = openrlhf_sagc ]; then
     [ -z "${AGENT:-}" ] || sagc+=(--rollout.agent_timeout "${AGENT_TIMEOUT:-600}")
-    if [ "$SHAPE" = async ]; then
+    if [[ $SHAPE = async && $SAGC != all && " $* " = *" --train.partial_rollout_enable "* ]]; then
+        sagc+=(--rollout.vllm_generate_batch_size $((2 * PROMPTS))) # stay in flight over steps
+    elif [ "$SHAPE" = async ]; then
         sagc+=(--algo.dynamic_filtering_surplus keep) # engines do not sleep and can finish these rollouts
     else
         sagc+=(--rollout.tail_batching.enable)
