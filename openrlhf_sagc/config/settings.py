@@ -76,6 +76,7 @@ def settled(args: SimpleNamespace) -> Settings:
     if args.train.rollouts_from:  # nothing is rolled out
         args.vllm.num_engines, args.vllm.enable_sleep = 0, False
         args.train.async_enable = args.train.partial_rollout_enable = False
+        args.rollout.pool, args.rollout.vllm_generate_batch_size = None, args.rollout.batch_size
         args.eval.dataset = args.rollout.trace = None
         args.ckpt.save_steps = -1  # no run goes on from a step of these
     if args.rollout.length_history is not None:

@@ -57,6 +57,16 @@ def stop(step: Step, engines: RolloutEngines, trainer: StepTrainer) -> None:
         _take_back(step, ended, trainer)
 
 
+def put_back_rest(step: Step, engines: RolloutEngines) -> None:
+    """Behind the last step of a pool's run: stop what has filled it up, and put all that back, since a longer run trains it."""
+    left = [group.prompt for group in step.flight.accepted]
+    for ended in engines.stop():
+        left += [back.group.prompt for back in step.receive(ended) if back.fate is None]
+    step.queue.put_back_unused(left)
+    step.flight.accepted = []
+    step.queue.end()
+
+
 def _dispatch(step: Step, groups: Sequence[Group], engines: RolloutEngines, trainer: StepTrainer) -> None:
     if groups:
         engines.dispatch(groups)

@@ -51,8 +51,8 @@ class Pool(NamedTuple):
         return not self._of_run(flight) and not queue.left_until(self.episodes)
 
     def order(self, groups: Iterable[Group]) -> list[Group]:
-        """These groups as steps train them: the oldest first, behind them what only fills the last step."""
-        return sorted(groups, key=lambda group: (not self._is_of_run(group), group.number))
+        """These groups as steps train them: the oldest first, so that what only fills the last step comes behind."""
+        return sorted(groups, key=lambda group: group.number)
 
     def _of_run(self, flight: InFlight) -> list[Group]:
         groups = [*flight.accepted, *(parts.group for parts in flight.running.values())]

@@ -151,7 +151,7 @@ class PromptQueue:
                 self.put_back(prompt)
 
     def end(self) -> None:
-        """The run's last prompts are used, which else a draw of another one would find."""
+        """No prompt is drawn any more: an episode of which all were taken is over, which else the next draw would find."""
         self._is_drawing = self._is_drawing and self._taken < self._source.size
 
     def close_episode(self, in_flight: list[Prompt]) -> bool:

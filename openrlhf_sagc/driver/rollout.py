@@ -16,7 +16,7 @@ from tqdm import tqdm
 from openrlhf_sagc.config.layout import longest_response
 from openrlhf_sagc.config.length_history import read_history
 from openrlhf_sagc.config.settings import Settings
-from openrlhf_sagc.decisions.loop import roll_out, stop
+from openrlhf_sagc.decisions.loop import put_back_rest, roll_out, stop
 from openrlhf_sagc.decisions.prompt_queue import PromptQueue
 from openrlhf_sagc.decisions.records import ROLLOUT, Back, Fate, Group
 from openrlhf_sagc.decisions.step import Step
@@ -109,7 +109,7 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
         if folder := self.settings.train.rollouts_to:
             keep_step(folder, step.number + 1, samples, pass_rate)
         if (pool := self.planner.pool) and pool.is_over(self.flight, self.queue):
-            self._put_back_rest(step)
+            put_back_rest(step, self.engines)
         exhausted = self.queue.close_episode(self.flight.prompts)
         return samples, pass_rate, consumed, exhausted
 
@@ -132,15 +132,6 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
         self.engines.pause()
         self.engines.sleep()
         self._warn_of_equal_rewards()
-
-    def _put_back_rest(self, step: Step) -> None:
-        """Stop what has filled the last step of the run up, and put back what is left of it: a longer run would train it."""
-        left = [group.prompt for group in self.flight.accepted]
-        for ended in self.engines.stop():
-            left += [back.group.prompt for back in step.receive(ended) if back.fate is None]
-        self.queue.put_back_unused(left)
-        self.flight.accepted = []
-        self.queue.end()
 
     def _samples_to_train(self, step: Step, progress: float) -> StepSamples:
         """The samples of a closed step that `stream` has not sent to the actors."""

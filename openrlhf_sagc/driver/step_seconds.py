@@ -8,10 +8,8 @@ from openrlhf_sagc.training.streamed_training import OPTIMIZER_SECONDS
 
 IDLE_TAIL = "rollout/idle_tail_seconds"
 REWARD_WAIT = "rollout/reward_wait_seconds"
-ENGINES_WAIT = (
-    "rollout/engines_wait_share"  # of an asynchronous run: of the time between two steps, without any rollout
-)
-ACTORS_WAIT = "rollout/actors_wait_share"  # the same without samples to train
+# Of an asynchronous run: shares of the time between two steps without any rollout, and without samples to train.
+ENGINES_WAIT, ACTORS_WAIT = "rollout/engines_wait_share", "rollout/actors_wait_share"
 OTHER = "timing/other"  # of OpenRLHF's training step: what its own timings leave out
 
 

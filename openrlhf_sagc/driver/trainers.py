@@ -270,12 +270,15 @@ class GroupTrainingActor(GroupTraining, TrainingActor, _CountedSyncs):
 
     def fit(self, *args, **kwargs) -> None:
         self.rollout_queue = _Interruptible(self.rollout_queue)
-        self._waits: list[tuple[float, float]] = []  # of engines and actors, since a line said which of them wait
+        self._waits: list[tuple[float, float]] | None = (
+            None  # of engines and actors, behind the first step, since a line said so
+        )
         super().fit(*args, **kwargs)
 
     def train_step(self, step: StepSamples, global_step: int) -> tuple[dict, int]:
         step.metrics[ACTORS_WAIT] = self.rollout_queue.wait_share
-        self._waits.append((step.metrics[ENGINES_WAIT], step.metrics[ACTORS_WAIT]))
+        waits = (step.metrics[ENGINES_WAIT], step.metrics[ACTORS_WAIT])
+        self._waits = [] if self._waits is None else [*self._waits, waits]  # the first step waits for the start
         if len(self._waits) == STEPS_OF_WAITS:
             engines, actors = map(statistics.fmean, zip(*self._waits))
             logger.info(who_waits(engines, actors, self.settings))
