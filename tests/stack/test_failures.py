@@ -38,5 +38,7 @@ def test_failed_reward_ends_the_run_and_its_checkpoint_is_good(train, task, tmp_
     for steps in (failed.scalars, resumed):  # groups and rollouts were kept over an update, here with an evaluation
         assert (steps["dynamic_filtering/kept"] + steps["dynamic_filtering/kept_running"]).max() > 0
         assert steps["dynamic_filtering_pass_rate"].astype(float).between(0, 100, inclusive="right").all()
-    # The first has groups that the asynchronous run began with the weights of a step before, and kept.
-    assert resumed["rollout/age_max"].iloc[0] in (1, 2) and resumed["rollout/age_max"].iloc[1:].max() == 1
+    # The first has groups that the asynchronous run began with the weights of a step before, where it kept any.
+    kept = failed.scalars["dynamic_filtering/kept"].get(saved, 0)
+    assert resumed["rollout/age_max"].iloc[0] in ((1, 2) if kept else (0, 1, 2))
+    assert resumed["rollout/age_max"].iloc[1:].max() == 1
