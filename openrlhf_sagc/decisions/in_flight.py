@@ -1,6 +1,7 @@
 """What is in flight between two steps: the groups that run, and those that are kept for the next step."""
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from openrlhf_sagc.decisions.group_parts import GroupParts
@@ -42,7 +43,7 @@ class InFlight:
         return [parts.group.prompt for parts in self.running.values()]
 
     def state_dict(self) -> dict:
-        """Between two steps; without the prompts of running groups, which the queue saves as put back."""
+        """Between two steps; without running groups, which the queue saves as put back, or the driver with their rollouts."""
         return {
             "dispatched": self.dispatched,
             "accepted": [
@@ -52,8 +53,15 @@ class InFlight:
             "unobserved": [[list(rollout) for rollout in lengths] for lengths in self.unobserved],
         }
 
+    def run_on(self, groups: Iterable[Group]) -> None:
+        """These groups of a checkpoint run."""
+        for group in groups:
+            self.running[group.number] = GroupParts(group)
+            for engine in group.engines:
+                self.loads[engine] += group.load
+
     def load_state_dict(self, state: dict) -> None:
-        """Go on from `state_dict()`; nothing runs."""
+        """Go on from `state_dict()`; nothing runs, see `run_on`."""
         self.running, self.loads = {}, Counter()
         self.dispatched = state["dispatched"]
         self.accepted = [

@@ -1,7 +1,7 @@
 """Records that pass between the policies, the scheduler, the engines and the simulator."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import Any, NamedTuple
 
@@ -134,12 +134,25 @@ class Group(NamedTuple):
     weights: int = 0
 
 
+class Begun(NamedTuple):
+    """What a rollout had generated when a checkpoint was saved, and goes on from in a resumed run.
+
+    `tokens` are an int32 array, `log_probs` a float32 array of as many numbers, or None where the run needs none.
+    `finish_reason` is vLLM's of a response that only its reward was missing from; else None.
+    """
+
+    tokens: Any
+    log_probs: Any
+    finish_reason: str | None
+
+
 class Share(NamedTuple):
-    """The rollouts of a group that run in one engine, by their places in the group."""
+    """The rollouts of a group that run in one engine, by their places in the group; some may have `begun` in an earlier run."""
 
     number: int
     prompt: Prompt
     places: tuple[int, ...]
+    begun: Mapping[int, Begun] = {}
 
 
 class Dispatch(NamedTuple):
@@ -156,6 +169,10 @@ class Dispatch(NamedTuple):
 
 class Collect(NamedTuple):
     """Asks an engine, in the place of a prompt, for the rollouts that have ended since it was asked last, see `Ended`."""
+
+
+class AskBegun(NamedTuple):
+    """Asks an engine, in the place of a prompt, for what its rollouts have so far: a `Begun` or None by group and place."""
 
 
 class CountDrafts(NamedTuple):

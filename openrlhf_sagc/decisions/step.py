@@ -182,8 +182,9 @@ class Step:
         prompts = self._drawn(count)
         self.dispatched += len(prompts)
         groups = self._placed(prompts)
+        self.flight.run_on(groups)
         for group in groups:
-            self._run(group)
+            self._places.run(group)
         return groups
 
     def _drawn(self, count: int) -> list[Prompt]:
@@ -218,13 +219,6 @@ class Step:
         samples, weights = repeat(()), repeat(self.flight.weights)
         steps = repeat(self.number)
         return list(map(Group, numbers, steps, prompts, sizes, rollouts, engines, loads, began, samples, weights))
-
-    def _run(self, group: Group) -> None:
-        """The group runs from now on."""
-        self.flight.running[group.number] = GroupParts(group)
-        for engine in group.engines:
-            self.flight.loads[engine] += group.load
-        self._places.run(group)
 
     # --- what became of its groups --------------------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
@@ -18,7 +18,17 @@ from openrlhf.utils.logging_utils import init_logger
 from openrlhf_sagc.config.settings import Settings
 from openrlhf_sagc.decisions.group_parts import GroupParts
 from openrlhf_sagc.decisions.idle_tail import idle_seconds, wait_share
-from openrlhf_sagc.decisions.records import ROLLOUT, Collect, CountDrafts, Dispatch, Ended, Group, Share
+from openrlhf_sagc.decisions.records import (
+    ROLLOUT,
+    AskBegun,
+    Begun,
+    Collect,
+    CountDrafts,
+    Dispatch,
+    Ended,
+    Group,
+    Share,
+)
 from openrlhf_sagc.driver.earlier_responses import EarlierResponses
 from openrlhf_sagc.engine.engine_core import end_with_the_core
 from openrlhf_sagc.engine.rollouts import stop_left_over, stop_rollouts, watch_rollouts
@@ -31,6 +41,10 @@ STOP_WAIT = 1.0  # seconds to wait for stopped rollouts before stopping again
 STOPS_BEFORE_WARNING = 60  # stops in a row that no rollout ended after
 STOPS_BEFORE_END = 600  # of them before the run ends
 LEFT_OVER_WAIT = 60.0  # seconds for the end of requests whose rollouts are over
+
+Left = Mapping[
+    int, Mapping[int, Begun | None]
+]  # what groups, by number, still have to roll out: places, and what they go on from
 
 
 class Engines:
@@ -63,6 +77,7 @@ class Engines:
         self._back: SimpleQueue[tuple[int, Future] | None] = (
             SimpleQueue()
         )  # answers of engines; None: to give the step up
+        self._held: list[list[Ended]] = []  # that `ended` gives before all others
         self._late: dict[int, Counter[int]] = {}  # groups that are to stop: rollouts that still run, by engine
         self._told = 0.0  # seconds on the clock at which all of these were last told so
         self._sent: dict[int, float] = {}  # seconds on the clock at which groups were dispatched, by number
@@ -105,17 +120,19 @@ class Engines:
             batch_vllm_engine_call(self._engines, "resume_generation")
         self._is_paused = False
 
-    def dispatch(self, groups: Sequence[Group]) -> None:
-        """Send the rollouts of these groups to their engines: one call to each."""
+    def dispatch(self, groups: Sequence[Group], left: Left | None = None) -> None:
+        """Send the rollouts of these groups to their engines, or what is `left` of them: one call to each."""
         now = time.perf_counter()
         shares: dict[int, list[Share]] = {}
         for group in groups:
             self._sent[group.number] = now
             places: dict[int, list[int]] = {}
-            for place, engine in enumerate(group.engines):
-                places.setdefault(engine, []).append(place)
+            to_send = range(group.rollouts) if left is None else left[group.number]
+            for place in to_send:
+                places.setdefault(group.engines[place], []).append(place)
+            begun = {place: found for place, found in left[group.number].items() if found} if left else {}
             for engine, on_engine in places.items():
-                shares.setdefault(engine, []).append(Share(group.number, group.prompt, tuple(on_engine)))
+                shares.setdefault(engine, []).append(Share(group.number, group.prompt, tuple(on_engine), begun))
                 self._rollouts[engine] += len(on_engine)
                 self._running += len(on_engine)
         for engine, of_engine in shares.items():
@@ -125,12 +142,19 @@ class Engines:
             ref.future().add_done_callback(partial(self._note_dispatch, engine))
             self._ask(engine)
 
+    def go_on(self, groups: Sequence[Group], left: Left, ended: list[Ended]) -> None:
+        """Dispatch what is left of these groups, of which others had ended before a checkpoint was saved."""
+        self.dispatch(groups, left)
+        self._held += [ended] if ended else []
+
     def ended(self) -> list[Ended]:
         """Wait for an engine to say which rollouts have ended there; none if none says so for WAIT seconds.
 
         Raises:
             RayError: an engine has died.
         """
+        if self._held:
+            return self._held.pop(0)
         waits = round(WAIT / STOP_WAIT) if self._late else 1
         for _ in range(waits):
             if self._late and time.perf_counter() >= self._told + STOP_WAIT:
@@ -150,7 +174,8 @@ class Engines:
             RayError: an engine has died.
             RuntimeError: rollouts have not ended after STOPS_BEFORE_END stops.
         """
-        silent = 0
+        silent, held, self._held = 0, self._held, []
+        yield from held
         while self._running:  # again, since a call may reach its engine after the stop
             with suppress(ray.exceptions.GetTimeoutError):
                 ray.get(self._call(stop_rollouts), timeout=STOP_WAIT)
@@ -191,6 +216,22 @@ class Engines:
         still = [(engine, self._sent[parts.group.number], now) for parts in running for engine in parts.left_on]
         ran, self._ran, self._asked_at = [*self._ran, *still], [], now
         return wait_share(ran, began, now, len(self._engines))
+
+    def begun(self, running: Collection[GroupParts]) -> tuple[dict[tuple[int, int], Begun | None], list[Ended]]:
+        """What the rollouts of these groups have so far, by group and place, and those that have ended since `ended` said so."""
+        refs = [engine.generate_responses.remote(AskBegun(), None, None, 0) for engine in self._engines]
+        begun = {key: found for ref in refs for of_engine in self.result(ref) for key, found in of_engine.items()}
+        unknown = {
+            (parts.group.number, place)
+            for parts in running
+            for place, back in enumerate(parts.responses)
+            if back is None
+        }
+        unknown -= begun.keys() | {(number, place) for held in self._held for number, place, _ in held}
+        while unknown and (ended := self._next(STOP_WAIT)):
+            self._held.append(ended)
+            unknown -= {(number, place) for number, place, response in ended if response is not None}
+        return begun, [back for held in self._held for back in held if back.response is not None]
 
     def draft_counts(self) -> Counter[str]:
         """Of all engines together, see `Drafts.counts`; of an engine's workers all have memory, and the first one's drafts count."""

@@ -28,6 +28,7 @@ from openrlhf_sagc.driver.extra_logs import step_logs
 from openrlhf_sagc.driver.kept_steps import keep_step
 from openrlhf_sagc.driver.prompts import DataloaderPrompts
 from openrlhf_sagc.driver.reward_failures import RewardFailures
+from openrlhf_sagc.driver.running_groups import running_groups, state_of
 from openrlhf_sagc.driver.samples import Sample, loss_tokens, sample_of
 from openrlhf_sagc.driver.saved_state import FORMAT, check_saved_state, others_of_ones_own, resumed_state
 from openrlhf_sagc.driver.step_seconds import ENGINES_WAIT, StepClock
@@ -69,6 +70,7 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
         self._keep_surplus = self.settings.algo.dynamic_filtering_surplus == "keep" or self.planner.pool is not None
         self._prompts_of_run = len(self.prompts_dataloader) * self.settings.train.num_episodes
         self._prompts_consumed = 0
+        self._going_on = running_groups([], self.planner.num_engines)  # of a checkpoint, until they are dispatched
         self._drafts: Counter[str] = Counter()  # so far, see `Drafts.counts`
         self._warned: set[str] = set()
         self._evaluated: Iterator[int] = iter(())  # numbers of the groups of an evaluation
@@ -125,6 +127,8 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
         if self.stream:
             self.stream.begin(step, progress)
         with tqdm(total=step.num_groups, desc=f"Generate samples (group size {step.group_size})") as self._progress:
+            self.engines.go_on(*self._going_on)
+            self._going_on = running_groups([], self.planner.num_engines)
             roll_out(step, groups, self.engines, self)
         if not self._keep_surplus:
             stop(step, self.engines, self)  # counted in this step
@@ -187,20 +191,26 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
                 samples.append(self._sample_of(response, **generate_kwargs))
         return samples, len(prompts), exhausted
 
-    def state_dict(self) -> dict:
-        """What a resumed run needs, by its keys in a checkpoint; prompts of running groups are put back.
+    def state_dict(self, *, is_due: bool = True) -> dict:
+        """What a resumed run needs, by its keys in a checkpoint.
 
         All of it is plain data: numbers, strings, lists, dictionaries and tensors, and images if the prompts have them.
-        It stays as it is while the run goes on. The trainers ask for it after every step.
+        It stays as it is while the run goes on. The trainers ask for it after every step. The running groups of a pool are
+        in it if it `is_due` to be saved; else their prompts are put back.
         """
+        running = []
+        if self.planner.pool and is_due and self.flight.running:
+            parts = self.flight.running.values()
+            running = state_of(parts, *self.engines.begun(parts))
         planner = self.planner.state_dict()
         planner["accepted"] = [
             [*group, [sample.state_dict() for sample in samples]] for *group, samples in planner["accepted"]
         ]
         state = {
             "format": FORMAT,
-            **self.queue.state_dict(self.flight.running_prompts),
+            **self.queue.state_dict([] if running else self.flight.running_prompts),
             **planner,
+            "running": running,
             **self.trace.state_dict(),
             "data": self.settings.data.described,
             "prompts_consumed": self._prompts_consumed,
@@ -228,6 +238,8 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
         accepted = [[*group, [Sample.of_state(saved) for saved in samples]] for *group, samples in state["accepted"]]
         self.planner.load_state_dict({**state, "accepted": accepted})
         self.queue.load_state_dict(state)
+        self._going_on = running_groups(state["running"], self.planner.num_engines)
+        self.flight.run_on(self._going_on.groups)
         self.trace.load_state_dict(state)
         self._prompts_consumed = state["prompts_consumed"]
 

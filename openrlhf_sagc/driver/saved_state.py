@@ -6,6 +6,7 @@ from typing import Any
 from openrlhf_sagc.config.refusal import FILTER, OFF, PREFIX, words
 from openrlhf_sagc.config.settings import Settings
 from openrlhf_sagc.decisions.records import Prompt
+from openrlhf_sagc.driver.running_groups import has_log_probs
 from openrlhf_sagc.own_policies import name_of
 from openrlhf_sagc.run.data import is_described, other_data, refusal_of
 
@@ -13,7 +14,7 @@ from openrlhf_sagc.run.data import is_described, other_data, refusal_of
 FORMAT = 9
 # 3 has neither the digest of the trace nor `data`, and neither 3 nor 4 a frame of prompts; groups that these keep are rolled
 # out again. None of them has the forecasts of tail batching, which begin anew. Before 7 waits for rewards are unknown, before 8
-# what was expected of the last groups, before 9 the weights of kept groups. A policy of one's own adds its part to that of the controller or the sampler.
+# what was expected of the last groups, before 9 the weights of kept groups and a pool's running ones. A policy of one's own adds its part to that of the controller or the sampler.
 LOADED = (3, 4, 5, 6, 7, 8, FORMAT)
 
 
@@ -81,7 +82,7 @@ def resumed_state(state: dict[str, Any], args: Settings, prompts: int) -> dict[s
 def _begun_anew(state: dict[str, Any], prompts: int) -> dict[str, Any]:
     """No prompt of the trainer's episode was drawn yet; policies keep what they have learned, but for the mean length."""
     before = state["episode"] - 1
-    drawn = {"drained": True, "drawn_episode": before, "returned": [], "frame": [], "accepted": []}
+    drawn = {"drained": True, "drawn_episode": before, "returned": [], "frame": [], "accepted": [], "running": []}
     return {**state, **drawn, "prompts_consumed": before * prompts, "token_weights": None}
 
 
@@ -99,7 +100,7 @@ def _with_sizes(state: dict[str, Any], sizes: list[int], path: str) -> dict[str,
 
 
 def _with_fitting_groups(state: dict[str, Any], args: Settings) -> dict[str, Any]:
-    """Kept groups that a step of this run could not train beside its own are rolled out again.
+    """Kept groups that a step of this run could not train beside its own are rolled out again, and so are running ones.
 
     A run that keeps no surplus has groups of one size in a step, which streaming counts on.
     """
@@ -116,7 +117,14 @@ def _with_fitting_groups(state: dict[str, Any], args: Settings) -> dict[str, Any
             kept.append(group)
         else:
             put_back.append(list(Prompt(*prompt)._replace(must_finish=True)))
-    return {**state, "accepted": kept, "returned": [*put_back, *state["returned"]]}
+    running = []
+    for group in state.get("running", []):
+        _, _, prompt, size, _ = group["group"]
+        if args.rollout.pool and size in sizes and has_log_probs(group) <= {needs_log_probs}:
+            running.append(group)
+        else:
+            put_back.append(list(Prompt(*prompt)._replace(must_finish=True)))
+    return {**state, "accepted": kept, "running": running, "returned": [*put_back, *state["returned"]]}
 
 
 def _is_like_new(sample: dict[str, Any], needs_log_probs: bool) -> bool:

@@ -75,9 +75,10 @@ class _PromptsOfRun:
         return len(self._generator.prompts_dataloader)
 
     def state_dict(self) -> dict[str, Any]:
-        state, step = self._generator.state_dict(), self._generator.planner.steps
+        step = self._generator.planner.steps
         if not self._ahead:
-            return state
+            return self._generator.state_dict()
+        state = self._generator.state_dict(is_due=self._is_due(step))
         self.kept = {number: kept for number, kept in self.kept.items() if number >= step - self._ahead} | {
             step: state
         }

@@ -26,7 +26,7 @@ from openrlhf.utils.agent import SingleTurnAgentExecutor
 from vllm.envs import enable_envs_cache
 from vllm.v1.engine.exceptions import EngineDeadError
 
-from openrlhf_sagc.decisions.records import ROLLOUT, Collect, CountDrafts, Dispatch, Ended, Rollout
+from openrlhf_sagc.decisions.records import ROLLOUT, AskBegun, Begun, Collect, CountDrafts, Dispatch, Ended, Rollout
 from openrlhf_sagc.engine.answers import Failure, Missing, check_scores, describe
 from openrlhf_sagc.engine.attempts import check_prompt, for_one_attempt, take_any_reward
 from openrlhf_sagc.engine.responses import num_action_tokens, plain_response
@@ -35,7 +35,6 @@ from openrlhf_sagc.engine.running_rollouts import (
     EngineOfAgents,
     RunningGroup,
     RunningRollout,
-    Tell,
     contain_exits,
     current_rollout,
 )
@@ -122,7 +121,8 @@ class RolloutExecutor:
         self._groups: WeakValueDictionary[int, RunningGroup] = WeakValueDictionary()  # by number, as long as they run
         # Dispatched and not collected yet; without a task those that wait for their reward.
         self._ended: asyncio.Queue[tuple[int, int, asyncio.Task | None]] = asyncio.Queue()
-        self._tasks: set[asyncio.Task] = set()  # of the rollouts that were dispatched and run
+        # That were dispatched and run, by group and place.
+        self._dispatched: dict[tuple[int, int], tuple[asyncio.Task, RunningRollout]] = {}
         self._single_turn = type(executor) is SingleTurnAgentExecutor
         take_any_reward(executor)
         self._engine = EngineOfAgents(engine_actor, running=self.running)
@@ -140,10 +140,10 @@ class RolloutExecutor:
         The tokens of a rollout that did not finish are those generated so far in its last attempt. Its response holds
         nothing else but prompt, label and images, as in `kwargs`. If the reward failed, reward and scores are None.
 
-        The scheduler sends three things in the place of a prompt, since OpenRLHF's `generate_responses` is the one method of
+        The scheduler sends four things in the place of a prompt, since OpenRLHF's `generate_responses` is the one method of
         the actor that awaits what this returns. A `Dispatch` begins rollouts and returns at once. A `Collect` returns the
-        list of those that have `Ended` since the last one, at most MOST_COLLECTED; it waits for the first. A `CountDrafts`
-        returns the counts of each of the engine's workers.
+        list of those that have `Ended` since the last one, at most MOST_COLLECTED; it waits for the first. An `AskBegun`
+        returns what those that run have so far. A `CountDrafts` returns the counts of each of the engine's workers.
 
         Raises:
             Exception: vLLM is dead.
@@ -153,33 +153,45 @@ class RolloutExecutor:
             return self._begin(prompt, kwargs)
         if isinstance(prompt, Collect):
             return self._collect()
+        if isinstance(prompt, AskBegun):
+            return self._begun()
         if isinstance(prompt, CountDrafts):
             return self._llm.collective_rpc("draft_counts")
-        return self._execute(RunningGroup(), args, kwargs)  # of an evaluation
+        return self._execute(RunningGroup(), args, kwargs, None)  # of an evaluation
 
     async def _begin(self, dispatch: Dispatch, kwargs: dict) -> None:
         """Begin these rollouts, all of which have the other settings in `kwargs`."""
         if dispatch.earlier:
             await self._llm.collective_rpc("remember_responses", args=(dispatch.earlier,))
-        for number, prompt, places in dispatch.shares:
+        for number, prompt, places, begun in dispatch.shares:
             group = self._groups.setdefault(number, RunningGroup())
             own = {"prompt": prompt.text, "label": prompt.label, "images": prompt.images}
             for place in places:
                 tell = partial(self._ended.put_nowait, (number, place, None)) if dispatch.tells else None
-                task = asyncio.create_task(self._execute(group, (), {**kwargs, **own}, tell))
-                self._tasks.add(task)
+                before = begun.get(place) if self._single_turn else None
+                rollout = RunningRollout(self._agent_timeout, self._engine, tell, before)
+                task = asyncio.create_task(self._execute(group, (), {**kwargs, **own}, rollout))
+                self._dispatched[number, place] = task, rollout
                 task.add_done_callback(partial(self._note_end, number, place))
 
     def _note_end(self, number: int, place: int, task: asyncio.Task) -> None:
-        self._tasks.remove(task)
+        del self._dispatched[number, place]
         self._ended.put_nowait((number, place, task))
+
+    async def _begun(self) -> dict[tuple[int, int], Begun | None]:
+        """What a checkpoint keeps of each dispatched rollout; an agent's begins anew, as nobody knows what it has done."""
+        requests = self._llm.output_processor
+        return {
+            key: rollout.so_far(requests) if self._single_turn else None
+            for key, (_, rollout) in self._dispatched.items()
+        }
 
     async def _collect(self) -> list[Ended]:
         ended = [await self._ended.get()]
         ended += [self._ended.get_nowait() for _ in range(min(self._ended.qsize(), MOST_COLLECTED - 1))]
         return [Ended(number, place, task.result() if task else None) for number, place, task in ended]
 
-    async def _execute(self, group: RunningGroup, args: tuple, kwargs: dict, tell: Tell | None = None) -> dict:
+    async def _execute(self, group: RunningGroup, args: tuple, kwargs: dict, rollout: RunningRollout | None) -> dict:
         if not self._single_turn:
             # A group has a tokenizer of its own, since agents may change its settings or share threads.
             self._pickled_tokenizer = self._pickled_tokenizer or pickle.dumps(kwargs["hf_tokenizer"])
@@ -188,7 +200,7 @@ class RolloutExecutor:
             kwargs["hf_tokenizer"] = group.tokenizer
             contain_exits(asyncio.get_running_loop())
         self.loop = asyncio.get_running_loop()
-        rollout = RunningRollout(self._agent_timeout, self._engine, tell)
+        rollout = rollout or RunningRollout(self._agent_timeout, self._engine)
         start = time.perf_counter()
         rollout.task = asyncio.create_task(self._sample(rollout, args, kwargs))
         rollout.task.add_done_callback(rollout.end)

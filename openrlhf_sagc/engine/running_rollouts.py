@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from copy import copy
@@ -11,6 +11,10 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
+
+import numpy as np
+
+from openrlhf_sagc.decisions.records import Begun
 
 Tell = Callable[[], None]
 
@@ -51,8 +55,9 @@ class EngineOfAgents:
                 prompt, sampling_params, request_id=request
             )
         )
-        call = partial(named.generate, prompt_token_ids, copy(sampling_params), multi_modal_data=multi_modal_data)
         rollout = current_rollout.get(None)
+        inner = partial(continued, named.generate, rollout.begun) if rollout and rollout.begun else named.generate
+        call = partial(inner, prompt_token_ids, copy(sampling_params), multi_modal_data=multi_modal_data)
         if rollout and not rollout.task.done() and rollout.ended.get_loop() is asyncio.get_running_loop():
             return await rollout.generate(call, request)
         if not self._running:
@@ -71,9 +76,18 @@ class RunningRollout:
         agent_timeout: seconds that may pass between two of its requests to the engine, or None.
         engine: as the agent sees it.
         tell: says to somebody that it has nothing but its reward to come, or None.
+        begun: what it goes on from, or None; of an executor that asks the engine once.
     """
 
-    def __init__(self, agent_timeout: float | None, engine: EngineOfAgents, tell: Tell | None):
+    def __init__(
+        self,
+        agent_timeout: float | None,
+        engine: EngineOfAgents,
+        tell: Tell | None = None,
+        begun: Begun | None = None,
+    ):
+        self.begun = begun
+        self._output: Any = None  # the engine's last one
         self.requests: set[str] = set()  # in vLLM or on the way there
         self.tokens = 0
         self.queue_seconds = 0.0
@@ -124,6 +138,7 @@ class RunningRollout:
         finally:
             self.requests.remove(request)
             self._set_deadline(not self.requests and not self.task.done())
+        self._output = output.outputs[0]
         if self.task.done() and not self.closed:
             raise asyncio.CancelledError  # nobody has waited for it
         self.tokens += len(output.outputs[0].token_ids)
@@ -137,6 +152,23 @@ class RunningRollout:
                 self.end()
             raise asyncio.CancelledError  # ends the task; if the agent catches it, `end` lets `execute` return all the same
         return output
+
+    def so_far(self, requests: Any) -> Begun | None:
+        """What it has generated, of an executor that asks the engine once; None if that is nothing.
+
+        Args:
+            requests: vLLM's output processor, which has the tokens of its requests.
+        """
+        if self.closed:
+            return None
+        if self._output:
+            return _begun_of(self._output.token_ids, self._output.logprobs, self._output.finish_reason)
+        for request in self.requests:
+            for name in requests.external_req_ids.get(request, ()):
+                state = requests.request_states[name]
+                new = _begun_of(state.detokenizer.output_token_ids, state.logprobs_processor.logprobs, None)
+                return _joined(self.begun, new) if self.begun else new
+        return self.begun
 
     def stop(self) -> None:
         """Mark the rollout as stopped, and end it unless vLLM still owes it the tokens of a request."""
@@ -168,6 +200,38 @@ class RunningRollout:
             self.failure = f"the agent made no request to the engine for {self._agent_timeout:g} s and did not return"
             self.task.cancel()
             self.end()
+
+
+async def continued(generate: Callable, begun: Begun, prompt: list[int], params: Any, **media: Any) -> Any:
+    """What `generate`, the actor's, returns for this prompt, whose response goes on from what it had."""
+    tokens = begun.tokens.tolist()
+    params.max_tokens, params.min_tokens = params.max_tokens - len(tokens), max(params.min_tokens - len(tokens), 0)
+    if begun.finish_reason or params.max_tokens <= 0:
+        ended = SimpleNamespace(token_ids=[], logprobs=[], text="", finish_reason=begun.finish_reason or "length")
+        output = SimpleNamespace(outputs=[ended], metrics=None)
+    else:
+        output = await generate([*prompt, *tokens], params, **media)
+    response = output.outputs[0]
+    response.token_ids = [*tokens, *response.token_ids]
+    if begun.log_probs is not None:
+        before = [{token: SimpleNamespace(logprob=p)} for token, p in zip(tokens, begun.log_probs.tolist())]
+        response.logprobs = [*before, *response.logprobs]
+    return output
+
+
+def _begun_of(tokens: Sequence[int], log_probs: Sequence[Any] | None, finish_reason: str | None) -> Begun | None:
+    """Of a response's tokens, and of what vLLM says of each; None if there are none."""
+    if not tokens:
+        return None
+    made = log_probs and np.array([by[token].logprob for token, by in zip(tokens, log_probs)], np.float32)
+    return Begun(np.array(tokens, np.int32), made, finish_reason)
+
+
+def _joined(before: Begun, new: Begun | None) -> Begun:
+    if new is None:
+        return before
+    log_probs = None if new.log_probs is None else np.concatenate([before.log_probs, new.log_probs])
+    return Begun(np.concatenate([before.tokens, new.tokens]), log_probs, new.finish_reason)
 
 
 current_rollout: ContextVar[RunningRollout] = ContextVar("rollout")

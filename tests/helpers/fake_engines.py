@@ -5,13 +5,14 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from flags import arguments_with
 from openrlhf.trainer.ray.vllm_engine import RolloutRayActor
 
 import openrlhf_sagc.driver.engines as engines_module
-from openrlhf_sagc.decisions.records import ROLLOUT, Collect, CountDrafts, Ended, Rollout
+from openrlhf_sagc.decisions.records import ROLLOUT, AskBegun, Begun, Collect, CountDrafts, Ended, Rollout
 from openrlhf_sagc.driver.rollout import StragglerAwareSamplesGenerator
 from openrlhf_sagc.engine.rollouts import stop_left_over, stop_rollouts
 
@@ -86,6 +87,10 @@ class Running:
         self.engine, self.group, self.place, self.prompt = engine, share.number, place, prompt
         self.is_told = False
         self.answers, self.start, self.end = [answer], start, end
+
+    def begun(self, clock):
+        """A token for each tick so far."""
+        return Begun(np.arange(clock - self.start, dtype=np.int32), None, None) if clock > self.start else None
 
 
 class Answer:
@@ -172,6 +177,7 @@ class FakeRay:
         self.earlier = []  # responses that came with each dispatch
         self.drafts = {}  # counts of drafts between two looks at an engine
         self.draft_counts = dict.fromkeys(("tokens", "iterations", "drafted", "accepted", "mib"), 0)  # so far
+        self.shares = []  # that were dispatched
         self.tokenizers = []  # that an engine was given for all its rollouts
 
     @property
@@ -242,12 +248,16 @@ def make_generator(monkeypatch):
         if isinstance(prompt, CountDrafts):
             ray.draft_counts = {name: value + ray.drafts.get(name, 0) for name, value in ray.draft_counts.items()}
             return [[dict(ray.draft_counts), {"mib": 1.0}]]
+        if isinstance(prompt, AskBegun):
+            mine = [running for running in actor.seen.returns.running if running.engine == actor.index]
+            return [{(running.group, running.place): running.begun(ray.clock) for running in mine}]
         if isinstance(prompt, Collect):
             return Answer(actor.seen.returns, actor.index)
         assert "hf_tokenizer" not in settings  # Ray would send it with every call
         seen = actor.seen
         ray.earlier.append(prompt.earlier)
         seen.dispatched_to.append([share.prompt.text for share in prompt.shares for _ in share.places])
+        ray.shares += prompt.shares
         for share in prompt.shares:
             group, drawn = seen.flight.running[share.number].group, int(share.prompt.text)
             if share.number not in seen.answers:
@@ -255,7 +265,8 @@ def make_generator(monkeypatch):
                 seen.answers[share.number] = seen.respond(drawn, group.rollouts)
             answers = [seen.answers[share.number][place] for place in share.places]
             for place, answer in zip(share.places, answers):
-                end = ray.clock + answer[0] + ray.reward_ticks
+                had = len(share.begun[place].tokens) if place in share.begun else 0
+                end = ray.clock + answer[0] - had + ray.reward_ticks
                 seen.returns.running.append(
                     Running(actor.index, share, place, share.prompt.text, answer, ray.clock, end)
                 )

@@ -30,8 +30,9 @@ def begun(generator, places, rollouts=None):
     if rollouts:
         step.round = step.round._replace(rollouts=rollouts)
     groups = step._numbered([Prompt(str(number), "", None, 1) for number in range(len(places))], places, repeat(1))
+    step.flight.run_on(groups)
     for group in groups:
-        step._run(group)
+        step._places.run(group)
     generator.engines.resume({})
     generator.engines.dispatch(groups)
     return step, groups

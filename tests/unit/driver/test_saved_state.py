@@ -23,7 +23,7 @@ def entries_of(state, prefix=""):
 
 # fmt: off
 ENTRIES = {
-    "format", "drained", "drawn_episode", "taken", "episode", "returned", "dispatched", "accepted", "unobserved", "steps",
+    "format", "drained", "drawn_episode", "taken", "episode", "returned", "running", "dispatched", "accepted", "unobserved", "steps",
     "waits",
     "controller", "sampler", "batcher", "predictor", "step_model", "prompts_consumed", "data",
     "controller.group_size", "controller.hazard_a", "controller.hazard_b", "controller.seen", "controller.stopped",

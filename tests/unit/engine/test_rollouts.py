@@ -266,7 +266,7 @@ def test_what_has_ended_is_collected_in_one_answer_and_the_next_one_waits():
         ]
         later = asyncio.create_task(actor.executor.execute(prompt=Collect(), llm_engine=actor))
         await asyncio.sleep(0.05)
-        assert not later.done() and not actor.executor._tasks
+        assert not later.done() and not actor.executor._dispatched
         await actor.executor.execute(**actor.request(max_tokens=3) | {"prompt": Dispatch(shares[1:])})
         ((number, place, response),) = await asyncio.wait_for(later, 10)
         assert (number, place, response[ROLLOUT].tokens) == (8, 1, 3)
