@@ -45,7 +45,7 @@ from openrlhf_sagc.config.refusal import (
 )
 from openrlhf_sagc.config.reward_addresses import check_addresses
 from openrlhf_sagc.config.savings import LOG_PROBS, MICRO_BATCHES, STREAM
-from openrlhf_sagc.config.settings import METHODS, NotGiven, Settings, settled
+from openrlhf_sagc.config.settings import METHODS, OLDEST, NotGiven, Settings, settled
 from openrlhf_sagc.config.start_line import describe, warn_of_no_checkpoint
 from openrlhf_sagc.decisions.objectives import OBJECTIVES
 
@@ -172,7 +172,7 @@ def _add_sampling(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         MAX_AGE,
         type=int,
-        default=4,
+        default=OLDEST,
         help="updates between the weights that begin a group of a pool and the update that trains it, at most; steps wait",
     )
     group.add_argument(

@@ -28,7 +28,7 @@ from openrlhf_sagc.config.refusal import (
     refuse,
     words,
 )
-from openrlhf_sagc.config.settings import Settings, predicts_lengths, prompt_ratio
+from openrlhf_sagc.config.settings import OLDEST, Settings, predicts_lengths, prompt_ratio
 
 # `off` below is what a line adds where OpenRLHF itself runs the script: `off_command` of arguments.py.
 
@@ -96,6 +96,11 @@ def _check_pool(args: Settings, off: str) -> None:
         f"--train.partial_rollout_enable: drop it, or add them{off}",
     )
     if not rollout.pool:
+        refuse(
+            oldest != OLDEST,
+            f"{MAX_AGE} {oldest} has no effect without prompts that stay in flight: add --train.async_enable "
+            f"--train.partial_rollout_enable {POOL} {2 * batch}, or drop it{off}",
+        )
         return
     refuse(
         oldest < queue,

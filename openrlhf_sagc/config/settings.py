@@ -13,6 +13,9 @@ METHODS = ("auto", "sort", "stop")  # of tail batching
 SIBLINGS = {"method": "custom_class", "model": "openrlhf_sagc.engine.drafts.Drafts", "num_speculative_tokens": 8}
 
 
+OLDEST = 4  # updates, the default of --rollout.max_age
+
+
 class NotGiven(str):
     """A flag's default, which another flag may change."""
 

@@ -141,7 +141,7 @@ def validated(validate_args: Callable, parsed: argparse.Namespace) -> SimpleName
     partial = getattr(parsed, "train.partial_rollout_enable", False)
     pool = partial and getattr(parsed, "rollout.vllm_generate_batch_size") or None
     if pool and isinstance(getattr(parsed, "algo.advantage.is_correction_level"), NotGiven):
-        setattr(parsed, "algo.advantage.is_correction_level", "token")
+        setattr(parsed, "algo.advantage.is_correction_level", NotGiven("token"))
     corrects = getattr(parsed, "algo.advantage.is_correction_level", "off") != "off"
     check_engine_args(getattr(parsed, "vllm.engine_args"), corrects)
     given = getattr(parsed, "data.input_template")

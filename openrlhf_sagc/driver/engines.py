@@ -15,7 +15,7 @@ from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 from openrlhf.trainer.ray.vllm_engine import batch_vllm_engine_call
 from openrlhf.utils.logging_utils import init_logger
 
-from openrlhf_sagc.config.settings import Settings
+from openrlhf_sagc.config.settings import NotGiven, Settings
 from openrlhf_sagc.decisions.group_parts import GroupParts
 from openrlhf_sagc.decisions.idle_tail import idle_seconds, wait_share
 from openrlhf_sagc.decisions.records import (
@@ -93,6 +93,8 @@ class Engines:
         reward = self._settings.reward
         limits = {"timeout": reward.timeout, "retries": reward.retries}
         limits["agent_timeout"] = self._settings.rollout.agent_timeout
+        # Where no flag has asked for them, an agent without them trains as it would in OpenRLHF.
+        limits["may_lack_log_probs"] = isinstance(settings.algo.advantage.is_correction_level, NotGiven)
         self._ready = [*tokenizer_sent, *self._call(watch_rollouts, **limits)]
         self._call(end_with_the_core)
         wishes().at_end(partial(self._back.put, None))

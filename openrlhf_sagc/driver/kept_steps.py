@@ -164,7 +164,7 @@ def _samples(rows: list[_Sample], arrays: dict[str, np.ndarray]) -> Iterator[Sam
         fits = (tokens_T.dtype, tokens_T.ndim) == (np.int32, 1) and count >= 0 and tokens_T.min() >= 0
         _check(fits, f"tokens.{place}: not int32 of 0 or more")
         fits = log_probs_T is None or (log_probs_T.dtype, log_probs_T.shape) == (np.float32, (count,))
-        fits = fits and (log_probs_T is None or bool(np.isfinite(log_probs_T).all()))
+        fits = fits and (log_probs_T is None or bool((np.isfinite(log_probs_T) | np.isnan(log_probs_T).all()).all()))
         _check(fits, f"log_probs.{place}: not {count} finite float32")
         edges = [0, *chain.from_iterable(row.ranges), count]  # of parts in their order, none of which is empty
         fits = edges == sorted(edges) and all(start < end for start, end in row.ranges)

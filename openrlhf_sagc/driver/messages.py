@@ -12,6 +12,10 @@ from openrlhf_sagc.driver.prompt_excerpt import excerpt
 from openrlhf_sagc.driver.reward_failures import RewardFailures
 from openrlhf_sagc.driver.step_seconds import REWARD_WAIT
 
+NO_LOG_PROBS = (
+    "the agent returns no rollout_log_probs, so its samples are trained without importance correction, tokens of older weights "
+    "as if they were new: return them, or give --algo.advantage.is_correction_level off, which says no more of it"
+)
 MUCH_FASTER = 0.9  # share of a step's seconds that another split must stay below to be named
 MUCH = 0.2  # of a step's generation, from which on a run is told that it waits for rewards
 

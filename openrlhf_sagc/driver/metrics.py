@@ -2,6 +2,7 @@
 
 import math
 import statistics
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
@@ -41,6 +42,8 @@ def wasted_tokens(step: Step) -> int:
 def sampling_metrics(step: Step) -> dict[str, float]:
     """Scalars of what a step dispatched and what became of it: `dynamic_filtering/*` and `rollout/age_*`, in updates.
 
+    With a pool `rollout/age_share_N` is the share of the trained tokens whose group is N updates old, for each age it may have.
+
     Args:
         step: that is closed; its flight is what the next step begins with.
     """
@@ -62,6 +65,12 @@ def sampling_metrics(step: Step) -> dict[str, float]:
         "given_up": len(step.given_up),
     }
     age = {"mean": statistics.fmean(ages), "p99": float(np.percentile(ages, 99)), "max": float(max(ages))}
+    if step.pool:
+        tokens: Counter[int] = Counter()
+        for updates, group in zip(ages, trained):
+            tokens[updates] += loss_tokens(group)
+        all_tokens = max(tokens.total(), 1)
+        age |= {f"share_{updates}": tokens[updates] / all_tokens for updates in range(step.pool.max_age + 1)}
     return {f"dynamic_filtering/{name}": float(count) for name, count in counts.items()} | {
         f"rollout/age_{name}": updates for name, updates in age.items()
     }

@@ -6,10 +6,9 @@ others still run. It closes with exactly the groups that it needs. The rest is s
 
 import itertools
 from collections import Counter
-from collections.abc import Iterator
 
+import numpy as np
 import torch
-from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator, _collect_prompt_batch
 from openrlhf.utils.logging_utils import init_logger
 from tqdm import tqdm
 
@@ -22,7 +21,7 @@ from openrlhf_sagc.decisions.records import ROLLOUT, Back, Fate, Group
 from openrlhf_sagc.decisions.step import Step
 from openrlhf_sagc.driver import messages, metrics
 from openrlhf_sagc.driver.engines import WAIT, Engines
-from openrlhf_sagc.driver.evaluation import evaluation_metrics
+from openrlhf_sagc.driver.evaluation import EvaluatingGenerator
 from openrlhf_sagc.driver.experience import GroupSample, stamped
 from openrlhf_sagc.driver.extra_logs import step_logs
 from openrlhf_sagc.driver.kept_steps import keep_step
@@ -46,7 +45,7 @@ LEAST_PATIENCE = 1800.0  # seconds without a group or a request before all that 
 PATIENCE = 3.0  # times the longest that the flags let a rollout be outside of the engine, if that is more
 
 
-class StragglerAwareSamplesGenerator(SamplesGenerator):
+class StragglerAwareSamplesGenerator(EvaluatingGenerator):
     """Samples generator whose group size is chosen every step, at a constant number of samples or of prompts.
 
     `metrics` holds the scalars of the last step for OpenRLHF's log. With a `stream`, groups are trained while others run.
@@ -63,7 +62,7 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
         self.flight = self.planner.flight
         self.queue = PromptQueue(DataloaderPrompts(self.prompts_dataloader, self.settings.train.seed))
         self.engines = Engines(self.strategy, self.settings, self.vllm_engines, self.tokenizer_sent)
-        self.failures = RewardFailures(self.settings, logger.warning)
+        self.failures, self.eval_failures = (RewardFailures(self.settings, logger.warning) for _ in range(2))
         self.trace = RunTrace(self.settings.rollout.trace, logger.warning)
         self.clock = StepClock()
         self.metrics: dict[str, float] = {}
@@ -73,7 +72,6 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
         self._going_on = running_groups([], self.planner.num_engines)  # of a checkpoint, until they are dispatched
         self._drafts: Counter[str] = Counter()  # so far, see `Drafts.counts`
         self._warned: set[str] = set()
-        self._evaluated: Iterator[int] = iter(())  # numbers of the groups of an evaluation
         self._first_rewards: list[float] | None = []  # of the first step, until it is closed
 
     @torch.no_grad()
@@ -145,51 +143,6 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
         share.plain = step.plain  # which the actors get with the last samples
         samples = stamped(stream.rest(step.trained) if stream else step.trained, share)
         return StepSamples(samples, self.metrics, stream)
-
-    def evaluate(self, **generate_kwargs) -> dict[str, float]:
-        """The metrics of an evaluation, see `evaluation_metrics`.
-
-        Raises:
-            RuntimeError: too many rewards failed.
-        """
-        samples = self.generate_eval_samples(**generate_kwargs)
-        return evaluation_metrics(samples, self.eval_dataloader, generate_kwargs["n_samples_per_prompt"])
-
-    @torch.no_grad()
-    def generate_eval_samples(self, **generate_kwargs) -> list[Sample | None]:
-        """Samples of the evaluation prompts, in the order of these; None where the reward failed.
-
-        Raises:
-            RuntimeError: too many rewards failed.
-        """
-        self.failures.begin()
-        self._evaluated = itertools.count()
-        self.engines.resume()
-        with self.clock.left_out():
-            samples = super().generate_eval_samples(**generate_kwargs)
-        self.engines.pause()
-        self.failures.check(len(samples))
-        return samples
-
-    def _generate_vllm(self, dataloader_iter, num_prompts: int, dynamic_filtering: bool, **generate_kwargs):
-        """OpenRLHF's, for an evaluation: (samples in the order of their prompts, number of prompts, exhausted).
-
-        OpenRLHF gives them as they come back, so that only its text says which prompt a sample is of.
-        """
-        prompts, labels, images, exhausted = _collect_prompt_batch(dataloader_iter, num_prompts)
-        if not prompts:
-            return [], 0, True
-        samples = []
-        refs = self._dispatch_prompts_to_vllm(prompts, labels, images=images, **generate_kwargs)
-        for ref, prompt, label in zip(tqdm(refs, desc="Generate samples of the evaluation"), prompts, labels):
-            group, responses = next(self._evaluated), self.engines.result(ref)
-            self.planner.evaluated(prompt, label, [response[ROLLOUT] for response in responses])
-            for response in responses:
-                rollout = response[ROLLOUT]
-                if not rollout.finished or rollout.failure:
-                    self.failures.observe(rollout.failure or "the rollout was stopped", group, rollout.tokens)
-                samples.append(self._sample_of(response, **generate_kwargs))
-        return samples, len(prompts), exhausted
 
     def state_dict(self, *, is_due: bool = True) -> dict:
         """What a resumed run needs, by its keys in a checkpoint.
@@ -292,6 +245,9 @@ class StragglerAwareSamplesGenerator(SamplesGenerator):
                 "left out",
                 f"{response[LEFT_OUT]}: of extra_logs only finite numbers under names are logged; no reward is lost",
             )
+        log_probs = response["rollout_log_probs"]
+        if log_probs is not None and np.isnan(log_probs[-1]):
+            self._warn_once("no log-probabilities", messages.NO_LOG_PROBS)
         return sample_of(response, generate_kwargs.get("max_len", 2048))  # OpenRLHF's default
 
     def _log(self, step: Step) -> None:

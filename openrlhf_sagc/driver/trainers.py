@@ -3,7 +3,7 @@
 import gc
 import statistics
 import time
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from queue import Empty
 from typing import Any
 
@@ -244,12 +244,13 @@ class GroupGenerator(GroupSampling, GenerateSamplesActor):
         self.samples_generator.flight.weights += 1
 
     def evaluate(self) -> dict[str, float]:
-        """OpenRLHF's, with the scheduler's metrics, which the trainer logs; its fit waits meanwhile. None where it is given up."""
+        """OpenRLHF's, with the scheduler's metrics, which the trainer logs; its fit waits meanwhile, but with a pool. None where it is given up."""
         settings = {
             "temperature": self.args.eval.temperature,
             "n_samples_per_prompt": self.args.eval.n_samples_per_prompt,
         }
-        with self._generation_lock, suppress(GivenUp):
+        beside = self.samples_generator.planner.pool is not None  # a pool's rollouts go on, and others begin
+        with nullcontext() if beside else self._generation_lock, suppress(GivenUp):
             return self.samples_generator.evaluate(**{**self.generate_kwargs, **settings})
         return {}
 

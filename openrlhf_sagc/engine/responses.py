@@ -16,7 +16,13 @@ from openrlhf_sagc.engine.answers import LARGEST, LEFT_OUT, LOGS, Failure, as_lo
 
 
 def plain_response(
-    response: Any, request: dict, *, who: str, vocabulary: int, media_tokens: frozenset[int] = frozenset()
+    response: Any,
+    request: dict,
+    *,
+    who: str,
+    vocabulary: int,
+    media_tokens: frozenset[int] = frozenset(),
+    may_lack_log_probs: bool = False,
 ) -> dict:
     """OpenRLHF's response with its prompt, label and images as they were sent; reward and scores are as they came.
 
@@ -28,6 +34,7 @@ def plain_response(
         who: returned it, for the messages.
         vocabulary: tokens that the model knows.
         media_tokens: of them those that stand for a part of an image or a video in a prompt.
+        may_lack_log_probs: which then are NaN, and the sample is trained without importance correction.
 
     Raises:
         Failure: it is no response of one sample, or has no token that could be trained.
@@ -49,7 +56,7 @@ def plain_response(
         "mm_train_inputs": _image_tensors(response.get("mm_train_inputs"), who),
         "observation_tokens": np.array(tokens, np.int32),
         "action_ranges": ranges,
-        "rollout_log_probs": _log_probs(response, who, len(tokens)) if needs_log_probs else None,
+        "rollout_log_probs": _log_probs(response, who, len(tokens), may_lack_log_probs) if needs_log_probs else None,
         "truncated": _flag(response.get("truncated"), who),
         "reward": response.get("reward"),
         "scores": response.get("scores"),
@@ -111,9 +118,11 @@ def _check_media(tokens: list[int], ranges: list[tuple[int, int]], who: str, med
             )
 
 
-def _log_probs(response: Mapping, who: str, num_tokens: int) -> np.ndarray:
-    """A finite number for each token."""
+def _log_probs(response: Mapping, who: str, num_tokens: int, may_lack: bool) -> np.ndarray:
+    """A finite number for each token, or NaN for all."""
     value = response.get("rollout_log_probs")
+    if value is None and may_lack:
+        return np.full(num_tokens, np.nan, np.float32)
     if value is None:
         raise Failure(
             f"{who} returned no rollout_log_probs, which the training needs: return them, or give --algo.advantage.is_correction_level off"

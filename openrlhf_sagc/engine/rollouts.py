@@ -44,7 +44,14 @@ RESET_PAUSE = 0.2  # seconds between them
 MOST_COLLECTED = 64  # rollouts in one answer, which the driver then handles while its processor's cache holds them
 
 
-def watch_rollouts(engine_actor, *, timeout: float, retries: int, agent_timeout: float | None = None) -> None:
+def watch_rollouts(
+    engine_actor,
+    *,
+    timeout: float,
+    retries: int,
+    agent_timeout: float | None = None,
+    may_lack_log_probs: bool = False,
+) -> None:
     """Run in an engine's actor: from now on its rollouts go through a `RolloutExecutor`; a second call does nothing.
 
     Args:
@@ -52,11 +59,12 @@ def watch_rollouts(engine_actor, *, timeout: float, retries: int, agent_timeout:
         timeout: seconds of a reward, see `Rewards`.
         retries: further attempts at a reward, or at a whole sample of an agent.
         agent_timeout: seconds that an agent may take between two of its requests to the engine; None is no limit.
+        may_lack_log_probs: an agent's response, see `plain_response`.
     """
     enable_envs_cache()  # vLLM's frontend would read the environment for every token
     if not isinstance(engine_actor.executor, RolloutExecutor):
         engine_actor.llm.reset_prefix_cache = partial(reset_for_sure, engine_actor.llm.reset_prefix_cache)
-        engine_actor.executor = RolloutExecutor(engine_actor, timeout, retries, agent_timeout)
+        engine_actor.executor = RolloutExecutor(engine_actor, timeout, retries, agent_timeout, may_lack_log_probs)
         gc.freeze()  # torch and vLLM stay; the collector would go through them again and again, while all rollouts wait
 
 
@@ -109,7 +117,10 @@ class RolloutExecutor:
     in a way of their own keep that way.
     """
 
-    def __init__(self, engine_actor, timeout: float, retries: int, agent_timeout: float | None):
+    def __init__(
+        self, engine_actor, timeout: float, retries: int, agent_timeout: float | None, may_lack_log_probs: bool
+    ):
+        self._may_lack_log_probs = may_lack_log_probs
         self.executor = executor = engine_actor.executor
         self.loop: asyncio.AbstractEventLoop | None = None  # known with the first rollout
         self._llm = engine_actor.llm
@@ -282,7 +293,12 @@ class RolloutExecutor:
                 if rollout.closed:
                     break
                 response = plain_response(
-                    response, kwargs, who=who, vocabulary=self._vocabulary, media_tokens=self._media_tokens
+                    response,
+                    kwargs,
+                    who=who,
+                    vocabulary=self._vocabulary,
+                    media_tokens=self._media_tokens,
+                    may_lack_log_probs=self._may_lack_log_probs,
                 )
                 rollout.tokens = num_action_tokens(response["action_ranges"])
                 if self._reward_model:

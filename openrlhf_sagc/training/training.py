@@ -89,7 +89,8 @@ class GroupActorTrainer(ActorPPOTrainer):
         self.ends_rollout = True  # else the optimizer does not step
         # OpenRLHF's training step calls these two. Its trainer has no methods for them that could be overridden.
         self._optimizer_step, self.strategy.optimizer_step = self.strategy.optimizer_step, self.optimizer_step
-        self.actor_loss_fn = partial(loss_of_policy, self.actor_loss_fn)
+        self.actor_loss_fn = partial(self._loss_of_policy, self.actor_loss_fn)
+        self._effective: torch.Tensor | None = None  # share of the last micro-batch's tokens
         self._by_length = not why_shuffled(self.args)
         if self._by_length:
             self.replay_buffer = LengthBuffer(self.replay_buffer)
@@ -160,11 +161,30 @@ class GroupActorTrainer(ActorPPOTrainer):
             tokens = torch.full_like(loss_batch_info["batch_num_tokens"], constant)
             loss_batch_info = {**loss_batch_info, "batch_num_tokens": tokens}
         status = super().training_step(experience, kl_ctl, step, loss_batch_info)
+        if self._effective is not None:
+            status["metrics"]["is_effective_share"], status["weights"]["is_effective_share"] = self._effective, "token"
         if self._by_length or divisor is not None:
             log_own_losses(status, loss_batch_info)
         if self._buckets is not None:
             self._buckets.add(status)
         return status
+
+    def _loss_of_policy(
+        self,
+        loss_fn,
+        log_probs_BT: torch.Tensor,
+        old_BT: torch.Tensor | None,
+        *args,
+        rollout_log_probs: torch.Tensor | None = None,
+        **kwargs,
+    ) -> tuple[torch.Tensor, ...]:
+        """OpenRLHF's loss. Where there are no old log-probabilities they are the policy's: with a ratio of 1. So are the
+        engines', where an agent has returned none (NaN): without importance correction."""
+        old_BT = log_probs_BT.detach() if old_BT is None else old_BT
+        if rollout_log_probs is not None:
+            rollout_log_probs = torch.where(rollout_log_probs.isnan(), old_BT, rollout_log_probs)
+            self._effective = effective_share(old_BT - rollout_log_probs, kwargs["action_mask"])
+        return loss_fn(log_probs_BT, old_BT, *args, rollout_log_probs=rollout_log_probs, **kwargs)
 
     def optimizer_step(self, *args, **kwargs) -> None:
         """The strategy's, which does next to nothing in a micro-batch that does not end an optimizer step.
@@ -206,11 +226,10 @@ def log_own_losses(status: dict, loss_batch_info: dict) -> None:
             metrics[name] = metrics[name] * scale
 
 
-def loss_of_policy(
-    loss_fn, log_probs: torch.Tensor, old_log_probs: torch.Tensor | None, *args, **kwargs
-) -> tuple[torch.Tensor, ...]:
-    """OpenRLHF's loss of [B, T] log-probabilities, which are the old ones too where there are none: with a ratio of 1."""
-    return loss_fn(log_probs, log_probs.detach() if old_log_probs is None else old_log_probs, *args, **kwargs)
+def effective_share(log_weights_BT: torch.Tensor, mask_BT: torch.Tensor) -> torch.Tensor:
+    """Effective sample size of importance weights, as a share of the tokens where the mask is 1: 1 where all weigh as much."""
+    weights_BT = log_weights_BT.detach().float().clamp(-20, 20).exp() * mask_BT
+    return weights_BT.sum() ** 2 / (mask_BT.sum() * (weights_BT**2).sum()).clamp(min=1e-9)
 
 
 def uses_dropout(model_actor) -> bool:

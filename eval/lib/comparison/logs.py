@@ -53,7 +53,8 @@ def read_steps(folder: Path, evaluated: Path, straggler_ratio: float) -> pd.Data
     for at, (step, log) in enumerate(logged.iterrows()):
         mine = samples[number == at]
         groups = [group for _, group in mine.groupby("prompt")["tokens"]]
-        size = statistics.mode(map(len, groups))  # the finished samples of a group that was stopped are logged as well
+        # The finished samples of a group that was stopped are logged as well. A pool's step may train what was there before it.
+        size = statistics.mode(map(len, groups)) if groups else 0
         groups = [group for group in groups if len(group) >= size]
         events = [group.max() >= straggler_ratio * group.median() for group in groups]
         rows.append(
@@ -64,7 +65,7 @@ def read_steps(folder: Path, evaluated: Path, straggler_ratio: float) -> pd.Data
                 "groups": len(groups),
                 "rollouts": len(mine),
                 "group_size": log.get("sagc/group_size", size),
-                "straggler_rate": log.get("sagc/straggler_rate", np.mean(events)),
+                "straggler_rate": log.get("sagc/straggler_rate", np.mean(events) if events else np.nan),
                 "reward": mine["score"].mean(),
                 "length_mean": mine["tokens"].mean(),
                 "length_median": mine["tokens"].median(),

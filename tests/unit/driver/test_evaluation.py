@@ -132,4 +132,4 @@ def test_a_rollout_that_was_stopped_counts_as_failed(make_generator, monkeypatch
     monkeypatch.setattr(rollout_module, "_collect_prompt_batch", lambda *_: (["0"], [""], [None], True))
     generator._dispatch_prompts_to_vllm = lambda *_, **__: [[stopped] * 2]
     generator._evaluated = iter([0])
-    assert generator._generate_vllm(None, 1, False)[0] == [None, None] and len(generator.failures) == 2
+    assert generator._generate_vllm(None, 1, False)[0] == [None, None] and len(generator.eval_failures) == 2

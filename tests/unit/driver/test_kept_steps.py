@@ -124,7 +124,11 @@ def change(values, path, new):
         (["tokens.1"], np.ones((1, 1), np.int32), "safetensors: tokens.1: not int32"),
         (["tokens.1"], -np.ones(1, np.int32), "safetensors: tokens.1: not int32"),
         (["log_probs.2"], np.ones(4, np.float32), "safetensors: log_probs.2: not 5 finite float32"),
-        (["log_probs.2"], np.full(5, np.nan, np.float32), "safetensors: log_probs.2: not 5 finite float32"),
+        (
+            ["log_probs.2"],
+            np.array([0, 0, 0, 0, np.nan], np.float32),
+            "safetensors: log_probs.2: not 5 finite float32",
+        ),
         (["log_probs.2"], np.ones(5), "safetensors: log_probs.2: not 5 finite float32"),
         (["log_probs.2"], None, "safetensors: log_probs.2: not 5 finite float32"),
         (["log_probs.0"], None, "safetensors: log_probs.1: no tensor of this step"),

@@ -6,6 +6,7 @@ import pytest
 from fake_engines import MIXED, ONE_SIZE, WRONG, prompts_of
 from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 
+import openrlhf_sagc.driver.evaluation as evaluation
 import openrlhf_sagc.driver.rollout as rollout
 from openrlhf_sagc.decisions.records import ROLLOUT, Rollout
 from openrlhf_sagc.driver.experience import group_sizes_of
@@ -172,7 +173,7 @@ def test_an_evaluation_counts_its_groups_too(make_generator, monkeypatch, failin
         }
         fields |= {"rollout_log_probs": None, "extra_logs": {}}
         monkeypatch.setattr("ray.get", lambda ref, timeout: [{**fields, ROLLOUT: ref}] * 4)
-        monkeypatch.setattr(rollout, "_collect_prompt_batch", lambda *_: (["play"] * 8, [""] * 8, [None] * 8, True))
+        monkeypatch.setattr(evaluation, "_collect_prompt_batch", lambda *_: (["play"] * 8, [""] * 8, [None] * 8, True))
         self._dispatch_prompts_to_vllm = lambda *_, **__: rollouts
         return self._generate_vllm(None, 8, False, **kwargs)[0]
 

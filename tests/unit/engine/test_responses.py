@@ -17,10 +17,10 @@ from openrlhf_sagc.engine.responses import num_action_tokens, plain_response
 GOOD = {"observation_tokens": [1, 2, 3, 4, 5], "action_ranges": [(2, 5)], "reward": 1.0, "scores": None}
 
 
-def plain(response, logprobs=None, max_length=20):
+def plain(response, logprobs=None, max_length=20, **settings):
     request = {"prompt": "p", "label": {"a": 1}, "images": None, "max_length": max_length}
     request["sampling_params"] = SimpleNamespace(logprobs=logprobs)
-    return plain_response(response, request, who="the agent", vocabulary=100)
+    return plain_response(response, request, who="the agent", vocabulary=100, **settings)
 
 
 def test_a_response_has_openrlhfs_fields_alone_and_what_was_sent():
@@ -165,6 +165,13 @@ def test_log_probabilities_are_checked_where_they_are_needed_and_dropped_elsewhe
 def test_log_probabilities_of_any_kind_are_numbers(values):
     log_probs = plain({**GOOD, "rollout_log_probs": values}, logprobs=1)["rollout_log_probs"]
     assert log_probs.tolist() == [-0.5] * 5 and log_probs.dtype == np.float32
+
+
+def test_an_agent_may_lack_log_probs_where_no_flag_asks_for_them():
+    log_probs = plain({**GOOD, "rollout_log_probs": None}, logprobs=1, may_lack_log_probs=True)["rollout_log_probs"]
+    assert np.isnan(log_probs).all() and log_probs.shape == (5,) and log_probs.dtype == np.float32
+    with pytest.raises(Failure, match="rollout_log_probs"):
+        plain({**GOOD, "rollout_log_probs": [0.0]}, logprobs=1, may_lack_log_probs=True)
 
 
 tokens_and_log_probs = st.lists(st.tuples(st.integers(0, 99), st.floats(-1e30, 0)), min_size=1, max_size=30)

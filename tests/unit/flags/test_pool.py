@@ -40,6 +40,14 @@ def test_good_pools(run_trainer, capsys, flags):
     assert f"{flags[0]} prompts stay in flight" in started(run_trainer, capsys, PROMPTS, *flags)
 
 
+def test_an_age_without_a_pool_is_a_line(run_trainer, capsys):
+    with pytest.raises(
+        SystemExit, match="^openrlhf_sagc: --rollout.max_age 2 has no effect without .* 16, or drop it"
+    ):
+        run_trainer(*PARTIAL, "--rollout.max_age", "2")
+    started(run_trainer, capsys, PROMPTS, "16", "--rollout.max_age", "2")
+
+
 @pytest.mark.parametrize(
     "flags, line, repair",
     [

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from openrlhf.models.loss import PolicyLoss
 from openrlhf.trainer.ppo_utils.experience import Experience
 from openrlhf.trainer.ray.ppo_actor import ActorPPOTrainer
 from transformers import Qwen3Config, get_scheduler
@@ -14,6 +15,7 @@ from openrlhf_sagc.decisions.token_weights import PlainSteps
 from openrlhf_sagc.training.rollout_rewards import RolloutRewards, numbered
 from openrlhf_sagc.training.streamed_training import OPTIMIZER_SECONDS
 from openrlhf_sagc.training.training import (
+    GroupActorTrainer,
     StepShare,
     follow_schedule,
     keep_number_of_steps,
@@ -253,3 +255,30 @@ def test_an_optimizer_without_a_loss_scale_is_one_line():
     model_actor.receive()
     with pytest.raises(RuntimeError, match="^--train.stream auto needs .*SGD.*: use --train.stream off"):
         model_actor.trainer.receive(StepShare(0.0, 32, divisor=2.0), None)
+
+
+@pytest.mark.parametrize("mode", ["mask", "clip"])
+def test_samples_without_log_probs_are_trained_without_correction(mode):
+    """And the others with it, in the same micro-batch; `is_effective_share` is 1 where all weights are."""
+    torch.manual_seed(0)
+    corrected = PolicyLoss(is_correction_level="token", is_correction_mode=mode, is_correction_threshold=[0.5, 2.0])
+    plain = PolicyLoss()
+    log_probs_BT, theirs_BT = -torch.rand(2, 6), -torch.rand(2, 6)
+    advantages_BT, mask_BT = torch.randn(2, 6), torch.ones(2, 6)
+    trainer = object.__new__(GroupActorTrainer)
+
+    def loss(loss_fn, theirs_BT, rows=slice(None)):
+        theirs_BT = theirs_BT if theirs_BT is None else theirs_BT[rows]
+        given = log_probs_BT[rows], None, advantages_BT[rows]
+        return trainer._loss_of_policy(loss_fn, *given, action_mask=mask_BT[rows], rollout_log_probs=theirs_BT)[0]
+
+    lacking_BT = theirs_BT.clone()
+    lacking_BT[1] = torch.nan
+    mixed = loss(corrected, lacking_BT)
+    first, second = loss(corrected, theirs_BT, slice(1)), loss(plain, None, slice(1, 2))
+    torch.testing.assert_close(mixed, (first + second) / 2)
+    loss(corrected, torch.full((2, 6), torch.nan))
+    assert trainer._effective == 1
+    loss(corrected, theirs_BT)
+    weights_BT = (log_probs_BT - theirs_BT).exp()
+    torch.testing.assert_close(trainer._effective, weights_BT.sum() ** 2 / 12 / (weights_BT**2).sum())
