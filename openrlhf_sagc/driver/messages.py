@@ -10,6 +10,7 @@ from openrlhf_sagc.decisions.records import Group
 from openrlhf_sagc.decisions.step import MOST_STOPS, Step
 from openrlhf_sagc.driver.prompt_excerpt import excerpt
 from openrlhf_sagc.driver.reward_failures import RewardFailures
+from openrlhf_sagc.driver.running_groups import RunningGroups
 from openrlhf_sagc.driver.step_seconds import REWARD_WAIT
 
 NO_LOG_PROBS = (
@@ -98,6 +99,16 @@ def equal_rewards_warning(rewards: Sequence[float]) -> str:
         "it takes for a wrong answer (parsing_timeout=None, timeout_seconds=None); (2) --data.label_key or the format of the "
         "answer is another than the reward looks for; (3) the model does not answer in that format, or responses end before "
         "their answer (rollout/truncated_rate; --rollout.max_new_tokens)"
+    )
+
+
+def going_on_line(running: RunningGroups) -> str:
+    """What a resumed pool does with the groups that ran when its checkpoint was saved."""
+    begun = [had for left in running.left.values() for had in left.values()]
+    tokens = sum(len(had.tokens) for had in begun if had)
+    return (
+        f"of {len(running.groups)} groups in flight {len(begun)} rollouts that ran go on, with {tokens} tokens that they have, "
+        f"and {len(running.ended)} had ended"
     )
 
 

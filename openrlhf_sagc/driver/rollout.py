@@ -193,6 +193,8 @@ class StragglerAwareSamplesGenerator(EvaluatingGenerator):
         self.queue.load_state_dict(state)
         self._going_on = running_groups(state["running"], self.planner.num_engines)
         self.flight.run_on(self._going_on.groups)
+        if self._going_on.groups:
+            logger.info(messages.going_on_line(self._going_on))
         self.trace.load_state_dict(state)
         self._prompts_consumed = state["prompts_consumed"]
 
