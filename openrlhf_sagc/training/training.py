@@ -170,21 +170,16 @@ class GroupActorTrainer(ActorPPOTrainer):
         return status
 
     def _loss_of_policy(
-        self,
-        loss_fn,
-        log_probs_BT: torch.Tensor,
-        old_BT: torch.Tensor | None,
-        *args,
-        rollout_log_probs: torch.Tensor | None = None,
-        **kwargs,
+        self, loss_fn, log_probs_BT: torch.Tensor, old_BT: torch.Tensor | None, *args, **kwargs
     ) -> tuple[torch.Tensor, ...]:
         """OpenRLHF's loss. Where there are no old log-probabilities they are the policy's: with a ratio of 1. So are the
         engines', where an agent has returned none (NaN): without importance correction."""
         old_BT = log_probs_BT.detach() if old_BT is None else old_BT
-        if rollout_log_probs is not None:
-            rollout_log_probs = torch.where(rollout_log_probs.isnan(), old_BT, rollout_log_probs)
-            self._effective = effective_share(old_BT - rollout_log_probs, kwargs["action_mask"])
-        return loss_fn(log_probs_BT, old_BT, *args, rollout_log_probs=rollout_log_probs, **kwargs)
+        theirs_BT = kwargs.get("rollout_log_probs")
+        if theirs_BT is not None:
+            kwargs["rollout_log_probs"] = theirs_BT = torch.where(theirs_BT.isnan(), old_BT, theirs_BT)
+            self._effective = effective_share(old_BT - theirs_BT, kwargs["action_mask"])
+        return loss_fn(log_probs_BT, old_BT, *args, **kwargs)
 
     def optimizer_step(self, *args, **kwargs) -> None:
         """The strategy's, which does next to nothing in a micro-batch that does not end an optimizer step.

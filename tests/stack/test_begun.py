@@ -44,7 +44,9 @@ def test_a_real_engines_response_goes_on_from_its_tokens(make_scheduler):
     ask(Dispatch([Share(2, prompt, (0,), {0: begun})]))
     again = collected()
     assert again["action_ranges"] == whole["action_ranges"] == [(first, first + LENGTH)]
-    np.testing.assert_array_equal(again["observation_tokens"][: first + had], whole["observation_tokens"][: first + had])
+    np.testing.assert_array_equal(
+        again["observation_tokens"][: first + had], whole["observation_tokens"][: first + had]
+    )
     np.testing.assert_array_equal(again["rollout_log_probs"][: first + had], whole["rollout_log_probs"][: first + had])
     same = np.cumprod(again["observation_tokens"] == whole["observation_tokens"]).astype(bool)
     assert same.sum() > first + had + 5  # until rounding tells a prefilled cache from a decoded one, if it does

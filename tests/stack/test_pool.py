@@ -57,8 +57,7 @@ def test_a_pool_trains_every_prompt_once_and_none_too_late(train, task, tmp_path
 @pytest.mark.in_turns
 def test_an_agent_without_log_probs_is_trained_without_correction(train, tmp_path):
     agent = tmp_path / "agent.py"
-    agent.write_text(
-        f"""import sys
+    agent.write_text(f"""import sys
 sys.path.insert(0, {str(AGENTS)!r})
 from hash_reward import reward_func
 from openrlhf.utils.agent import SingleTurnAgentExecutor
@@ -69,8 +68,7 @@ class AgentExecutor(SingleTurnAgentExecutor):
         response = await super().execute(prompt, label, **kwargs)
         reward = reward_func([str(response["observation_tokens"])], [prompt], [label])["rewards"].item()
         return {{**response, "rollout_log_probs": None, "reward": reward, "scores": reward}}
-"""
-    )
+""")
     trained = train(
         "cpu-patched",
         **POOL | {"train__num_episodes": 1},

@@ -6,7 +6,7 @@ import pytest
 from fake_engines import ONE_SIZE
 from openrlhf.trainer import ppo_trainer, ppo_trainer_async
 
-import openrlhf_sagc.driver.rollout as rollout_module
+import openrlhf_sagc.driver.evaluation as evaluation_module
 from openrlhf_sagc.decisions.records import ROLLOUT, Rollout
 from openrlhf_sagc.driver.evaluation import FAILED, evaluation_metrics
 from openrlhf_sagc.driver.trainers import GroupGenerator, GroupTrainer, GroupTrainingActor
@@ -99,7 +99,8 @@ class Locked:
         self.held = False
 
 
-def test_both_trainers_evaluate_with_the_flags_of_an_evaluation():
+@pytest.mark.parametrize("pool, waits", [(None, True), (16, False)])  # beside a pool no step is waited for
+def test_both_trainers_evaluate_with_the_flags_of_an_evaluation(pool, waits):
     asked = []
     lock = Locked()
 
@@ -114,9 +115,9 @@ def test_both_trainers_evaluate_with_the_flags_of_an_evaluation():
         {"temperature": 1.0, "top_p": 0.9},
         lock,
     )
-    generator.samples_generator = SimpleNamespace(evaluate=evaluate)
+    generator.samples_generator = SimpleNamespace(evaluate=evaluate, planner=SimpleNamespace(pool=pool))
     assert generator.evaluate() == {"eval_all_pass1": 0.5}
-    assert asked == [({"temperature": 0.6, "top_p": 0.9, "n_samples_per_prompt": 4}, True)]
+    assert asked == [({"temperature": 0.6, "top_p": 0.9, "n_samples_per_prompt": 4}, waits)]
     logged = []
     trainer = GroupTrainer.__new__(GroupTrainer)
     trainer.samples_generator, trainer.wandb_logger = generator.samples_generator, None
@@ -129,7 +130,7 @@ def test_a_rollout_that_was_stopped_counts_as_failed(make_generator, monkeypatch
     stopped = {"prompt": "0", ROLLOUT: Rollout(4, 1.0, 0.0, finished=False, stopped=True, failure=None)}
     generator = make_generator(4)
     monkeypatch.setattr("ray.get", lambda ref, timeout: ref)
-    monkeypatch.setattr(rollout_module, "_collect_prompt_batch", lambda *_: (["0"], [""], [None], True))
+    monkeypatch.setattr(evaluation_module, "_collect_prompt_batch", lambda *_: (["0"], [""], [None], True))
     generator._dispatch_prompts_to_vllm = lambda *_, **__: [[stopped] * 2]
     generator._evaluated = iter([0])
     assert generator._generate_vllm(None, 1, False)[0] == [None, None] and len(generator.eval_failures) == 2
