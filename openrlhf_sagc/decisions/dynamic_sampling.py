@@ -9,7 +9,8 @@ from typing import Any, NamedTuple, Protocol
 
 from openrlhf_sagc.decisions.records import FEWEST, Candidate
 
-REASONS = ("all_right", "all_wrong", "constant", "out_of_range", "reward_missing")
+EQUAL = ("all_right", "all_wrong", "constant")  # reasons for which a group has no advantage
+REASONS = (*EQUAL, "out_of_range", "reward_missing")
 PRIOR_GROUPS = 8.0  # groups of a size that the model of the success rates weighs as much as
 NOISE = 8 * 2.0**-23  # of the largest score: 8 ulps of a float32, which its arithmetic leaves between equal ones
 DEVIATIONS = 2.0  # standard errors by which verdicts must fall short of a rate before it is doubted

@@ -9,7 +9,7 @@ import numpy as np
 
 from openrlhf_sagc.config.refusal import PREFIX
 from openrlhf_sagc.config.settings import Settings
-from openrlhf_sagc.decisions.dynamic_sampling import REASONS
+from openrlhf_sagc.decisions.dynamic_sampling import EQUAL, REASONS
 from openrlhf_sagc.decisions.planner import StepPlanner
 from openrlhf_sagc.decisions.records import Rollout
 from openrlhf_sagc.decisions.step import Step
@@ -42,6 +42,7 @@ def wasted_tokens(step: Step) -> int:
 def sampling_metrics(step: Step) -> dict[str, float]:
     """Scalars of what a step dispatched and what became of it: `dynamic_filtering/*` and `rollout/age_*`, in updates.
 
+    `rollout/equal_groups` is the share of the trained and dropped groups whose rewards are all equal.
     With a pool `rollout/age_share_N` is the share of the trained tokens whose group is N updates old, for each age it may have.
 
     Args:
@@ -49,6 +50,8 @@ def sampling_metrics(step: Step) -> dict[str, float]:
     """
     trained, unused, flight = step.trained, step.unused, step.flight
     dropped, ages = step.dropped, [step.number - group.weights for group in trained]
+    equal = sum(len({sample.raw_score for sample in group.samples}) == 1 for group in trained)
+    equal += sum(dropped[reason] for reason in EQUAL)
     counts = {
         "dispatched": step.dispatched,
         "gen_batches": step.dispatched / step.num_groups,
@@ -71,8 +74,10 @@ def sampling_metrics(step: Step) -> dict[str, float]:
             tokens[updates] += loss_tokens(group)
         all_tokens = max(tokens.total(), 1)
         age |= {f"share_{updates}": tokens[updates] / all_tokens for updates in range(step.pool.max_age + 1)}
+    age_metrics = {f"rollout/age_{name}": updates for name, updates in age.items()}
     return {f"dynamic_filtering/{name}": float(count) for name, count in counts.items()} | {
-        f"rollout/age_{name}": updates for name, updates in age.items()
+        "rollout/equal_groups": equal / max(len(trained) + dropped.total(), 1),
+        **age_metrics,
     }
 
 

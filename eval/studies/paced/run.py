@@ -29,7 +29,7 @@ from lib.turns import Run, end, opened_log
 from rich.console import Console
 from studies.paced.arms import CONTROL, PLANS, SHAPES, run_of
 from studies.paced.predict import predictions
-from studies.paced.table import PLAIN, plot, table
+from studies.paced.table import PLAIN, bars, plot, table
 
 FOLDER = Path(__file__).parent
 RUNS = ROOT / "build/paced"
@@ -188,3 +188,4 @@ def main() -> None:
     evaluations = pd.read_csv(arguments.output / "evaluations.csv")
     print(table(steps, evaluations))
     plot(steps, evaluations, arguments.output / "paced.png")
+    bars(steps, arguments.output / "seconds.png")

@@ -18,6 +18,12 @@ HEADINGS = {
     "countdown": "two GPUs, drafts, Countdown",
     "pool": "an engine and a trainer, a pool",
 }
+BARS = {  # of the first screen: shape and arms, those that it is compared with first
+    "GRPO": ("two", {"plain": "plain steps", "asynchronous": "OpenRLHF's asynchronous", "auto": "tail batching"}),
+    "GRPO with DAPO's filter": ("two", {"filter": "plain steps", "auto, filter": "tail batching"}),
+    "GRPO, text easy to foresee": ("drafts", {"plain": "plain steps", "auto, drafts": "tail batching, drafts"}),
+    "an engine and a trainer": ("pool", {"asynchronous": "OpenRLHF's asynchronous", "pool, 4": "a pool"}),
+}
 TITLES = [
     "arm",
     "seeds",
@@ -202,6 +208,33 @@ def sooner(evaluations: pd.DataFrame, arm: str, other: str) -> dict[str, float |
     others = [seeds.drop(seed) for seed in seeds] if len(seeds) > 1 else [seeds]
     target = min(curve.loc[some].mean().max() for curve in curves for some in others) - 1e-6
     return sooner_than(*curves, target)
+
+
+def seconds_of(steps: pd.DataFrame, shape: str, arm: str) -> float:
+    """A step's mean seconds over all seeds, without the first step, which warms up."""
+    return steps[(steps["shape"] == shape) & (steps["arm"] == arm) & (steps["step"] > 1)]["step_seconds"].mean()
+
+
+def bars(steps: pd.DataFrame, file: Path) -> None:
+    """Seconds of a step as bars: what each gain is compared with, and below it what this package takes."""
+    figure, axis = plt.subplots(figsize=(9, 3.6))
+    place, ticks = 0.0, []
+    for title, (shape, arms) in BARS.items():
+        axis.text(0, place - 0.75, title, weight="bold", va="center", fontsize=9)
+        for arm, name in arms.items():
+            seconds, ours = seconds_of(steps, shape, arm), arm == list(arms)[-1]
+            axis.barh(place, seconds, color="#2a7f62" if ours else "#b8b8b8")
+            axis.text(seconds + 0.15, place, f"{seconds:.1f} s", va="center", fontsize=9)
+            ticks.append((place, name))
+            place += 1
+        place += 1
+    axis.set_yticks(*zip(*ticks), fontsize=9)
+    axis.invert_yaxis()
+    axis.set(xlabel="seconds of a step, engines paced like a GPU's; green is this package", xlim=(0, 18))
+    for side in ("top", "right"):
+        axis.spines[side].set_visible(False)
+    figure.tight_layout()
+    save(figure, file)
 
 
 def plot(steps: pd.DataFrame, evaluations: pd.DataFrame, file: Path) -> None:

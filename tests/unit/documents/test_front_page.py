@@ -11,7 +11,7 @@ import pytest
 from cpu_stack import ROOT
 from openrlhf.cli import train_ppo_ray
 from studies.drafts.run import times_as_fast
-from studies.paced.table import table
+from studies.paced.table import BARS, seconds_of, table
 from studies.sorted_steps.measured import against_plain
 from studies.sorted_steps.run import FIRST_EPISODE, MEASURED
 from up_to_ray import RayStarted
@@ -26,7 +26,6 @@ LINES = {"the page": 110, "the first screen": 25}  # the first screen ends with 
 SOURCES = {"measured", "predicted", "not run"}
 INTERVAL = r"\d\.\d\d \[\d\.\d\d, \d\.\d\d\]"
 SENTENCE = 60  # characters from which on two equal ones are no chance
-RECOMMENDED = "fixed:8+tail:1"
 CORRECTED = {"1.48 [0.94, 2.34]", "1.03 [0.75, 1.41]", "1.13 [1.00, 1.27]", "1.10 [0.81, 1.49]"}  # in CHANGELOG.md
 
 
@@ -40,11 +39,10 @@ def table_of(text: str) -> list[list[str]]:
 def test_the_first_screen_ends_with_the_command_and_is_short():
     lines = README.splitlines()
     command = next(number for number, line in enumerate(lines, 1) if line.startswith(COMMAND))
-    assert command <= LINES["the first screen"] and len(lines) <= LINES["the page"]
-    screen = lines[:command]
-    assert sum(line.startswith("- ") for line in screen) == 5
-    rows = table_of(README)
-    assert len(rows) == 4 and {re.split(", | \\(", row[-1])[0] for row in rows} == SOURCES
+    table = next(number for number, line in enumerate(lines, 1) if line.startswith("|"))
+    assert command < table <= LINES["the first screen"] and len(lines) <= LINES["the page"]
+    assert sum(line.startswith("- ") for line in lines[:table]) == 5
+    assert {re.sub(r"[],[].*", "", row[-1].lstrip("[")) for row in table_of(README)} == SOURCES
 
 
 def test_the_readme_has_whole_numbers_and_no_intervals():
@@ -74,20 +72,6 @@ def test_no_page_repeats_a_sentence_of_another():
 # --- numbers ---------------------------------------------------------------------------------------------------------
 
 
-def comparison(name: str, policy: str, against: str) -> dict:
-    """How many times as fast a step is, and how many times sooner a reward, with intervals."""
-    rows = json.loads((STUDIES / f"compare/{name}/comparison.json").read_text())["policies"]
-    (row,) = [row for row in rows if row["policy"] == policy]
-    return row["against"][against]
-
-
-def generation_shares() -> list[float]:
-    """Percent of a plain step's generation that the default takes, on 16 and 128 GPUs; a mean over the seeds."""
-    seconds = pd.read_csv(STUDIES / "sorted_steps/runs.csv").set_index(["arm", "gpus", "seed"])["all"].sort_index()
-    logs = np.log(seconds.loc["fixed:8+tail"] / seconds.loc["fixed:8"])
-    return (100 * np.exp(logs.groupby("gpus").mean())).tolist()
-
-
 def tail_batching_gains() -> list[float]:
     """How many times as fast a simulated step is with it, for each cap and number of GPUs."""
     gains = []
@@ -98,27 +82,16 @@ def tail_batching_gains() -> list[float]:
     return gains
 
 
-def packed(algorithm: str) -> dict:
-    """How many times as fast a step of packed samples is as an unpatched one, with its interval."""
-    arms = json.loads((STUDIES / "step_time/gpu/step_time.json").read_text())["arms"]
-    (row,) = [row for row in arms if (row["algorithm"], row["arm"]) == (algorithm, "all on")]
-    return row["speedup"]
-
-
 def test_the_first_screens_numbers_are_those_of_the_studies():
-    everything = comparison("long_tail", RECOMMENDED, "unpatched:8")["step"]
-    shaped = packed("grpo")
-    shares = [f"{100 / gain[end]:.0f}" for gain in (everything, shaped) for end in ("value", "high", "low")]
-    shares += [f"{share:.0f}" for share in generation_shares()]
-    numbers = [number for row in table_of(README) for number in re.findall(r"\d+", row[2])]
-    assert numbers == shares
-    sources = [row[-1] for row in table_of(README)]
-    for gain, source in zip((everything, shaped), sources):
-        assert ("not significant" in source) == (gain["low"] <= 1 <= gain["high"])
-    reward = comparison("long_tail", RECOMMENDED, "unpatched:32")["sooner"]  # the best size where all were run
-    results = " ".join(README[README.index("## Results") :].split())
-    said = "{:.0f} % ({:.0f} to {:.0f}) of the".format(*(100 / reward[end] for end in ("value", "high", "low")))
-    assert reward["low"] < 1 and said in results and "not significant" in results
+    steps = pd.read_csv(STUDIES / "paced/steps.csv")
+    *measured, predicted, not_run = table_of(README)
+    cells = [tuple(map(int, re.findall(r"\d+", " ".join(row[1:-1])))) for row in measured]
+    assert cells == [tuple(round(seconds_of(steps, shape, arm)) for arm in arms) for shape, arms in BARS.values()]
+    shares = pd.read_csv(STUDIES / "sorted_steps/lengths.csv").query("filter")
+    logs = np.log(shares.set_index(["lengths", "prompts come", "gpus"])["step"])
+    ends = (100 * np.exp(logs.groupby(level=[0, 1, 2]).mean())).groupby("gpus").agg(["min", "max"])
+    assert predicted[1:4] == ["100", "", ", ".join(f"{low:.0f} to {high:.0f}" for low, high in ends.to_numpy())]
+    assert not "".join(not_run[1:-1])
 
 
 def intervals(found) -> set[str]:
@@ -136,16 +109,12 @@ def test_intervals_in_the_documents_are_those_of_the_studies():
     files = [*STUDIES.rglob("comparison.json"), *STUDIES.rglob("step_time.json")]
     known = set().union(*(intervals(json.loads(file.read_text())) for file in files))
     sorted_steps = against_plain(pd.read_csv(MEASURED), "fixed:8", FIRST_EPISODE)
-    gain = float(sorted_steps["after the first episode"].iloc[-1].split()[0])
-    assert f"`sort` takes {100 / gain:.0f} % of a plain step" in README
     known |= {*sorted_steps.to_numpy().ravel()}
     paced = table(*(pd.read_csv(STUDIES / f"paced/{name}.csv") for name in ("steps", "evaluations")))
     drafts = times_as_fast(pd.read_csv(STUDIES / "drafts/predicted.csv")).to_csv()
     for text in ((STUDIES / "floor/REPORT.md").read_text(), paced, drafts):
         known |= {*re.findall(INTERVAL, text)}
     assert {*paced.splitlines()} <= {*(STUDIES / "paced/README.md").read_text().splitlines(), "two GPUs"}
-    gain, low, high = map(float, re.findall(r"\d\.\d\d", re.search(rf"\| auto .*?({INTERVAL})", paced)[1]))
-    assert f"`auto` takes {100 / gain:.0f} % ({100 / high:.0f} to {100 / low:.0f})" in README
     for page in [*PAGES, ROOT / "RESULTS.md", ROOT / "CHANGELOG.md"]:
         named = set(re.findall(INTERVAL, " ".join(page.read_text().split())))
         named -= CORRECTED if page.name == "CHANGELOG.md" else set()
@@ -154,8 +123,8 @@ def test_intervals_in_the_documents_are_those_of_the_studies():
 
 def numbers_on(study: str) -> set[str]:
     """The numbers in the claim of RESULTS.md that links to this study."""
-    claims = table_of((ROOT / "RESULTS.md").read_text())
-    linked = [row for row in claims if f"](eval/studies/{study})" in row[2]]
+    claims = [row.strip("|").split("|") for row in re.findall(r"^\|.*\|$", (ROOT / "RESULTS.md").read_text(), re.M)]
+    linked = [row for row in claims if f"](eval/studies/{study})" in "".join(row)]
     assert linked, f"no claim links to {study}"
     return set(re.findall(r"\d+(?:\.\d+)?", " ".join(cell for row in linked for cell in row)))
 
