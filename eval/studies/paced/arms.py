@@ -98,6 +98,8 @@ POOLED = {"asynchronous": ARMS["asynchronous"]._replace(seeds=OTHERS)} | {
     f"pool, {age}": Arm("fixed:8", {**POOL, "rollout.max_age": age}, split=(1, 1)) for age in (4, 8, 2, 1)
 }
 POOLED["auto"] = ARMS["auto"]._replace(seeds=OTHERS)
+POOLED["asynchronous, 3 GPUs"] = ARMS["asynchronous, 3 GPUs"]
+POOLED["pool, 4, 3 GPUs"] = POOLED["pool, 4"]._replace(split=(2, 1))
 PLANS = {"two": ARMS, "four": SECOND, "drafts": DRAFTED | APART, "countdown": DRAFTED, "pool": POOLED}
 
 
