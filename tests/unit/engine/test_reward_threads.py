@@ -153,7 +153,9 @@ def test_stopped_calls_leave_their_slots_to_the_next_rewards(reward_file, monkey
 
     async def stopped(actor):
         rollouts = [asyncio.create_task(actor.rollout("hangs")) for _ in range(8)]
-        await asyncio.sleep(0.1)
+        while sum(rollout.reward_seconds > 0 for rollout in actor.executor.running) < 8:  # each asks for its reward
+            await asyncio.sleep(0.005)
+        await asyncio.sleep(0.05)
         await actor.executor.stop()
         assert all(response[ROLLOUT].stopped for response in await asyncio.gather(*rollouts))
 
