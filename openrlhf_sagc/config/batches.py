@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
-from openrlhf_sagc.config.layout import data_parallel_actors, samples_per_step
+from openrlhf_sagc.config.layout import data_parallel_actors, fewest_samples, forward_ranks, samples_per_step
 from openrlhf_sagc.config.refusal import PREFIX, refusal, words
 from openrlhf_sagc.config.settings import Settings
 
@@ -104,6 +104,23 @@ def _problems(args: Settings) -> Iterator[tuple[str, str]]:
         yield (
             f"--train.micro_batch_size {micro_batch} x {ranks} data-parallel actors does not divide --train.batch_size {batch_size}",
             f"use a divisor of {batch_size // ranks}",
+        )
+    for size in sizes:
+        yield from _problems_of_forward_passes(args, size)
+
+
+def _problems_of_forward_passes(args: Settings, size: int) -> Iterator[tuple[str, str]]:
+    """Every rank of every model has an even share of the smallest step at this group size."""
+    fewest, needed = min(_samples_of_steps(args, size)), fewest_samples(args)
+    ranks = (
+        f"{ranks} of --{section}.num_gpus_per_node x --{section}.num_nodes"
+        for section, ranks in forward_ranks(args).items()
+    )
+    if fewest < needed:
+        yield (
+            f"data-parallel ranks ({', '.join(ranks)}) share {needed} samples or more evenly, and a step at group size {size} can "
+            f"have as few as {fewest}",
+            f"use as many ranks as the actor has, {data_parallel_actors(args)}, or a divisor of that",
         )
 
 

@@ -1,5 +1,6 @@
 """How many ranks a run's models have, and how many samples a step has and needs."""
 
+import math
 from types import SimpleNamespace
 
 
@@ -19,6 +20,11 @@ def forward_ranks(args: SimpleNamespace) -> dict[str, int]:
     if not args.reward.remote_url and not args.train.agent_func_path:
         sections.append("reward")
     return {section: _data_parallel_ranks(args, section) for section in sections}
+
+
+def fewest_samples(args: SimpleNamespace) -> int:
+    """Samples that a step needs: OpenRLHF gives every rank of every model an even share, in as many forward passes."""
+    return math.lcm(*forward_ranks(args).values())
 
 
 def samples_per_step(args: SimpleNamespace) -> tuple[int, str]:

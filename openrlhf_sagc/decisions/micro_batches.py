@@ -24,8 +24,7 @@ class ByLength:
         sampler: indices of all samples, in another order for every epoch.
         lengths_N: [N] tokens of each sample.
         micro_batches: of all samples.
-        per_step: micro-batches of an optimizer step; the last one has what is left. Where samples are too few for them, the
-            last ones are empty: for each OpenRLHF trains a sample without its loss.
+        per_step: micro-batches of an optimizer step; the last one has what is left.
     """
 
     def __init__(self, sampler: Iterable[int], lengths_N: list[int], micro_batches: int, per_step: int) -> None:
@@ -41,10 +40,8 @@ class ByLength:
             # OpenRLHF's even cut says which samples the optimizer step has.
             start, end = (len(order) * place // self._micro_batches for place in (first, last))
             step = sorted(order[start:end], key=lambda sample: -lengths_N[sample])
-            parts = min(last - first, len(step))
-            for of_batch in pairwise(even_bounds([lengths_N[sample] for sample in step], parts)):
+            for of_batch in pairwise(even_bounds([lengths_N[sample] for sample in step], last - first)):
                 yield step[slice(*of_batch)]
-            yield from [[] for _ in range(last - first - parts)]
 
 
 def even_bounds(lengths_N: list[int], parts: int) -> list[int]:

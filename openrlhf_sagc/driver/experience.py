@@ -5,7 +5,6 @@ It sends the policy's actors a reward for every sample, and they make the tokens
 
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
 
 import ray
 import torch
@@ -76,12 +75,6 @@ class GroupExperienceMaker(RemoteExperienceMaker):
         lengths_N = torch.tensor([float(len(samples[place].tokens_T)) for place in order_N])
         cut = super().split_rollout_samples([Experience(total_length=length_1) for length_1 in lengths_N.split(1)])
         batches_of_places = [[order_N[place] for place in batch.index] for batch in cut]
-        ranks = data_parallel_actors(self.args)
-        if len(cut) % ranks and len(order_N) >= ranks and not self.args.train.dynamic_batch_enable:
-            # OpenRLHF has some ranks repeat a batch then. A bucket gives each rank as many, with a sample more in some.
-            parts = len(order_N) // ranks * ranks
-            bounds = [len(order_N) * part // parts for part in range(parts + 1)]
-            batches_of_places = [order_N[start:end] for start, end in pairwise(bounds)]
         return [
             batch_of([samples[place] for place in places], places, self.tokenizer.pad_token_id)
             for places in batches_of_places

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from openrlhf_sagc.config.layout import data_parallel_actors
+from openrlhf_sagc.config.layout import fewest_samples
 from openrlhf_sagc.config.refusal import DRAFTS
 from openrlhf_sagc.config.settings import Settings
 from openrlhf_sagc.decisions import loop
@@ -28,7 +28,7 @@ def shortfall(step: Step, settings: Settings, failures: RewardFailures) -> str:
         step: that may dispatch no more.
         failures: rewards that failed in it.
     """
-    algo, accepted, needed = settings.algo, step.flight.accepted, data_parallel_actors(settings)
+    algo, accepted, needed = settings.algo, step.flight.accepted, fewest_samples(settings)
     samples = sum(len(group.samples) for group in accepted)
     if samples >= needed and (algo.dynamic_filtering_at_cap == "keep" or len(accepted) >= step.num_groups):
         return ""

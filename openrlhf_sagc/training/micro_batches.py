@@ -33,11 +33,11 @@ class LengthBuffer(NaiveReplayBuffer):
         count, per_step = batches.num_batches, strategy.accumulated_gradient
         if self.has_bucket:
             # No more than the whole step has: OpenRLHF reads that many micro-batches before it trains the first.
-            least = min(count, len(lengths_N))
-            wanted = worthwhile_parts(sorted(lengths_N, reverse=True), least, max(min(per_step, len(lengths_N)), least))
+            most = max(min(per_step, len(lengths_N)), count)
+            wanted = worthwhile_parts(sorted(lengths_N, reverse=True), count, most)
             # Ranks wait for each other in each micro-batch: the same number on all, which all have to call this.
             wanted, fewest = strategy.all_reduce(torch.tensor([wanted, -len(lengths_N)]), op="max").tolist()
-            count = per_step = max(count, min(wanted, -fewest))
+            count = per_step = min(wanted, -fewest)
         return ByLength(batches.sampler, lengths_N, count, per_step)
 
 
@@ -50,10 +50,10 @@ def make_old_log_probs(model_actor, samples: list[Experience]) -> None:
     """
     strategy, buffer = model_actor.strategy, model_actor.trainer.replay_buffer
     counts = strategy.all_gather(torch.tensor([len(samples)]))
-    batches = ceildiv(counts.max().item(), strategy.args.rollout.micro_batch_size)
+    batches = min(ceildiv(counts.max().item(), strategy.args.rollout.micro_batch_size), counts.min().item())
     lengths_N = [int(sample.total_length) for sample in samples]
     for places in ByLength(range(len(samples)), lengths_N, batches, batches):
-        batch = buffer.collate_fn([samples[place] for place in places] or samples[:1])  # as many passes on every rank
+        batch = buffer.collate_fn([samples[place] for place in places])
         log_probs_BT = model_actor.forward(
             batch.sequences, batch.action_mask, batch.attention_mask, mm_train_inputs_list=batch.mm_train_inputs
         )

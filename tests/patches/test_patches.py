@@ -132,7 +132,7 @@ def test_another_option_is_answered_in_a_line(copy, option):
 
 
 def test_series_over_budget(copy):
-    change(copy / "patches/check.sh", "MAIN_BUDGET=509", "MAIN_BUDGET=20")
+    change(copy / "patches/check.sh", "MAIN_BUDGET=480", "MAIN_BUDGET=20")
     assert_fails(run(copy / "patches/check.sh"), 21, "main series changes", "its budget is 20")
 
 

@@ -21,7 +21,7 @@ def test_optimizer_steps_have_as_many_tokens_and_truncated_responses(run_in_tree
         for tree in ("cpu-base", "cpu-patched")
     )
     assert unpatched["ratio"] > 4 and max(unpatched["truncated"]) > 0.35 and min(unpatched["truncated"]) == 0
-    assert patched["ratio"] < 1.06  # on 64 ranks, which have 8 samples of a step each
+    assert patched["ratio"] < 1.01
     samples, ranks, steps, *_ = RECIPES[name]
     assert max(patched["truncated"]) - min(patched["truncated"]) <= ranks * steps / samples  # a sample of each rank
     for share in ("busy", "busy_attention"):

@@ -45,7 +45,7 @@ def read_steps(folder: Path, evaluated: Path, straggler_ratio: float) -> pd.Data
     samples = samples[~samples["heldout"]]
     after_generation = logged[[*PHASES]].drop(columns="timing/generation").sum(axis=1)
     ends = logged["wall_time"] - after_generation
-    # A step is logged before its evaluation; runs of November 2026 with this package have it behind.
+    # This package logs a step behind its evaluation, OpenRLHF as released before it.
     evaluated_first = run.evaluations["wall_time"].reindex(logged.index) <= logged["wall_time"]
     ends = ends.where(~evaluated_first, logged["wall_time"].shift() + logged["timing/generation"])
     number = np.searchsorted(logged["wall_time"], samples["time"])

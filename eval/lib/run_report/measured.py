@@ -154,7 +154,7 @@ def _evaluations(run: Run, steps: pd.DataFrame) -> pd.DataFrame:
     frame = pd.DataFrame({f"of {source}": run.evaluations.loc[at, tag] for source, tag in found.items()}, index=at)
     samples = run.evaluations.get("eval_num_samples", pd.Series(np.nan, run.evaluations.index))
     frame = frame.assign(reward=frame.mean(axis=1), samples=samples.reindex(at), step=at)
-    # A step is logged before its evaluation; runs of November 2026 with this package have it behind.
+    # This package logs a step behind its evaluation, OpenRLHF as released before it.
     logged_at = run.evaluations.get("wall_time", pd.Series(dtype=float)).reindex(at)
     own = (logged_at - run.steps["wall_time"].reindex(at)).clip(lower=0).fillna(0) / 3600
     frame = frame.assign(spent=steps["spent"], hours=steps["hours"] + own)

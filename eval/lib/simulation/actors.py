@@ -101,20 +101,21 @@ class Actors:
     def packed_steps(self, shares: list[list[int]]) -> list[list[int]]:
         """Tokens of each rank's packed samples, longest first, in each optimizer step, as its replay buffer gives them.
 
-        Of as many neighbours in length as there are steps, one goes to each, in turn one way and back.
+        Of as many neighbours in length as there are steps, one goes to each: the longest to the step with the fewest tokens.
         """
         count = max(min(self.work.optimizer_steps, *map(len, shares)), 1)
-        steps = [[0] * count for _ in shares]
-        for of_rank, share in zip(steps, shares):
-            for place, length in enumerate(share):
-                turn = place % (2 * count)
-                of_rank[min(turn, 2 * count - 1 - turn)] += length
+        steps, tokens = [[0] * count for _ in shares], self._generator.random(count)
+        for first in range(0, max(map(len, shares)), count):
+            for place, step in enumerate(tokens.argsort().tolist(), first):
+                for rank, share in enumerate(shares):
+                    if place < len(share):
+                        steps[rank][step] += share[place]
+                        tokens[step] += share[place]
         return steps
 
     def forward_batches(self, lengths_N: list[int]) -> list[list[list[int]]]:
         """Lengths in each rank's batches of a forward pass, as OpenRLHF's `split_rollout_samples` cuts them."""
         count = self._micro_batches_of(len(lengths_N))
-        count = min(count, len(lengths_N) // self.ranks)
         batches = even_parts(lengths_N, self.ranks * count)
         return [batches[start : start + count] for start in range(0, len(batches), count)]
 
@@ -138,16 +139,14 @@ class Actors:
             most = math.ceil(step_samples / (self.ranks * self.work.micro_batch_size))
             most = math.ceil(most / self.work.optimizer_steps)
             sorted_shares = [sorted(share, reverse=True) for share in shares]
-            leasts = [min(count, len(x)) for x in sorted_shares]
-            wanted = max(
-                worthwhile_parts(x, least, max(least, min(most, len(x)))) for x, least in zip(sorted_shares, leasts)
-            )
-            count = max(count, min(wanted, *map(len, shares)))  # as `LengthBuffer` has the ranks agree on
+            wanted = max(worthwhile_parts(x, count, max(count, min(most, len(x)))) for x in sorted_shares)
+            count = min(wanted, *map(len, shares))  # as `sort_bucket` has the ranks agree on
         return self._batches(shares, count, count, self.work.by_length)
 
     def _even_count(self, shares: list[list[int]]) -> int:
-        """Micro-batches of each rank's share: as many on all."""
-        return math.ceil(max(map(len, shares)) / self.work.micro_batch_size)
+        """Micro-batches of each rank's share: as many on all, with a sample in each at least."""
+        sizes = [len(share) for share in shares]
+        return min(math.ceil(max(sizes) / self.work.micro_batch_size), *sizes)
 
     def _batches(self, shares: list[list[int]], count: int, per_step: int, by_length: bool) -> list[list[list[int]]]:
         """Lengths in each rank's micro-batches, by length or shuffled."""
@@ -159,8 +158,8 @@ class Actors:
         return ranks
 
     def _micro_batches_of(self, samples: int) -> int:
-        """Micro-batches of each rank: as many on all."""
-        return math.ceil(samples / (self.ranks * self.work.micro_batch_size))
+        """Micro-batches of each rank: as many on all, with a sample in each at least."""
+        return min(math.ceil(samples / (self.ranks * self.work.micro_batch_size)), samples // self.ranks)
 
 
 class SimulatedStream:
@@ -211,13 +210,15 @@ class SimulatedStream:
 def packed_shares(lengths_N: list[int], ranks: int) -> list[list[int]]:
     """Lengths of each rank's packed samples, longest first: OpenRLHF's `get_capped_partitions` where a batch has room for them.
 
-    The longest is dealt first, to the rank whose samples have the fewest tokens so far.
+    The longest is dealt first, to the rank whose samples cost least so far, with their attention.
     """
-    emptiest: list[tuple[int, list[int]]] = [(0, []) for _ in range(ranks)]
-    for length, place in sorted(((length, place) for place, length in enumerate(lengths_N)), reverse=True):
-        tokens, places = emptiest[0]
-        heapq.heapreplace(emptiest, (tokens + length, [*places, place]))
-    return [[lengths_N[place] for place in places] for _, places in emptiest]
+    shares: list[list[int]] = [[] for _ in range(ranks)]
+    cheapest = [(0, rank) for rank in range(ranks)]
+    for length in sorted(lengths_N, reverse=True):
+        cost, rank = cheapest[0]
+        shares[rank].append(length)
+        heapq.heapreplace(cheapest, (cost + length * (24576 + length), rank))
+    return shares
 
 
 def even_parts(items: Sequence[int], count: int) -> list[list[int]]:
@@ -228,4 +229,4 @@ def even_parts(items: Sequence[int], count: int) -> list[list[int]]:
 
 def padded_tokens(ranks: Iterable[list[list[int]]]) -> int:
     """Tokens of the lengths in each rank's micro-batches, as the rank with the most has them in each."""
-    return sum(max(len(batch) * max(batch, default=0) for batch in side_by_side) for side_by_side in zip(*ranks))
+    return sum(max(len(batch) * max(batch) for batch in side_by_side) for side_by_side in zip(*ranks))

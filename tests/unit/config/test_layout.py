@@ -2,7 +2,7 @@
 
 from flags import arguments_with
 
-from openrlhf_sagc.config.layout import data_parallel_actors, forward_ranks, samples_per_step
+from openrlhf_sagc.config.layout import data_parallel_actors, fewest_samples, forward_ranks, samples_per_step
 
 
 def args_of(**flags):
@@ -25,5 +25,11 @@ def test_ranks_share_samples_unless_they_share_a_sample():
     }
 
 
-def test_a_step_has_samples():
+def test_a_step_has_samples_and_needs_an_even_share_for_every_rank_of_every_model():
     assert samples_per_step(args_of()) == (32, "--rollout.batch_size 4 x --rollout.n_samples_per_prompt 8")
+    assert fewest_samples(args_of()) == 8
+    models = {"algo__kl__init_coef": 0.1, "reward__remote_url": None}
+    assert fewest_samples(args_of(**models)) == 8
+    assert fewest_samples(args_of(**models, ref__num_nodes=8)) == 16
+    assert fewest_samples(args_of(**models, ref__num_nodes=3, reward__num_gpus_per_node=5)) == 120
+    assert fewest_samples(args_of(**models, reward__num_gpus_per_node=6, ds__ring_attn_size=2)) == 12

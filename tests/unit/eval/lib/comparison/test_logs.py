@@ -62,8 +62,8 @@ def test_an_evaluation_that_was_cut_is_left_out(recorded):
     assert lib.comparison.logs.read_evaluations(folder, evaluated, steps)["step"].tolist() == [1, 2]
 
 
-# Runs differ in when a step is logged: before its evaluation, or behind it with this package in November 2026.
-@pytest.mark.parametrize("patched", [True, False], ids=["behind", "before"])
+# Arms differ in when a step is logged: with this package behind its evaluation, in OpenRLHF as released before it.
+@pytest.mark.parametrize("patched", [True, False], ids=["patched", "unpatched"])
 def test_both_arms_have_their_evaluations_at_the_same_steps(patched, tmp_path):
     samples, logs, evaluations, now = [], [], {}, 100.0
     for step in range(1, 7):

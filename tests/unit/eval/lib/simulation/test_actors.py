@@ -142,21 +142,27 @@ ROOMY = 10**9  # tokens of a batch: it has room for all that a rank has
         lambda ranks: st.tuples(st.just(ranks), st.lists(st.integers(1, 30_000), min_size=ranks, max_size=40))
     ),
     batch_size=st.integers(5, 40),
+    seed=st.integers(0, 5),
 )
-def test_packed_samples_go_to_ranks_and_optimizer_steps_as_in_dynamic_batches(ranks_and_lengths, batch_size):
+def test_packed_samples_go_to_ranks_and_optimizer_steps_as_in_dynamic_batches(ranks_and_lengths, batch_size, seed):
     ranks, lengths = ranks_and_lengths
     steps = -(-len(lengths) // batch_size)
     shares = packed_shares(lengths, ranks)
     theirs = get_capped_partitions(lengths, ROOMY, ranks)
     assert sorted(shares) == sorted(sorted((lengths[i] for i in share), reverse=True) for share in theirs)
     actors, counts = actors_of(ranks, optimizer_steps=steps), [len(share) for share in shares]
-    strategy = mock.MagicMock(all_gather=lambda _: torch.tensor(counts), all_reduce=lambda own, op: own)
-    strategy.args.train = SimpleNamespace(batch_size=batch_size, max_tokens_per_gpu=ROOMY)
+    actors._generator = np.random.default_rng(seed)
+    summed = [sum(share[place] for share in shares if place < len(share)) for place in range(max(counts))]
+    strategy = mock.MagicMock(all_gather=lambda _: torch.tensor(counts))
+    strategy.all_reduce = lambda own, op: torch.tensor(summed) if op == "sum" else own
+    strategy.args.train = SimpleNamespace(batch_size=batch_size, max_tokens_per_gpu=ROOMY, seed=0)
     strategy.args.ds = SimpleNamespace(ring_attn_size=1, tensor_parallel_size=1)
+    start = torch.from_numpy(np.random.default_rng(seed).random(max(min(steps, *counts), 1)))
     module, tokens = "openrlhf.trainer.ppo_utils.replay_buffer", []
     with (
         mock.patch(f"{module}.get_accelerator", return_value=mock.Mock(current_device_name=lambda: "cpu")),
         mock.patch(f"{module}.dist", mock.Mock(get_world_size=lambda group: ranks)),
+        mock.patch(f"{module}.torch.rand", side_effect=lambda *_, **__: start.clone()),
     ):
         for share in shares:
             buffer = NaiveReplayBuffer(1, dynamic_batch=True)
