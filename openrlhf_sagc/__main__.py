@@ -63,21 +63,15 @@ def prepared(stack: ExitStack) -> Prepared | None:
     from openrlhf_sagc.driver.trace import held_trace
 
     check_kept_steps(settings)
-
-    def hold(given: Settings = settings) -> dict[str, str]:
-        held = stack.enter_context(held_folders(given))
-        stack.enter_context(held_trace(given))
-        return held
-
-    held = hold()  # nothing is moved before it is held, and no folder is held for flags that cannot work
+    # In this order: nothing is moved before it is held, and no folder is held for flags that cannot work.
+    held = stack.enter_context(held_folders(settings))
+    stack.enter_context(held_trace(settings))
     checkpoint = choose_checkpoint(settings)
     found = {"ckpt.load_enable": checkpoint is not None, "data.described": check_data(settings, checkpoint)}
     settings = settings.with_values(found)
     if is_done(settings, checkpoint):
         return None
-    if set_earlier_outputs_aside(settings, held):
-        stack.close()  # of the folders that have other names now
-        held = hold()
+    set_earlier_outputs_aside(settings, held)
     keep_run(
         "openrlhf_sagc", sys.argv[1:], settings, tree, settings.data.described.get("held") if checkpoint else None
     )

@@ -2,9 +2,10 @@
 
 train_on_cpu.py MODULE [FLAG...]: MODULE is openrlhf_sagc, openrlhf_sagc.off or openrlhf_sagc.unpatched. OpenRLHF, which the last
 two start, holds no folder, and overwrites what is there. So here its folders are held as the first one does, and what an earlier
-run has left is renamed: when it starts Ray, which is after its own checks.
+run has left is moved aside: when it starts Ray, which is after its own checks.
 """
 
+import argparse
 import contextlib
 import functools
 import runpy
@@ -27,18 +28,25 @@ def hold_outputs(module: str, flags: Sequence[str]) -> None:
         return
     from openrlhf.utils.config import hierarchize
 
-    from openrlhf_sagc.config.flags import openrlhf_parser, released_parser
     from openrlhf_sagc.run.earlier_outputs import set_earlier_outputs_aside
-    from openrlhf_sagc.run.output_folders import held_folders
+    from openrlhf_sagc.run.output_folders import MODELS, held_folders
 
-    parser = openrlhf_parser() if module == "openrlhf_sagc.off" else released_parser()
-    parser.set_defaults(**{"logger.wandb.run_name": None})
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("--ckpt.load_enable", action="store_true")
+    texts = {"ckpt.output_dir": "./ckpt", "ckpt.path": "./ckpt/checkpoints_ppo_ray", "ckpt.best_metric_key": ""}
+    texts |= {
+        "eval.dataset": None,
+        "logger.tensorboard_dir": None,
+        "logger.wandb.run_name": None,
+    }
+    for name, default in (texts | {f"{model}.model_name_or_path": None for model in MODELS}).items():
+        parser.add_argument(f"--{name}", default=default)
+    for name in ("ckpt.save_steps", "eval.steps"):
+        parser.add_argument(f"--{name}", type=int, default=-1)
     args = hierarchize(parser.parse_known_args(flags)[0])
     if args.logger.wandb.run_name is None:
         args.logger.tensorboard_dir = None  # the log gets a name of its own
-    if set_earlier_outputs_aside(args, HELD.enter_context(held_folders(args))):
-        HELD.close()  # of the folders that have other names now
-        HELD.enter_context(held_folders(args))
+    set_earlier_outputs_aside(args, HELD.enter_context(held_folders(args)))
 
 
 def main() -> None:

@@ -1,6 +1,5 @@
 """A run's settings: its flags with what follows from them, made once and changed by nobody; secrets in them are not printed."""
 
-import argparse
 import copy
 import operator
 import os
@@ -89,14 +88,6 @@ def settled(args: SimpleNamespace) -> Settings:
     urls = args.reward.remote_url
     args.reward.remote_url = urls and [url if url.endswith(".py") else Secret(url) for url in urls]
     return Settings.of(args)
-
-
-def flat(args: SimpleNamespace | argparse.Namespace, before: str = "") -> dict[str, Any]:
-    """The values by the flags' names without their dashes, of arguments that are nested by the dots in them, or flat."""
-    values: dict[str, Any] = {}
-    for name, value in vars(args).items():
-        values |= flat(value, f"{before}{name}.") if isinstance(value, SimpleNamespace) else {before + name: value}
-    return values
 
 
 def prompt_ratio(args: SimpleNamespace) -> float:

@@ -1,14 +1,14 @@
-"""Renames a folder in which an earlier run has left its outputs, as a whole, to FOLDER.earlier-N. Nothing is deleted."""
+"""Moves what an earlier run has left in the output folders aside, into a folder `earlier-N` beside it. Nothing is deleted."""
 
 import itertools
 import os
-import sys
 from collections.abc import Iterator
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from openrlhf_sagc.config.refusal import ROLLOUTS_TO, refusal, refuse
-from openrlhf_sagc.config.settings import Settings, flat
-from openrlhf_sagc.run.output_folders import LOCK, ROTATED, WRITTEN, in_use
+from openrlhf_sagc.config.settings import Settings
+from openrlhf_sagc.run.output_folders import MODELS, ROTATED
 
 # What OpenRLHF writes into --ckpt.output_dir, by the names that transformers and peft give.
 MODEL = (
@@ -17,117 +17,137 @@ MODEL = (
     *("tokenizer.*", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.*", "merges.txt"),
     *("spiece.model", "sentencepiece*.model", "chat_template.*"),
 )
-LEFT = {  # by a run, in the folder of a flag: what it is, and its names
-    "--ckpt.output_dir": ("model", MODEL),
-    "--ckpt.path": ("checkpoints", (*ROTATED, "*global_step*_hf")),
-    "--logger.tensorboard_dir": ("log", ("events.out.tfevents.*",)),
-    ROLLOUTS_TO: ("rollouts", ("step-*",)),
-}
-GOES_ON = ("--ckpt.path", "--logger.tensorboard_dir")  # with what is in these a resumed run does
+CHECKPOINTS = (*ROTATED, "*global_step*_hf")  # in --ckpt.path
+LOGS = ("events.out.tfevents.*",)  # in the run's folder below --logger.tensorboard_dir
 
 
-def set_earlier_outputs_aside(args: Settings, held: dict[str, str]) -> bool:
-    """Rename each folder that has outputs of an earlier run; of a resumed run these are others, see `GOES_ON`.
-
-    A resumed run may have its checkpoints and its log in --ckpt.output_dir. There an earlier model alone is moved, to
-    `earlier-N` in it.
+def set_earlier_outputs_aside(args: Settings, held: dict[str, str]) -> None:
+    """Move an earlier run's model aside, and its checkpoints and log unless this run goes on with them.
 
     Args:
         args: OpenRLHF's; with `ckpt.load_enable` this run goes on from a checkpoint.
         held: flag -> folder, of those that this run holds; others are left as they are.
 
-    Returns:
-        Whether a folder was renamed, so that this run has to hold its own ones anew.
-
     Raises:
-        SystemExit: one cannot be renamed, or something in it is in use; the message is one line.
+        SystemExit: something cannot be moved, or this run loads it; the message is one line.
     """
-    resumes = args.ckpt.load_enable
-    found = {flag: list(_left(flag, Path(folder))) for flag, folder in held.items()}
-    moved = found.pop("--ckpt.output_dir", []) if resumes else []
-    old = [flag for flag, paths in found.items() if paths and not (resumes and flag in GOES_ON)]
-    old.sort(key=lambda flag: len(_real(held[flag]).parts))  # what is in another one goes with that
-    for flag in old:
-        _refuse_fixed(args, flag, held)
-    if moved:
-        _move_model(Path(held["--ckpt.output_dir"]), moved)
-    for flag in old:
-        if (folder := _real(held[flag])).exists():
-            aside = _free(folder.with_name(f"{folder.name}.earlier-"))
-            try:
-                folder.rename(aside)
-                folder.mkdir(exist_ok=True)
-            except OSError as error:
-                raise refusal(_fixed(flag, held, str(error.strerror))) from None
-            print(f"openrlhf_sagc: {flag} {held[flag]} had the {LEFT[flag][0]} of an earlier run, and is {aside} now")
-    return bool(old)
+    earlier: dict[str, tuple[str, tuple[str, ...]]] = {"--ckpt.output_dir": ("model", MODEL)}
+    earlier[ROLLOUTS_TO] = "rollouts", ("step-*",)  # of a run that goes on, too: what it rolls out again may differ
+    if not args.ckpt.load_enable:
+        earlier |= {"--ckpt.path": ("checkpoints", CHECKPOINTS), "--logger.tensorboard_dir": ("log", LOGS)}
+    found = {flag: _found(flag, Path(held[flag]), *what) for flag, what in earlier.items() if flag in held}
+    for flag, paths in found.items():
+        _refuse_loaded(args, flag, earlier[flag][0], paths)
+    for flag, paths in found.items():
+        if paths:
+            _move(flag, Path(held[flag]), earlier[flag][0], paths)
 
 
-def _left(flag: str, folder: Path) -> Iterator[Path]:
-    """What an earlier run has left in the folder: files, links, and folders that have some."""
-    for path in sorted({path for pattern in LEFT[flag][1] for path in folder.glob(pattern)}):
-        if any(inner.is_symlink() or inner.is_file() for inner in (path, *path.rglob("*"))):
-            yield path
-
-
-def _refuse_fixed(args: Settings, flag: str, held: dict[str, str]) -> None:
-    """The folder of the flag can be renamed, as far as that can be seen before, and nobody needs what is in it."""
-    folder, own = _real(held[flag]), [_real(path) for path in held.values()]
-    for place in own:
-        refuse(place.is_relative_to(folder) and place.is_mount(), _fixed(flag, held, f"{place} is a mount"))
-    refuse(not os.access(folder.parent, os.W_OK), _fixed(flag, held, f"{folder.parent} cannot be written to"))
-    for name, path in _used(args, held, flag):
-        is_in = Path(os.path.abspath(path)).is_relative_to(folder) or _real(path).is_relative_to(folder)
-        refuse(is_in, _fixed(flag, held, f"{name} {path} is in it"))
-    for lock in folder.rglob(LOCK):
-        refuse(lock.parent not in own and in_use(lock), _fixed(flag, held, f"another run writes to {lock.parent}"))
-
-
-def _used(args: Settings, held: dict[str, str], flag: str) -> Iterator[tuple[str, str]]:
-    """(name, path) of what this run works in, reads, or goes on with besides the flag's folder."""
-    yield from (
-        ("the working folder", os.getcwd()),
-        ("Python", sys.prefix),
-        ("this package", str(Path(__file__).parents[1])),
-    )
-    written = () if args.ckpt.load_enable else WRITTEN
-    for name, value in flat(args).items():
-        for word in value if isinstance(value, (list, tuple)) else [value]:
-            if isinstance(word, str) and f"--{name}" not in (flag, *written):
-                parts = {part for text in word.split(",") for part in (text, text.rpartition(":")[0])}
-                yield from ((f"--{name}", part) for part in sorted(parts) if part and os.path.lexists(part))
-
-
-def _move_model(folder: Path, found: list[Path]) -> None:
-    """Move these files of --ckpt.output_dir into `earlier-N` in it. A link leads to the same place from there."""
-    flag, aside = "--ckpt.output_dir", _free(folder / "earlier-")
+def _found(flag: str, folder: Path, what: str, patterns: tuple[str, ...]) -> list[Path]:
+    """What an earlier run has left in the folder."""
     try:
-        aside.mkdir()
-        for path in found:
-            path.rename(aside / path.name)
-        for link in filter(Path.is_symlink, aside.iterdir()):
-            if not link.exists() and not (target := link.readlink()).is_absolute():
-                link.unlink()
-                link.symlink_to(_real(folder) / target)
+        return sorted({path for pattern in patterns for path in folder.glob(pattern) if _is_output(path, what)})
     except OSError as error:
-        partly = f", a part of it is in {aside} now" if aside.is_dir() and any(aside.iterdir()) else ""
-        raise refusal(_fixed(flag, {flag: str(folder)}, f"{error.strerror}{partly}")) from None
-    print(f"openrlhf_sagc: {flag} {folder} had the model of an earlier run, which is in {aside} now")
+        raise _immovable(flag, folder, what, error) from None
 
 
-def _fixed(flag: str, held: dict[str, str], why: str) -> str:
-    return (
-        f"{flag} {held[flag]} has the {LEFT[flag][0]} of an earlier run, and cannot be moved aside ({why}): give this run a "
-        "separate folder"
+def _refuse_loaded(args: Settings, flag: str, what: str, found: list[Path]) -> None:
+    """This run loads nothing of what would be moved, which then would be gone."""
+    moved = {_place(path) for path in found}
+    for loading, given in _loaded(args):
+        parts = {_place(part) for path in (given.absolute(), given.resolve()) for part in (path, *path.parents)}
+        refuse(
+            parts & moved,
+            f"{loading} {given} is among the {what} of an earlier run in {flag}, which a run that begins anew moves aside: "
+            f"give another {flag}",
+        )
+
+
+def _loaded(args: Settings) -> Iterator[tuple[str, Path]]:
+    """(flag, path) of what this run reads and is there on this node."""
+    flags = [f"{section}.model_name_or_path" for section in MODELS]
+    for flag in (*flags, "data.prompt_dataset", "eval.dataset", "train.agent_func_path", "reward.remote_url"):
+        section, _, name = flag.partition(".")
+        value = getattr(getattr(args, section, None), name, None) or ()
+        for word in value.split(",") if isinstance(value, str) else value:
+            with suppress(OSError, ValueError):
+                if os.path.lexists(word):
+                    yield f"--{flag}", Path(word)
+
+
+def _place(path: Path) -> str:
+    """The path itself, which may be a link, by one name."""
+    return os.path.join(os.path.realpath(path.parent), path.name)
+
+
+def _move(flag: str, folder: Path, what: str, found: list[Path]) -> None:
+    """Move all of it or nothing."""
+    aside = None
+    try:
+        with ExitStack() as undo:
+            aside = fresh_folder(folder)
+            undo.callback(aside.rmdir)
+            links = {link: _shifted(link, folder, aside, found) for path in found for link in _relative_links(path)}
+            for path in found:
+                path.rename(aside / path.name)
+                undo.callback((aside / path.name).rename, path)
+            for link, target in links.items():
+                moved = aside / link.relative_to(folder)
+                undo.callback(_point, moved, os.readlink(moved))
+                _point(moved, target)
+            undo.pop_all()
+    except OSError as error:
+        while isinstance(error.__context__, OSError):
+            error = error.__context__  # why it was undone
+        left = aside if aside and os.path.lexists(aside) else None
+        raise _immovable(flag, folder, what, error, left) from None
+    print(f"openrlhf_sagc: {flag} {folder} had the {what} of an earlier run, now in {aside}")
+
+
+def _immovable(flag: str, folder: Path, what: str, error: OSError, left: Path | None = None) -> SystemExit:
+    partly = f", a part of it is in {left} now" if left else ""
+    return refusal(
+        f"{flag} {folder} has the {what} of an earlier run, which cannot be moved aside ({error.strerror}){partly}: give "
+        "this run a separate folder"
     )
 
 
-def _real(folder: str | Path) -> Path:
-    """The folder itself where a link leads to it: the link stays, and leads to the new one."""
-    return Path(os.path.realpath(folder))
+def _relative_links(path: Path) -> Iterator[Path]:
+    """The path itself or those below it that are links to a place named from where they stand."""
+    if path.is_symlink():
+        below = [path]
+    else:
+        below = [Path(top, name) for top, folders, files in os.walk(path) for name in (*folders, *files)]
+    yield from (link for link in below if link.is_symlink() and not os.path.isabs(os.readlink(link)))
 
 
-def _free(beginning: Path) -> Path:
-    """The path that begins so, with the first number behind it that is free."""
-    names = (beginning.with_name(f"{beginning.name}{number}") for number in itertools.count(1))
-    return next(name for name in names if not os.path.lexists(name))
+def _shifted(link: Path, folder: Path, aside: Path, found: list[Path]) -> str:
+    """Where the link leads to once it is moved, so that it is the same place; what moves with it stays as it is."""
+    given = os.readlink(link)
+    target = Path(os.path.normpath(os.path.join(os.path.realpath(link.parent), given)))
+    if any(target.is_relative_to(_place(path)) for path in found):
+        return given
+    return os.path.relpath(target, os.path.join(os.path.realpath(aside), link.parent.relative_to(folder)))
+
+
+def _point(link: Path, target: str) -> None:
+    fresh = link.with_name(f"{link.name}.new")
+    fresh.symlink_to(target)
+    fresh.replace(link)
+
+
+def _is_output(path: Path, what: str) -> bool:
+    """Models and logs are files, or links to some; checkpoints are folders with something in them."""
+    if what != "checkpoints":
+        return path.is_symlink() or path.is_file()
+    return path.is_symlink() or (path.is_dir() and any(path.iterdir()))
+
+
+def fresh_folder(folder: Path) -> Path:
+    """A new folder in this one, `earlier-N` with the first N that is free."""
+    for number in itertools.count(1):
+        aside = folder / f"earlier-{number}"
+        with suppress(FileExistsError):
+            aside.mkdir()
+            return aside
+    raise AssertionError("there is always a next number")

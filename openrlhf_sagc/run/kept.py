@@ -8,13 +8,12 @@ import platform
 import shlex
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 from openrlhf_sagc import __version__
-from openrlhf_sagc.config.settings import flat
 from openrlhf_sagc.redaction import HIDDEN, without_secrets
 from openrlhf_sagc.run.output import keep_output
 from openrlhf_sagc.run.trees import VERSION, Tree, digest
@@ -42,9 +41,8 @@ def keep_run(
         tree: that the command runs.
         held: values of flags that hold, whatever was given, since the run goes on with a checkpoint's.
     """
-    given = flat(args)
-    flags = {name: _shown(name, value) for name, value in given.items()}
-    folder = Path(given["ckpt.output_dir"])
+    flags = {name: _shown(name, value) for name, value in _flat(vars(args))}
+    folder = Path(dict(_flat(vars(args)))["ckpt.output_dir"])
     start = {
         "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "command": shlex.join(["python", "-m", module, *words]),  # it can be run again
@@ -71,6 +69,14 @@ def _private(path: str, flags: int) -> int:
     if os.fstat(descriptor).st_mode & 0o077:
         os.fchmod(descriptor, 0o600)
     return descriptor
+
+
+def _flat(values: dict[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in values.items():
+        if isinstance(value, SimpleNamespace):
+            yield from _flat(vars(value), f"{before}{name}.")
+        else:
+            yield before + name, value
 
 
 def _shown(name: str, value: Any) -> Any:

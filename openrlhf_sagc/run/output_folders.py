@@ -19,7 +19,6 @@ from openrlhf_sagc.config.settings import Settings
 LOCK = "openrlhf_sagc.lock"  # file in each of the folders
 ROTATED = ("_actor", "_critic")  # folders of --ckpt.path in which OpenRLHF deletes what it takes for old checkpoints
 MODELS = ("actor", "ref", "critic", "reward")  # sections of flags with a model_name_or_path
-WRITTEN = ("--ckpt.output_dir", "--ckpt.path", "--logger.tensorboard_dir", ROLLOUTS_TO, TRACE)  # what a run writes to
 
 
 @contextmanager
@@ -139,8 +138,6 @@ def held(flag: str, folder: str) -> Iterator[None]:
                 f"{flag} {folder} is in use by another run, {_holder(file) or 'which begins just now'}: wait for its end, "
                 "or give this run a separate folder",
             )
-        is_there = os.path.exists(folder) and os.path.samestat(os.fstat(itself), os.stat(folder))
-        refuse(not is_there, f"{flag} {folder} was renamed by another run just now: start again")
         with suppress(OSError):  # a full disk: the lock is held, and names nobody
             os.ftruncate(file, 0)
             os.write(file, f"process {os.getpid()} on {socket.gethostname()}\n".encode())
@@ -156,13 +153,6 @@ def _lock(descriptor: int, name: str) -> bool:
     except OSError as error:
         print(f"openrlhf_sagc: {name} cannot be locked ({error.strerror}): let no second run write there")
     return True
-
-
-def in_use(lock: Path) -> bool:
-    """Whether another run holds the folder of this lock file, as far as this process may look."""
-    with suppress(OSError), open(lock, "rb", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK)) as file:
-        return not _lock(file.fileno(), str(lock))
-    return False
 
 
 def _holder(file: int) -> str:

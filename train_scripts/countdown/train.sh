@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Trains a warm-started Countdown model with GRPO on the CPU stack: train.sh TREE TASK OUTPUT [FLAG...]
 # TREE is cpu-patched (with this package; NO_SCHEDULER=1 without its scheduler) or cpu-base (unpatched), TASK a folder that
-# warm_start.py has made, OUTPUT gets tensorboard/run and trained/; later flags win over the ones here. What an earlier run has left there is renamed.
+# warm_start.py has made, OUTPUT gets tensorboard/run and trained/; later flags win over the ones here. What an earlier run has left there is moved aside.
 # vLLM compiles its model, which pays from some 140 steps on, or 30 where it was compiled before; with --vllm.enforce_eager it does not.
 set -euo pipefail
 cd "$(dirname "$0")/../.."

@@ -13,7 +13,7 @@ from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.util.tensor_util import make_ndarray
 
-EARLIER = re.compile(r"(^|[/.])earlier-\d+(/|$)")  # in the name of a folder that an earlier run has left
+EARLIER = re.compile(r"(^|/)earlier-\d+$")  # where a run that begins anew puts the log of the one before
 PREFIXES = ("train/", "eval/")
 FRAME = 16  # bytes around a record: length, its checksum, and that of the content
 LONGEST = 1 << 24  # bytes of a record: the reader holds it several times

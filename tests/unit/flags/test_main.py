@@ -60,8 +60,8 @@ def run_main(tmp_path, monkeypatch):
         **FLAGS,
         "--data.prompt_dataset": prompts,
         "--reward.remote_url": reward_file(tmp_path),
-        "--ckpt.output_dir": tmp_path / "out",
-        "--ckpt.path": tmp_path / "out/saved",
+        "--ckpt.output_dir": tmp_path,
+        "--ckpt.path": tmp_path / "saved",
     }
     words = [str(word) for pair in flags.items() for word in pair]
 
@@ -76,7 +76,7 @@ def run_main(tmp_path, monkeypatch):
 
 def test_a_run_holds_its_folders_while_it_trains(run_main, tmp_path):
     def train(args, trainer_cls):
-        with pytest.raises(SystemExit, match=f"--ckpt.output_dir {tmp_path}/out is in use by another run, process"):
+        with pytest.raises(SystemExit, match=f"--ckpt.output_dir {tmp_path} is in use by another run, process"):
             run_main(mock.Mock())
 
     training = mock.Mock()
@@ -86,7 +86,7 @@ def test_a_run_holds_its_folders_while_it_trains(run_main, tmp_path):
 
 
 def test_a_resumed_run_chooses_its_checkpoint(run_main, tmp_path):
-    checkpoint = tmp_path / "out/saved" / "_actor" / "global_step1"
+    checkpoint = tmp_path / "saved" / "_actor" / "global_step1"
     checkpoint.mkdir(parents=True)
     (checkpoint / "metric.json").write_text("{}")
     training, resumed = mock.Mock(), ["--ckpt.load_enable"]
@@ -102,27 +102,27 @@ SAVES = ["--ckpt.save_steps", "1"]
 @pytest.fixture
 def saved(tmp_path):
     """A finished run's model and whole checkpoint, and the rows of its trace."""
-    checkpoint = tmp_path / "out/saved" / "_actor" / "global_step1"
+    checkpoint = tmp_path / "saved" / "_actor" / "global_step1"
     checkpoint.mkdir(parents=True)
     for name in ("mp_rank_00_model_states.pt", "bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt"):
         with zipfile.ZipFile(checkpoint / name, "w"):
             pass
     (checkpoint / "metric.json").write_text("{}")
     (checkpoint.parent / "latest").write_text("global_step1")
-    (tmp_path / "out/model.safetensors").write_text("weights")
-    (tmp_path / "out/config.json").write_text("{}")
+    (tmp_path / "model.safetensors").write_text("weights")
+    (tmp_path / "config.json").write_text("{}")
     (tmp_path / "run.csv").write_bytes(HEADER + b"a,0-0,7,1,0,1,4,1,0\n" * 1000)
     return checkpoint
 
 
 def test_a_run_that_begins_anew_keeps_what_was_saved(run_main, tmp_path, saved):
     def train(args, _):
-        assert not (tmp_path / "out/model.safetensors").exists() and not saved.exists()
+        assert not (tmp_path / "model.safetensors").exists() and not saved.exists()
         assert args.data.described["rows"] == 200
 
     run_main(mock.Mock(side_effect=train), *SAVES)
-    assert (tmp_path / "out.earlier-1/model.safetensors").read_text() == "weights"
-    assert (tmp_path / "out.earlier-1/saved/_actor/global_step1/metric.json").exists()
+    assert (tmp_path / "earlier-1/model.safetensors").read_text() == "weights"
+    assert (tmp_path / "saved/earlier-1/_actor/global_step1/metric.json").exists()
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_a_run_that_begins_anew_keeps_what_was_saved(run_main, tmp_path, saved):
             "--rollout.sagc.group_sizes 3 do not hold",
         ),
         ([*SAVES, "--data.label_key", "answer"], "--data.label_key answer: no such column in"),
-        ([*SAVES, "--actor.model_name_or_path", "{}/out"], "is the folder of --actor.model_name_or_path too"),
+        ([*SAVES, "--actor.model_name_or_path", "{}"], "is the folder of --actor.model_name_or_path too"),
         (
             [*SAVES, "--ckpt.load_enable", "--actor.num_gpus_per_node", "2"],
             "was saved by 1 ranks|lacks bf16_zero_pp_rank_1",
@@ -154,13 +154,13 @@ def test_a_run_that_is_refused_has_moved_nothing(run_main, tmp_path, saved, flag
 def test_a_mistyped_path_is_refused_where_a_model_is(run_main, tmp_path, saved):
     """And where there is none the run begins anew, see below."""
     with pytest.raises(SystemExit) as refused:
-        run_main(mock.Mock(), *SAVES, "--ckpt.load_enable", "--ckpt.path", str(tmp_path / "out/svaed"))
+        run_main(mock.Mock(), *SAVES, "--ckpt.load_enable", "--ckpt.path", str(tmp_path / "svaed"))
     assert str(refused.value) == (
-        f"openrlhf_sagc: --ckpt.load_enable finds no checkpoint in --ckpt.path {tmp_path}/out/svaed, and --ckpt.output_dir {tmp_path}/out "
+        f"openrlhf_sagc: --ckpt.load_enable finds no checkpoint in --ckpt.path {tmp_path}/svaed, and --ckpt.output_dir {tmp_path} "
         "has the model of an earlier run: give the --ckpt.path of that run, or drop --ckpt.load_enable to begin anew, which moves "
         "the model aside"
     )
-    assert (tmp_path / "out/model.safetensors").read_text() == "weights"
+    assert (tmp_path / "model.safetensors").read_text() == "weights"
 
 
 @pytest.fixture(params=[{"episodes": 1}, {"episodes": 0, "prompts_consumed": 200, "prompts_waiting": 0}])
@@ -169,18 +169,18 @@ def finished(saved, tmp_path, request):
     note = request.param
     from safetensors.torch import save_file
 
-    save_file({"weight": torch.ones(3)}, tmp_path / "out/model.safetensors")
-    (tmp_path / "out/tokenizer_config.json").write_text("{}")
+    save_file({"weight": torch.ones(3)}, tmp_path / "model.safetensors")
+    (tmp_path / "tokenizer_config.json").write_text("{}")
     (saved / NOTE).write_text(json.dumps({"format": 1, "files": [], **note}))
-    return (tmp_path / "out/model.safetensors").read_bytes()
+    return (tmp_path / "model.safetensors").read_bytes()
 
 
 def test_a_finished_run_keeps_its_model_byte_for_byte(run_main, tmp_path, finished, capsys):
     training = mock.Mock()
     run_main(training, *SAVES, "--ckpt.load_enable")
-    assert not training.called and (tmp_path / "out/model.safetensors").read_bytes() == finished
+    assert not training.called and (tmp_path / "model.safetensors").read_bytes() == finished
     assert capsys.readouterr().out.splitlines()[-1] == (
-        f"openrlhf_sagc: nothing is left to train after step 1: 1 episode(s) are over: the model in --ckpt.output_dir {tmp_path}/out "
+        f"openrlhf_sagc: nothing is left to train after step 1: 1 episode(s) are over: the model in --ckpt.output_dir {tmp_path} "
         "stays as it is; a higher --train.num_episodes trains on"
     )
 
@@ -190,26 +190,26 @@ def test_a_finished_run_keeps_its_model_byte_for_byte(run_main, tmp_path, finish
 )
 def test_a_finished_run_saves_a_model_that_is_missing_or_was_cut(run_main, tmp_path, finished, capsys, file, keep):
     if keep:
-        (tmp_path / "out" / file).write_bytes((tmp_path / "out" / file).read_bytes()[:keep])
+        (tmp_path / file).write_bytes((tmp_path / file).read_bytes()[:keep])
     else:
-        (tmp_path / "out" / file).unlink()
+        (tmp_path / file).unlink()
     training = mock.Mock()
     run_main(training, *SAVES, "--ckpt.load_enable")
     assert (
         training.called
-        and f"its model is now saved from there, in --ckpt.output_dir {tmp_path}/out\n" in capsys.readouterr().out
+        and f"its model is now saved from there, in --ckpt.output_dir {tmp_path}\n" in capsys.readouterr().out
     )
 
 
 def test_a_run_that_has_steps_left_moves_the_earlier_model_beside_its_own(run_main, tmp_path, finished):
     training = mock.Mock()
     run_main(training, *SAVES, "--ckpt.load_enable", "--train.num_episodes", "2")
-    assert training.called and (tmp_path / "out/earlier-1/model.safetensors").read_bytes() == finished
+    assert training.called and (tmp_path / "earlier-1/model.safetensors").read_bytes() == finished
 
 
 def test_a_mistyped_path_says_that_the_run_begins_anew_and_cuts_no_trace(run_main, tmp_path, saved, capsys):
-    (tmp_path / "out/model.safetensors").unlink()
-    flags = [*SAVES, "--ckpt.load_enable", "--ckpt.path", str(tmp_path / "out/svaed"), "--rollout.trace"]
+    (tmp_path / "model.safetensors").unlink()
+    flags = [*SAVES, "--ckpt.load_enable", "--ckpt.path", str(tmp_path / "svaed"), "--rollout.trace"]
 
     def train(args, _):
         assert not args.ckpt.load_enable
@@ -220,7 +220,7 @@ def test_a_mistyped_path_says_that_the_run_begins_anew_and_cuts_no_trace(run_mai
     warnings = []
     before = (tmp_path / "run.csv").read_bytes()
     run_main(mock.Mock(side_effect=train), *flags, str(tmp_path / "run.csv"))
-    assert f"finds no checkpoint in --ckpt.path {tmp_path}/out/svaed: the run begins anew\n" in capsys.readouterr().out
+    assert f"finds no checkpoint in --ckpt.path {tmp_path}/svaed: the run begins anew\n" in capsys.readouterr().out
     assert (tmp_path / "run.before-resume-1.csv").read_bytes() == before and len(warnings) == 1
     assert len((tmp_path / "run.csv").read_bytes().splitlines()) == 2
 
@@ -267,7 +267,7 @@ def test_flags_that_the_checkpoint_overrides_are_named_and_kept(run_main, tmp_pa
         "the optimizer of global_step1 goes on with --actor.adam.lr 0.001 (not 1e-05), --actor.adam.betas 0.9 0.95 (not 0.9 0.99): "
         "for the new values begin a run from its model" in said
     )
-    starts = [json.loads(line) for line in (tmp_path / "out/run.jsonl").read_text().splitlines()]
+    starts = [json.loads(line) for line in (tmp_path / "run.jsonl").read_text().splitlines()]
     assert starts[-1]["flags"]["actor.adam.lr"] == 1e-5
     assert starts[-1]["held"] == described[0]["held"] and starts[-1]["held"]["actor.adam.lr"] == 1e-3
 

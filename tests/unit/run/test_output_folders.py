@@ -119,17 +119,6 @@ def test_a_disk_that_is_full_at_the_start_costs_the_name_in_the_lock_alone(tmp_p
                 pass
 
 
-def test_a_folder_that_another_run_renames_meanwhile_is_not_taken_for_its_own(tmp_path, monkeypatch):
-    def flock(*_):
-        (tmp_path / "trained").rename(tmp_path / "trained.earlier-1")
-        monkeypatch.undo()
-
-    monkeypatch.setattr(fcntl, "flock", flock)
-    with pytest.raises(SystemExit, match="trained was renamed by another run just now: start again"):
-        with held_folders(args_for(tmp_path)):
-            pass
-
-
 def empty(folder):
     """Delete all that is in the folder, hidden files too."""
     for path in folder.iterdir():

@@ -10,7 +10,6 @@ import pytest
 from cpu_stack import ROOT, cpu_environment
 from run_files import args_for
 
-from openrlhf_sagc.config.flags import openrlhf_parser
 from openrlhf_sagc.run.output_folders import held_folders
 
 SCRIPT = ROOT / "train_scripts/train_on_cpu.py"
@@ -18,8 +17,7 @@ RELEASED, OFF, OWN = "openrlhf_sagc.unpatched", "openrlhf_sagc.off", "openrlhf_s
 
 
 @pytest.fixture
-def on_cpu(monkeypatch):
-    monkeypatch.setattr("openrlhf_sagc.config.flags.released_parser", openrlhf_parser)  # of the tree that tests import
+def on_cpu():
     spec = importlib.util.spec_from_file_location("train_on_cpu", SCRIPT)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -47,8 +45,8 @@ def test_what_an_earlier_run_left_is_moved_aside(on_cpu, outputs, tmp_path, modu
     on_cpu.hold_outputs(OWN, tuple(outputs))
     assert models(tmp_path) == ["trained/model.safetensors"]
     on_cpu.hold_outputs(module, tuple(outputs))
-    assert models(tmp_path) == ["trained.earlier-1/model.safetensors"]
-    assert (tmp_path / "tensorboard/run.earlier-1/events.out.tfevents.1").exists()
+    assert models(tmp_path) == ["trained/earlier-1/model.safetensors"]
+    assert (tmp_path / "tensorboard/run/earlier-1/events.out.tfevents.1").exists()
     assert not (tmp_path / "elsewhere").exists()
     with pytest.raises(SystemExit, match="--ckpt.output_dir .*/trained is in use by another run"):
         with held_folders(args_for(tmp_path, save_steps=-1, load=False)):
