@@ -266,10 +266,9 @@ def make_generator(monkeypatch):
             answers = [seen.answers[share.number][place] for place in share.places]
             for place, answer in zip(share.places, answers):
                 had = len(share.begun[place].tokens) if place in share.begun else 0
-                end = ray.clock + answer[0] - had + ray.reward_ticks
-                seen.returns.running.append(
-                    Running(actor.index, share, place, share.prompt.text, answer, ray.clock, end)
-                )
+                start = ray.clock - had  # as if it had run all the time
+                end = start + answer[0] + ray.reward_ticks
+                seen.returns.running.append(Running(actor.index, share, place, share.prompt.text, answer, start, end))
                 seen.returns.running[-1].tells = prompt.tells
         return SimpleNamespace(future=lambda: SimpleNamespace(add_done_callback=lambda callback: None))
 

@@ -1,8 +1,10 @@
 """What runs when a pool's checkpoint is saved goes on in a resumed run: nothing that was decoded is decoded again."""
 
 import io
+import random
 
 import numpy as np
+import pytest
 import torch
 
 POOL = {
@@ -84,3 +86,30 @@ def test_groups_that_the_resumed_run_cannot_train_are_rolled_out_again(make_gene
         assert begun and not begun & resumed.flight.running.keys()  # others may go on, which have no token yet
         waiting = {prompt.text for prompt in resumed.queue._put_back}
         assert {generator.flight.running[number].group.prompt.text for number in begun} <= waiting
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_however_often_it_is_resumed_every_prompt_is_trained_once_an_episode(make_generator, seed):
+    rng = random.Random(seed)
+    known = {}
+
+    def respond(prompt, size):  # a prompt's responses are as long after a resume
+        draw = lambda: 80 if rng.random() < 0.1 else rng.randint(1, 9)  # noqa: E731
+        return known.setdefault((prompt, size), [(draw(), float(place % 2)) for place in range(size)])
+
+    generator, trained, ages = make_generator(12, respond, engines=rng.choice([1, 3]), **POOL), [], []
+    for number in range(6):
+        for _ in range(5):  # the trainer's loop asks again where an episode is over
+            if samples := step_of(generator):
+                break
+        assert len(samples) == 16
+        trained += samples
+        ages.append(generator.metrics["rollout/age_max"])
+        generator.flight.weights = max(number - rng.randint(0, 1), generator.flight.weights)
+        if rng.random() < 0.5:
+            saved = through_a_file(generator.state_dict(is_due=rng.random() < 0.8))
+            generator = make_generator(12, respond, engines=rng.choice([1, 2]), **POOL)
+            generator.load_state_dict(saved)
+            generator.flight.weights = generator.planner.steps
+    counts = np.unique([int(sample.prompt) for sample in trained], return_counts=True)[1]
+    assert (counts == 2 * 4).all() and max(ages) <= 3
